@@ -1,0 +1,160 @@
+"""Make the virtual environments that the Makefile uses, with what this machine needs and nothing else installed.
+
+Standard library only, so that a fresh machine with Python 3.11 and make can run it::
+
+    python3 tools/environment.py                                      # prints cu13, cu12 or none
+    python3 tools/environment.py .venv/edges --extras cli --cudnn auto
+
+An environment is installed again only when what it is made from (pyproject.toml, the extras, the flavour of cuDNN,
+the pins, the Python version) has changed since; a stamp file in it remembers that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FLAVOURS = ("cu12", "cu13")
+NONE = "none"
+STAMP = "cudnnpy-environment.sha256"
+
+
+def driver_cuda_version(library: str = "libcuda.so.1") -> int | None:
+    """Return the CUDA version of the installed driver as 1000 * major + 10 * minor, or None without a driver."""
+    try:
+        driver = ctypes.CDLL(library)
+    except OSError:
+        return None
+    version = ctypes.c_int(0)
+    if driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
+        return None
+    return version.value
+
+
+def flavour_for(driver_version: int | None) -> str:
+    """Return the extra that suits a driver: cu13, cu12, or none where there is no driver or one older than CUDA 12."""
+    major = 0 if driver_version is None else driver_version // 1000
+    if major >= 13:
+        return "cu13"
+    return "cu12" if major == 12 else NONE
+
+
+def distribution_version(folder: Path, name: str) -> str | None:
+    """Return the version of distribution `name` installed in the environment `folder`, None where it is not."""
+    stem = name.replace("-", "_")
+    for info in folder.glob(f"lib/python3*/site-packages/{stem}-*.dist-info"):
+        return info.name.removeprefix(f"{stem}-").removesuffix(".dist-info")
+    return None
+
+
+def fingerprint(extras: list[str], flavour: str, pins: list[str]) -> str:
+    """Return the digest of everything that an environment is made from."""
+    digest = hashlib.sha256((ROOT / "pyproject.toml").read_bytes())
+    digest.update(repr((sys.version_info[:2], sorted(extras), flavour, sorted(pins))).encode())
+    return digest.hexdigest()
+
+
+def run(*command: str | Path) -> None:
+    """Run a command, echoed when it fails, and stop with its exit status then."""
+    status = subprocess.run([os.fspath(part) for part in command], check=False).returncode
+    if status:
+        print("failed:", *command, file=sys.stderr)
+        sys.exit(status)
+
+
+def keep_one_flavour(folder: Path, flavour: str, pip: list[str | Path]) -> None:
+    """Remove the other flavour of cuDNN and lay the wanted one down again.
+
+    Both wheels install the same files into nvidia/cudnn, so the last one installed wins file by file, and a mixture of
+    two releases is what would be left. The other one arrives through the dependencies of other packages.
+    """
+    for other in FLAVOURS:
+        if other == flavour or distribution_version(folder, f"nvidia-cudnn-{other}") is None:
+            continue
+        print(f"removing nvidia-cudnn-{other}, which shares its folder with nvidia-cudnn-{flavour}", flush=True)
+        run(*pip, "uninstall", "-y", "-q", f"nvidia-cudnn-{other}")
+        if flavour != NONE:
+            wanted = f"nvidia-cudnn-{flavour}"
+            version = distribution_version(folder, wanted)
+            run(*pip, "install", "-q", "--force-reinstall", "--no-deps", f"{wanted}=={version}")
+
+
+def make(folder: Path, extras: list[str], flavour: str, pins: list[str]) -> None:
+    """Create the environment `folder`, or bring it up to date, and do nothing when it already is."""
+    stamp = folder / STAMP
+    wanted = fingerprint(extras, flavour, pins)
+    python = folder / "bin" / "python"
+    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return
+    if flavour != NONE:
+        extras = [*extras, flavour]
+    size = "" if flavour == NONE else f", with cuDNN for CUDA {flavour[2:]} (a download of about 1 GB)"
+    print(f"setting up {folder}: cudnnpy[{','.join(extras)}]{size}", flush=True)
+    stamp.unlink(missing_ok=True)
+    try:
+        venv.create(folder, clear=not python.exists(), with_pip=True)
+    except subprocess.CalledProcessError:
+        sys.exit("this Python cannot make a virtual environment with pip: install its venv package (python3-venv)")
+    pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "install", "-q", "-e", f"{ROOT}[{','.join(extras)}]", *pins)
+    keep_one_flavour(folder, flavour, pip)
+    stamp.write_text(wanted)
+
+
+def names(text: str) -> list[str]:
+    """Split a comma-separated list of extras, refusing what pip would misread."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    for part in parts:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", part):
+            raise argparse.ArgumentTypeError(f"{part!r} is not the name of an extra")
+    return parts
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the program; see the module's own text."""
+    parser = argparse.ArgumentParser(
+        description="Make a virtual environment for cudnnpy. Without a folder: print the flavour of cuDNN needed here."
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="the environment to make or bring up to date")
+    parser.add_argument("--extras", type=names, default=[], help="extras of cudnnpy to install, separated by commas")
+    parser.add_argument(
+        "--cudnn",
+        choices=("auto", *FLAVOURS, NONE),
+        default="auto",
+        help="the flavour of cuDNN; auto follows the driver (default)",
+    )
+    parser.add_argument(
+        "--without-driver",
+        choices=(*FLAVOURS, NONE),
+        default=NONE,
+        help="what auto means where no driver is (default: none)",
+    )
+    parser.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="NAME==VERSION",
+        help="a further requirement for pip; may be repeated",
+    )
+    options = parser.parse_args(arguments)
+    flavour: str = options.cudnn
+    if flavour == "auto":
+        flavour = flavour_for(driver_cuda_version())
+        if flavour == NONE:
+            flavour = options.without_driver
+    if options.folder is None:
+        print(flavour)
+    else:
+        make(options.folder, options.extras, flavour, options.pin)
+
+
+if __name__ == "__main__":
+    main()
