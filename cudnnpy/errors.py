@@ -1,0 +1,134 @@
+"""Every exception of the package; which of them a cuDNN status becomes.
+
+CudnnError
+  LibraryError              libcudnn cannot be used: not found, wrong version, a function it lacks
+    LibraryNotFoundError
+    LibraryVersionError
+    FunctionNotAvailableError
+  StatusError               a cuDNN function returned a status other than CUDNN_STATUS_SUCCESS
+    NotInitializedError       1001
+    VersionMismatchError      1002, 1003
+    SubLibraryError           1008
+    BadParameterError         2xxx (also a ValueError)
+    NotSupportedError         3xxx
+    InternalError             4xxx
+      AllocationFailedError     4003, 4004 (also a MemoryError)
+    ExecutionFailedError      5xxx
+  ClosedError               an object was used after close(), or in a process forked from its owner's
+"""
+
+from __future__ import annotations
+
+_TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
+
+
+class CudnnError(Exception):
+    """The base of everything this package raises, beside TypeError and ValueError for bad arguments."""
+
+
+class LibraryError(CudnnError):
+    """libcudnn cannot be used as asked."""
+
+
+class LibraryNotFoundError(LibraryError):
+    """libcudnn, or a library it needs, was not found or could not be loaded."""
+
+    def __init__(
+        self, reason: str, advice: str = f"Install cuDNN: {_TO_INSTALL}; or name a file: CUDNNPY_LIBRARY=..."
+    ) -> None:
+        super().__init__(f"{reason.rstrip('.')}. {advice}")
+
+
+class LibraryVersionError(LibraryError):
+    """The loaded libcudnn is not of major version 9."""
+
+
+class FunctionNotAvailableError(LibraryError):
+    """The loaded libcudnn lacks a function that another release of cuDNN 9 has."""
+
+
+class ClosedError(CudnnError):
+    """An object was used after close(), or in a process forked after it was made."""
+
+
+class StatusError(CudnnError):
+    """A cuDNN function returned a status other than CUDNN_STATUS_SUCCESS.
+
+    Attributes: `function` (the C name, or "" where it is not known), `status` (the number), `name` (of the status),
+    `detail` (the text of cudnnGetLastErrorString, "" if there was none).
+    """
+
+    advice = ""
+
+    def __init__(self, function: str, status: int, name: str, detail: str = "") -> None:
+        self.function, self.status, self.name, self.detail = function, status, name, detail
+        message = f"{function} returned {name} ({status})" if function else f"{name} ({status})"
+        if detail:
+            message += f": {detail}"
+        if self.advice:
+            message += f"\n{self.advice}"
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[StatusError], tuple[str, int, str, str]]:
+        """Exceptions cross process borders (multiprocessing) whole."""
+        return type(self), (self.function, self.status, self.name, self.detail)
+
+
+class NotInitializedError(StatusError):
+    """CUDNN_STATUS_NOT_INITIALIZED: most often no driver or no GPU."""
+
+    advice = "No usable CUDA driver and GPU in this process? `cudnnpy info` tells."
+
+
+class VersionMismatchError(StatusError):
+    """Sub-libraries or serialized data of different versions."""
+
+    advice = "Parts of cuDNN of different versions meet; `cudnnpy info` names each file and its version."
+
+
+class SubLibraryError(StatusError):
+    """One of cuDNN's own sub-libraries could not be loaded."""
+
+    advice = "A libcudnn_* file, or a library it needs (libcublas, libnvrtc, libcuda), is missing; see `cudnnpy info`."
+
+
+class BadParameterError(StatusError, ValueError):
+    """cuDNN refused an argument (2xxx)."""
+
+
+class NotSupportedError(StatusError):
+    """cuDNN has no implementation of what was asked (3xxx)."""
+
+
+class InternalError(StatusError):
+    """Something went wrong inside cuDNN (4xxx)."""
+
+
+class AllocationFailedError(InternalError, MemoryError):
+    """cuDNN could not allocate host or device memory."""
+
+
+class ExecutionFailedError(StatusError):
+    """A kernel could not be launched, or failed (5xxx)."""
+
+
+_BY_NUMBER: dict[int, type[StatusError]] = {
+    1001: NotInitializedError,
+    1002: VersionMismatchError,
+    1003: VersionMismatchError,
+    1008: SubLibraryError,
+    4003: AllocationFailedError,
+    4004: AllocationFailedError,
+}
+_BY_CATEGORY: dict[int, type[StatusError]] = {
+    2: BadParameterError,
+    3: NotSupportedError,
+    4: InternalError,
+    5: ExecutionFailedError,
+}
+
+
+def status_error(function: str, status: int, name: str, detail: str = "") -> StatusError:
+    """The exception for a status number, known or not."""
+    kind = _BY_NUMBER.get(status) or _BY_CATEGORY.get(status // 1000, StatusError)
+    return kind(function, status, name, detail)

@@ -1,0 +1,114 @@
+"""The cuDNN C API under its C names: `raw.cudnnCreate(...)` takes what C takes and returns the status C returns.
+
+Importing this module loads no library; the first call of a function does. Every function of the cuDNN headers is
+here, whatever the loaded library has: one that it lacks raises FunctionNotAvailableError when called. Enums are
+IntEnums, and each enumerator is a name of this module too. Handles are distinct pointer types:
+
+    handle = raw.cudnnHandle_t()
+    raw.check(raw.cudnnCreate(byref(handle)))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cudnnpy.raw import _api
+from cudnnpy.raw._library import bound, call, check, ctype, last_error, load, path, prototype, version, version_text
+from cudnnpy.raw._removed import REMOVED
+
+if TYPE_CHECKING:
+    from cudnnpy.raw._api import *  # noqa: F403
+
+__all__ = [
+    "attribute_types",
+    "call",
+    "check",
+    "ctype",
+    "deprecated",
+    "functions",
+    "last_error",
+    "load",
+    "path",
+    "prototype",
+    "since",
+    "version",
+    "version_text",
+]
+
+
+def functions() -> tuple[str, ...]:
+    """The name of every function in the headers the package was generated from, in their order."""
+    return tuple(_api.FUNCTIONS)
+
+
+def since(name: str) -> str | None:
+    """The cuDNN 9 release that a function or enumerator came with ("9.22.0"); None where the header does not say.
+
+    Raises AttributeError for a name that the headers do not have.
+    """
+    if name in _api.FUNCTIONS:
+        return _api.FUNCTIONS[name][3] or None
+    _enumerator(name)
+    return _api.ENUMERATORS_SINCE.get(name, "9.0.0")
+
+
+def deprecated(name: str) -> tuple[str, ...] | None:
+    """None if the function or enumerator is not deprecated; else the cuDNN names that the header gives instead.
+
+    The tuple is empty where the header names none. Raises AttributeError for a name that the headers do not have.
+    """
+    if name in _api.FUNCTIONS:
+        return _api.FUNCTIONS[name][4]
+    _enumerator(name)
+    return _api.ENUMERATORS_DEPRECATED.get(name)
+
+
+def attribute_types(attribute: int) -> tuple[int, ...]:
+    """The cudnnBackendAttributeType_t values that a backend attribute takes, the usual one first."""
+    return tuple(_api.cudnnBackendAttributeType_t(number) for number in _api.ATTRIBUTE_TYPES[attribute])
+
+
+def _enumerator(name: str) -> None:
+    if not any(name in enum.__members__ for enum in _api.ENUMS):
+        raise AttributeError(_missing(name))
+
+
+def _missing(name: str) -> str:
+    if name in REMOVED:
+        return f"cuDNN 9 has no {name}: {REMOVED[name]}"
+    return f"cuDNN {_api.HEADER_VERSION} has no {name!r}"
+
+
+def _unbound(name: str) -> Callable[..., Any]:
+    """A function to be bound at its first call; it then takes its own place in the module, at no further cost."""
+    function: Callable[..., Any] | None = None
+
+    def first(*arguments: Any) -> Any:
+        nonlocal function
+        if function is None:
+            function = bound(name)
+            globals()[name] = function
+        return function(*arguments)
+
+    first.__name__ = first.__qualname__ = name
+    first.__doc__ = prototype(name)
+    return first
+
+
+if not TYPE_CHECKING:  # for a type checker the names are those of _api.pyi
+
+    def __getattr__(name):
+        if name in _api.FUNCTIONS:
+            value = _unbound(name)
+        elif name.startswith("_") or not hasattr(_api, name):
+            raise AttributeError(_missing(name))
+        else:
+            value = getattr(_api, name)
+        return globals().setdefault(name, value)
+
+
+def __dir__() -> list[str]:
+    return sorted(
+        {*__all__, *_api.FUNCTIONS, *(name for name in vars(_api) if name.startswith(("cudnn", "CUDNN", "lib")))}
+    )

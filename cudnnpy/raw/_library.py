@@ -1,0 +1,207 @@
+"""Finds libcudnn, loads it on first use, binds its functions. The package's only ctypes.CDLL."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from cudnnpy.errors import (
+    CudnnError,
+    FunctionNotAvailableError,
+    LibraryNotFoundError,
+    LibraryVersionError,
+    status_error,
+)
+from cudnnpy.raw import _api
+
+_MAJOR = 9
+_VARIABLE = "CUDNNPY_LIBRARY"
+
+_lock = threading.Lock()
+_loaded: tuple[ctypes.CDLL, str, int] | None = None
+
+_SCALARS: dict[str, Any] = {
+    "void": None,
+    "char": ctypes.c_char,
+    "bool": ctypes.c_bool,
+    "int": ctypes.c_int,
+    "unsigned int": ctypes.c_uint,
+    "unsigned long long": ctypes.c_ulonglong,
+    "size_t": ctypes.c_size_t,
+    "int32_t": ctypes.c_int32,
+    "uint32_t": ctypes.c_uint32,
+    "int64_t": ctypes.c_int64,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+    # CUDA's handles come as integers from every Python library, so they are plain addresses here.
+    "cudaStream_t": ctypes.c_void_p,
+    "cudaGraph_t": ctypes.c_void_p,
+}
+
+
+def load() -> ctypes.CDLL:
+    """libcudnn, loaded on the first call: the file that CUDNNPY_LIBRARY names, else the one cuda.pathfinder finds.
+
+    Raises LibraryNotFoundError (nothing found, or a file that cannot be loaded) and LibraryVersionError.
+    """
+    return _load()[0]
+
+
+def path() -> str:
+    """The file that libcudnn was loaded from."""
+    return _load()[1]
+
+
+def version() -> int:
+    """The loaded libcudnn's version, as cudnnGetVersion gives it: 92800 for 9.28.0."""
+    return _load()[2]
+
+
+def version_text(number: int) -> str:
+    """92800 -> "9.28.0"; cuDNN 8 and earlier counted differently: 8907 -> "8.9.7"."""
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def _load() -> tuple[ctypes.CDLL, str, int]:
+    global _loaded
+    if _loaded is None:
+        with _lock:
+            if _loaded is None:
+                _loaded = _find_and_load()
+    return _loaded
+
+
+def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
+    named = os.environ.get(_VARIABLE)
+    if named:
+        if not os.path.isfile(named):
+            raise LibraryNotFoundError(
+                f"{_VARIABLE} names {named!r}, which is not a file", "Name libcudnn.so.9 itself, or unset it."
+            )
+        file, advice = named, f"{_VARIABLE} named this file; unset it to search the usual places."
+    else:
+        file, advice = _find(), "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+    try:
+        library = ctypes.CDLL(file)
+        get_version = library.cudnnGetVersion
+    except (OSError, AttributeError) as error:
+        raise LibraryNotFoundError(f"{file} could not be loaded as libcudnn: {error}", advice) from error
+    get_version.restype = ctypes.c_size_t
+    number = int(get_version())
+    if number // (10000 if number >= 90000 else 1000) != _MAJOR:
+        raise LibraryVersionError(
+            f"{file} is cuDNN {version_text(number)}; this package needs cuDNN {_MAJOR}. "
+            "Install it (pip install 'cudnnpy[cu12]' or 'cudnnpy[cu13]'), or name another file in CUDNNPY_LIBRARY."
+        )
+    return library, file, number
+
+
+def _find() -> str:
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+
+    try:
+        return str(load_nvidia_dynamic_lib("cudnn").abs_path)
+    except DynamicLibNotFoundError as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else "no libcudnn.so.9"
+        raise LibraryNotFoundError(f"libcudnn.so.9 was not found ({first})") from error
+    except (OSError, RuntimeError) as error:  # found, but it or a library it needs (libcublas) does not load
+        raise LibraryNotFoundError(f"libcudnn could not be loaded: {error}") from error
+
+
+@cache
+def ctype(spelling: str) -> Any:
+    """The ctypes type of a C type as _api spells it: "const int[]" -> POINTER(c_int), "void *" -> c_void_p."""
+    name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
+    depth = name.count("*")
+    name = name.replace("*", "").replace("const", "").strip()
+    kind: Any
+    if name in ("void", "char") and depth:
+        kind, depth = (ctypes.c_void_p if name == "void" else ctypes.c_char_p), depth - 1
+    elif name in _SCALARS:
+        kind = _SCALARS[name]
+    else:
+        kind = getattr(_api, name)
+        if isinstance(kind, type) and issubclass(kind, int):  # an enum
+            kind = ctypes.c_int
+    for _ in range(depth):
+        kind = ctypes.POINTER(kind)
+    return kind
+
+
+def prototype(name: str) -> str:
+    """The C prototype of a function, from the generated facts."""
+    returns, parameters, *_ = _api.FUNCTIONS[name]
+    listed = []
+    for parameter, kind, _direction in parameters:
+        base, bracket = (kind[:-2], "[]") if kind.endswith("[]") else (kind, "")
+        listed.append(f"{base}{'' if base.endswith('*') else ' '}{parameter}{bracket}")
+    return f"{returns} {name}({', '.join(listed) or 'void'})"
+
+
+def bind(name: str) -> Callable[..., Any]:
+    """The C function with its argument types set. Raises FunctionNotAvailableError if libcudnn lacks it."""
+    library, file, number = _load()
+    returns, parameters, _header, since, _deprecated = _api.FUNCTIONS[name]
+    try:
+        function = library[name]  # indexing makes a new object, so that no other user's argtypes are disturbed
+    except AttributeError:
+        needs = (
+            f"it needs cuDNN {since}"
+            if since and since != "9.0.0"
+            else f"the header of cuDNN {_api.HEADER_VERSION} has it"
+        )
+        raise FunctionNotAvailableError(
+            f"{name} is not in the loaded cuDNN {version_text(number)} ({file}); {needs}. "
+            "Install a newer nvidia-cudnn-cu12 or nvidia-cudnn-cu13."
+        ) from None
+    function.restype = ctype(returns)
+    function.argtypes = [ctype(kind) for _name, kind, _direction in parameters]
+    function.__doc__ = prototype(name)
+    return function
+
+
+def check(status: int, function: str = "") -> None:
+    """Does nothing for CUDNN_STATUS_SUCCESS; raises the matching exception of cudnnpy.errors for any other number.
+
+    `function`, the C name, makes the message say who returned it. The text of cudnnGetLastErrorString goes with it.
+    """
+    if status:
+        raise error_of(status, function)
+
+
+def error_of(status: int, function: str = "") -> CudnnError:
+    """The exception for a status, with the library's own text for the calling thread's last error."""
+    number = int(status)
+    try:
+        name = _api.cudnnStatus_t(number).name
+    except ValueError:
+        name = "an unknown status"
+    return status_error(function, number, name, last_error())
+
+
+def last_error() -> str:
+    """cudnnGetLastErrorString: why the calling thread's last failing call failed; "" if nothing is recorded."""
+    buffer = ctypes.create_string_buffer(4096)
+    try:
+        bound("cudnnGetLastErrorString")(buffer, len(buffer))
+    except CudnnError:
+        return ""
+    return buffer.value.decode(errors="replace").strip()
+
+
+@cache
+def bound(name: str) -> Callable[..., Any]:
+    """bind(), once for each function."""
+    return bind(name)
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle))."""
+    status = bound(name)(*arguments)
+    if status:
+        raise error_of(status, name)

@@ -1,0 +1,66 @@
+"""`python -m tools.generate [--check]`: headers -> api.jsonl -> cudnnpy/raw/_api.py, _api.pyi, docs/coverage.md."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+from tools.generate import records, render
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The only files that the generator writes, in both of its modes.
+_OUTPUTS = {
+    ROOT / "cudnnpy" / "raw" / "_api.py": render.module,
+    ROOT / "cudnnpy" / "raw" / "_api.pyi": render.stub,
+    ROOT / "docs" / "coverage.md": render.coverage,
+}
+_REPAIR = "python -m tools.generate"
+
+
+def _from_headers() -> str:
+    from tools.generate import headers  # libclang and the headers are needed for this step alone
+
+    return records.dump(headers.read())
+
+
+def main() -> int:
+    """Exit status 0 when all is written, or with --check unchanged; 1 with a diff on standard output."""
+    parser = argparse.ArgumentParser(prog="python -m tools.generate", description=__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail with a diff where a file would change"
+    )
+    parser.add_argument(
+        "--from-api",
+        action="store_true",
+        help="start from the committed api.jsonl: neither headers nor libclang needed",
+    )
+    options = parser.parse_args()
+    api = records.API.read_text() if options.from_api else _from_headers()
+    parsed = render.Api(records.load(api))
+    wanted = {records.API: api, **{path: make(parsed) for path, make in _OUTPUTS.items()}}
+    changed = 0
+    for path, text in wanted.items():
+        present = path.read_text() if path.exists() else ""
+        if present == text:
+            continue
+        changed += 1
+        name = str(path.relative_to(ROOT))
+        if options.check:
+            lines = difflib.unified_diff(present.splitlines(True), text.splitlines(True), name, f"{name} (generated)")
+            sys.stdout.writelines(lines)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {name}")
+    if options.check and changed:
+        print(f"{changed} generated file(s) differ; repair: {_REPAIR}")
+        return 1
+    print(f"cuDNN {parsed.version}: {len(wanted) - changed} file(s) unchanged, {changed} written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
