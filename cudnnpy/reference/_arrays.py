@@ -1,0 +1,90 @@
+"""Arrays in and out: their checks, and the one rounding at the end.
+
+bfloat16 and float8 are told by the names of their dtypes, which come from ml_dtypes; nothing here imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+INT8 = ("int8",)
+INT8_RESULTS = ("int32", "float32", "int8")
+
+
+def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> None:
+    """Refuse what is not a NumPy array of one of the dtypes, by name."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} is a {type(array).__module__}.{type(array).__qualname__}: expected a numpy.ndarray")
+    if array.dtype.name not in dtypes:
+        raise TypeError(f"{name} has dtype {array.dtype.name}: expected {' or '.join(dtypes)}")
+
+
+def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> None:
+    """Refuse an array whose dtype is not the other's."""
+    if array.dtype.name != other.dtype.name:
+        raise TypeError(
+            f"{name} has dtype {array.dtype.name}: expected {other.dtype.name}, the dtype of {other_name}; "
+            f"convert one of them with astype"
+        )
+
+
+def check_out(out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], **inputs: Array | None) -> None:
+    """Refuse an out that cannot take the result, or that shares memory with an input."""
+    check_array("out", out, dtypes)
+    assert isinstance(out, np.ndarray)
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}: expected {shape}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only: expected an array that can be written to")
+    if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
+        raise ValueError(f"out has strides {out.strides}: expected no stride of 0, which writes one element twice")
+    for name, array in inputs.items():
+        if array is not None and _overlap(out, array):
+            raise ValueError(f"out overlaps {name} in memory: expected an array of its own")
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # the stubs know only the extremes
+    except np.exceptions.TooHardError:  # undecided in that many steps: refused, to be safe
+        return True
+
+
+def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:
+    """Round float64 values once, into out if there is one, else into a new contiguous array of the dtype."""
+    if out is None:
+        return rounded(values, dtype).astype(dtype, order="C", copy=False)
+    out[...] = rounded(values, out.dtype)
+    return out
+
+
+def rounded(values: Float64, dtype: np.dtype[Any]) -> Array:
+    """Round to the nearest value of a dtype, ties to even; integers saturate at their range."""
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+    if dtype.name in ("bfloat16", *FLOAT8):
+        return _odd_float32(values).astype(dtype)
+    return values.astype(dtype, copy=False)
+
+
+def _odd_float32(values: Float64) -> NDArray[np.float32]:
+    """Round to float32 so that a second rounding, to fewer bits, gives what one rounding would have given.
+
+    ml_dtypes converts float64 by way of float32, and two roundings to nearest can end on the wrong side of a tie.
+    Rounding to odd cannot: cut off toward zero, then set the last bit if anything was lost.
+    """
+    nearest = values.astype(np.float32, order="C")
+    bits = nearest.view(np.int32)
+    inexact = (nearest != values) & ~np.isnan(values)
+    bits -= inexact & (np.abs(nearest) > np.abs(values))
+    bits |= inexact
+    return nearest

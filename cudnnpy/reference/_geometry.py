@@ -1,0 +1,165 @@
+"""Where the taps of a filter meet the array: ranks, padding amounts and output sizes, from options and shapes.
+
+Shapes here are written channels first, (N, C, spatial...) and (K, C / groups, spatial...), whatever the layout is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from cudnnpy.reference._numbers import integer
+from cudnnpy.reference._options import LAYOUTS, Options, PerAxis
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The spatial side of a convolution, one entry per axis: input, kernel and output sizes and what relates them.
+
+    Tap t of the filter, for output position p, meets position p * stride + t * dilation of the padded input. In a
+    transposed convolution `output` is what it reads and `input` what it writes.
+    """
+
+    input: Shape
+    kernel: Shape
+    output: Shape
+    padding: tuple[tuple[int, int], ...]
+    stride: Shape
+    dilation: Shape
+    groups: int
+
+    @property
+    def padded(self) -> Shape:
+        """Sizes of the input with its padding."""
+        return tuple(before + size + after for size, (before, after) in zip(self.input, self.padding, strict=True))
+
+    @property
+    def reach(self) -> Shape:
+        """Sizes of the dilated kernel."""
+        return _reach(self.kernel, self.dilation)
+
+
+def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
+    """Geometry of the convolution of x (N, C, spatial...) with w (K, C / groups, spatial...)."""
+    rank = _spatial_rank(options, x_shape, w_shape)
+    if x_shape[1] != w_shape[1] * options.groups:
+        raise ValueError(
+            f"x has {x_shape[1]} channels, but w has {w_shape[1]} per group: with groups={options.groups} expected "
+            f"{w_shape[1]} * {options.groups} = {w_shape[1] * options.groups} channels in x"
+        )
+    if w_shape[0] % options.groups:
+        raise ValueError(f"w has {w_shape[0]} filters: expected a multiple of groups={options.groups}")
+    stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
+    sizes, kernel = x_shape[2:], w_shape[2:]
+    reach = _reach(kernel, dilation)
+    # As TensorFlow has it: the smallest padding for which the output size is ceil(input / stride).
+    same = [
+        max((-(-size // step) - 1) * step + span - size, 0)
+        for size, step, span in zip(sizes, stride, reach, strict=True)
+    ]
+    padding = _pads(options, rank, reach, same)
+    output = []
+    for axis, (size, (before, after), span) in enumerate(zip(sizes, padding, reach, strict=True)):
+        room = before + size + after - span
+        if room < 0:
+            raise ValueError(
+                f"the output would be empty: on spatial axis {axis} the padded x is {before} + {size} + {after} = "
+                f"{before + size + after} wide, less than w's dilated width {span}; give more padding or a smaller w"
+            )
+        output.append(room // stride[axis] + 1)
+    return Geometry(sizes, kernel, tuple(output), padding, stride, dilation, options.groups)
+
+
+def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape: Shape) -> Geometry:
+    """Geometry of the convolution whose transpose takes x (N, C_in, ...) and w (C_in, C_out / groups, ...)."""
+    rank = _spatial_rank(options, x_shape, w_shape)
+    if x_shape[1] != w_shape[0]:
+        raise ValueError(f"x has {x_shape[1]} channels, but w takes {w_shape[0]}: expected the same number")
+    if x_shape[1] % options.groups:
+        raise ValueError(f"x has {x_shape[1]} channels: expected a multiple of groups={options.groups}")
+    stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
+    extra = _spread("output_padding", output_padding, rank)
+    sizes, kernel = x_shape[2:], w_shape[2:]
+    reach = _reach(kernel, dilation)
+    padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
+    written = []
+    for axis in range(rank):
+        limit = max(stride[axis], dilation[axis])
+        if extra[axis] >= limit:
+            raise ValueError(
+                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the larger of stride and "
+                f"dilation, {limit}"
+            )
+        size = (sizes[axis] - 1) * stride[axis] + reach[axis] + extra[axis] - sum(padding[axis])
+        if size < 1:
+            raise ValueError(
+                f"the output would be empty: on spatial axis {axis} padding={padding[axis]} crops all of the "
+                f"{size + sum(padding[axis])} positions; give less padding"
+            )
+        written.append(size)
+    return Geometry(tuple(written), kernel, sizes, padding, stride, dilation, options.groups)
+
+
+def shape(name: str, value: object) -> Shape:
+    """Return a shape as a tuple of ints, each at least 1."""
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+        raise TypeError(f"{name}={value!r}: expected a tuple of ints")
+    return tuple(integer(f"{name}[{axis}]", size, 1) for axis, size in enumerate(value))
+
+
+def check_rank(name: str, array_shape: Shape, options: Options) -> None:
+    """Refuse a number of axes that the layout does not have."""
+    axes = LAYOUTS[options.layout]
+    if len(array_shape) not in ((3, 4, 5) if axes is None else (axes,)):
+        expected = "3, 4 or 5" if axes is None else str(axes)
+        raise ValueError(f"{name} has {len(array_shape)} axes: layout={options.layout!r} expects {expected}")
+
+
+def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape) -> int:
+    """Number of spatial axes, once x, w and the layout agree on it."""
+    check_rank("x", x_shape, options)
+    if len(w_shape) != len(x_shape):
+        raise ValueError(f"w has {len(w_shape)} axes: expected {len(x_shape)}, as many as x")
+    return len(x_shape) - 2
+
+
+def _each(options: Options, name: str, rank: int) -> Shape:
+    return _spread(name, getattr(options, name), rank)
+
+
+def _spread(name: str, value: PerAxis, rank: int) -> Shape:
+    """One int for each spatial axis."""
+    if isinstance(value, int):
+        return (value,) * rank
+    if len(value) != rank:
+        raise ValueError(f"{name}={value} has {len(value)} entries: expected {rank}, one for each spatial axis of x")
+    return tuple(value)
+
+
+def _reach(kernel: Shape, dilation: Shape) -> Shape:
+    return tuple((taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True))
+
+
+def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """(before, after) for each spatial axis; same holds the totals that "same" means here."""
+    padding = options.padding
+    if isinstance(padding, int):
+        return ((padding, padding),) * rank
+    if padding == "valid":
+        return ((0, 0),) * rank
+    if padding == "same":
+        return tuple((total // 2, total - total // 2) for total in same)
+    if padding == "half":
+        return tuple((span // 2, span // 2) for span in reach)
+    if padding == "full":
+        return tuple((span - 1, span - 1) for span in reach)
+    if len(padding) != rank:
+        raise ValueError(
+            f"padding={padding} has {len(padding)} entries: expected {rank}, one for each spatial axis of x"
+        )
+    return padding  # type: ignore[return-value]  # Options has made these pairs

@@ -1,0 +1,213 @@
+"""What a convolution and its transpose share: the checks before the product, and everything after it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._geometry import Geometry, Shape
+from cudnnpy.reference._numbers import real
+from cudnnpy.reference._options import Options
+from cudnnpy.reference.activation import activation as activation_named
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+
+
+class Operation(Options):
+    """The four operations, over three products that the subclass names."""
+
+    def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
+        """Check the shapes, written channels first, against each other."""
+        raise NotImplementedError
+
+    def _y_shape(self, x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
+        """Shape of the result, channels first."""
+        raise NotImplementedError
+
+    def _product(self, x: Float64, w: Float64, geometry: Geometry) -> Float64:
+        raise NotImplementedError
+
+    def _product_data(self, dy: Float64, w: Float64, geometry: Geometry) -> Float64:
+        raise NotImplementedError
+
+    def _product_filter(self, dy: Float64, x: Float64, geometry: Geometry) -> Float64:
+        raise NotImplementedError
+
+    def output_shape(self, x_shape: Shape, w_shape: Shape) -> Shape:
+        """Return the shape of forward's result, in the layout's axis order, without computing it.
+
+        Raises TypeError for sizes that are not ints and ValueError for shapes that do not fit together.
+        """
+        return self._shapes(x_shape, w_shape)[1]
+
+    def forward(
+        self,
+        x: Array,
+        w: Array,
+        bias: Array | None = None,
+        activation: str | None = None,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return activation(alpha * (x with w) + beta * out + bias).
+
+        x and w have one dtype: float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 or int8. The result has
+        that dtype (int8: int32), or goes to out: float16, bfloat16, float32 or float64; for float8 also float8; for
+        int8 int32, float32 or int8, where integers are rounded to nearest even and saturate. bias has one entry for
+        each output channel, in the dtype of x or of the result, or float32. activation is None, "identity", "relu",
+        "sigmoid", "tanh", "elu" (with factor 1) or "swish". With beta 0, out is not read. stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
+        or overlaps an input.
+        """
+        floats = (*_arrays.FLOATS, *_arrays.FLOAT8)
+        _arrays.check_array("x", x, (*floats, *_arrays.INT8))
+        _arrays.check_array("w", w, (*floats, *_arrays.INT8))
+        _arrays.check_same_dtype("w", w, "x", x)
+        geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        act = activation_named(activation)
+        dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
+        if out is not None:
+            results: tuple[str, ...] = _arrays.FLOATS
+            if x.dtype.name in _arrays.INT8:
+                results = _arrays.INT8_RESULTS
+            elif x.dtype.name in _arrays.FLOAT8:
+                results = floats
+            _arrays.check_out(out, y_shape, results, x=x, w=w, bias=bias)
+        channels = y_shape[-1 if self.channels_last else 1]
+        if bias is not None:
+            result = dtype if out is None else out.dtype
+            _arrays.check_array("bias", bias, tuple(dict.fromkeys((x.dtype.name, result.name, "float32"))))
+            if bias.shape != (channels,):
+                raise ValueError(f"bias has shape {bias.shape}: expected ({channels},), one for each output channel")
+        with np.errstate(all="ignore"):
+            values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
+            if bias is not None:
+                values += bias.astype(np.float64).reshape(-1, *[1] * len(geometry.kernel))
+            return _arrays.store(self._in_layout(act(values)), dtype, out)
+
+    def backward_data(
+        self,
+        dy: Array,
+        w: Array,
+        x_shape: Shape,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return alpha * (gradient in x, of shape x_shape) + beta * out, for the gradient dy of forward's result.
+
+        dy and w have one dtype: float16, bfloat16, float32 or float64. The result has it, or goes to out, of any of
+        them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        """
+        self._check_pair("w", w, "dy", dy)
+        geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
+        x_shape = _geometry.shape("x_shape", x_shape)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, x_shape, _arrays.FLOATS, dy=dy, w=w)
+        with np.errstate(all="ignore"):
+            gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
+            return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
+
+    def backward_filter(
+        self,
+        dy: Array,
+        x: Array,
+        w_shape: Shape,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return alpha * (gradient in w, of shape w_shape) + beta * out, for the gradient dy of forward's result.
+
+        dy and x have one dtype: float16, bfloat16, float32 or float64. The result has it, or goes to out, of any of
+        them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        """
+        self._check_pair("x", x, "dy", dy)
+        geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
+        w_shape = _geometry.shape("w_shape", w_shape)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, w_shape, _arrays.FLOATS, dy=dy, x=x)
+        with np.errstate(all="ignore"):
+            gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
+            return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
+
+    def backward_bias(
+        self, dy: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
+    ) -> Array:
+        """Return alpha * (sum of dy over all axes but the channels) + beta * out, of shape (channels,).
+
+        dy is float16, bfloat16, float32 or float64. The result has its dtype, or goes to out, of any of them. With
+        beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        """
+        _arrays.check_array("dy", dy, _arrays.FLOATS)
+        _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape), self)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), _arrays.FLOATS, dy=dy)
+        with np.errstate(all="ignore"):
+            values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
+            values *= alpha
+            if out is not None and beta:
+                values += beta * out.astype(np.float64)
+            return _arrays.store(values, dy.dtype, out)
+
+    def _shapes(
+        self, x_shape: Shape, w_shape: Shape, x_name: str = "x_shape", w_name: str = "w_shape"
+    ) -> tuple[Geometry, Shape]:
+        """Geometry, and forward's shape in the layout's axis order."""
+        x_first = self._first(_geometry.shape(x_name, x_shape))
+        w_first = self._first(_geometry.shape(w_name, w_shape))
+        geometry = self._geometry(x_first, w_first)
+        batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
+        return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
+
+    def _check_pair(self, name: str, array: Array, dy_name: str, dy: Array) -> None:
+        _arrays.check_array(dy_name, dy, _arrays.FLOATS)
+        _arrays.check_array(name, array, _arrays.FLOATS)
+        _arrays.check_same_dtype(name, array, dy_name, dy)
+
+    def _check_dy(self, dy: Array, x_shape: Shape, w_shape: Shape, x_name: str, w_name: str) -> Geometry:
+        geometry, y_shape = self._shapes(x_shape, w_shape, x_name, w_name)
+        if dy.shape != y_shape:
+            raise ValueError(
+                f"dy has shape {dy.shape}: expected {y_shape}, the output's for x of shape {tuple(x_shape)} and w of "
+                f"shape {tuple(w_shape)}"
+            )
+        return geometry
+
+    def _first(self, shape: Shape) -> Shape:
+        """A shape with its channels first; too short a one is left for the check of ranks to refuse."""
+        return (shape[0], shape[-1], *shape[1:-1]) if self.channels_last and len(shape) > 2 else shape
+
+    def _float64(self, array: Array) -> Float64:
+        """Channels first, float64. Exact for every dtype accepted."""
+        return (np.moveaxis(array, -1, 1) if self.channels_last else array).astype(np.float64, copy=False)
+
+    def _filter64(self, w: Array) -> Float64:
+        return self._flip(self._float64(w))
+
+    def _flip(self, w: Float64) -> Float64:
+        """Reverse a channels-first filter in mode "convolution"; the products cross-correlate."""
+        return np.flip(w, tuple(range(2, w.ndim))) if self.mode == "convolution" else w
+
+    def _in_layout(self, values: Float64) -> Float64:
+        return np.moveaxis(values, 1, -1) if self.channels_last else values
+
+    def _scaled(self, values: Float64, out: Array | None, alpha: float, beta: float) -> Float64:
+        """alpha * values + beta * out, in place; channels first."""
+        values *= alpha
+        if out is not None and beta:
+            values += beta * self._float64(out)
+        return values

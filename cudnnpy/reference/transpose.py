@@ -1,0 +1,47 @@
+"""The transposed convolution and its gradients: a convolution's products with their roles exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cudnnpy.reference import _geometry, _products
+from cudnnpy.reference._geometry import Geometry, Shape
+from cudnnpy.reference._operation import Float64, Operation
+from cudnnpy.reference._options import PerAxis, per_axis
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionTranspose(Operation):
+    """The transpose of a `Convolution` with the same options, whose filter it takes; on NumPy arrays.
+
+    forward scatters what the convolution gathers. x is (N, C_in, spatial...), w (C_in, C_out / groups, spatial...) and
+    the result (N, C_out, spatial...), or channels last for all three. On every spatial axis the output size is
+    (input - 1) * stride + dilated kernel - padding before - padding after + output_padding.
+
+    padding          as for `Convolution`, cropped from the output; "same" crops the dilated kernel less the stride, so
+                     that the output size is input * stride unless the kernel is smaller than that
+    output_padding   an int, or one for each spatial axis: elements added after the output, less than the larger of
+                     stride and dilation
+    """
+
+    output_padding: PerAxis = 0
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self._set("output_padding", per_axis("output_padding", self.output_padding, 0))
+
+    def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
+        return _geometry.transpose(self, self.output_padding, x_shape, w_shape)
+
+    def _y_shape(self, x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
+        return (x_shape[0], w_shape[1] * self.groups, *geometry.input)
+
+    def _product(self, x: Float64, w: Float64, geometry: Geometry) -> Float64:
+        return _products.correlate_data(x, w, geometry)
+
+    def _product_data(self, dy: Float64, w: Float64, geometry: Geometry) -> Float64:
+        return _products.correlate(dy, w, geometry)
+
+    def _product_filter(self, dy: Float64, x: Float64, geometry: Geometry) -> Float64:
+        return _products.correlate_filter(x, dy, geometry)
