@@ -1,0 +1,288 @@
+"""Is cuDNN usable here, and if not, why: `is_available`, `why_unavailable`, and the report behind `cudnnpy info`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from ctypes import byref
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from cudnnpy import raw
+from cudnnpy._version import __version__
+from cudnnpy.errors import CudnnError
+
+_TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
+# The sub-libraries of every release of cuDNN 9. libcudnn loads them when a call first needs them.
+_SUB_LIBRARIES = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
+_VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
+
+# Each file of an installed nvidia-cudnn-* wheel -> the wheels (name, version) that say it is theirs.
+Owners: TypeAlias = dict[str, list[tuple[str, str]]]
+
+
+class UnavailableError(CudnnError):
+    """cuDNN cannot be used in this process; the message says what is missing and what to do."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A file of cuDNN that is loaded into this process; `version` is None where nothing tells it."""
+
+    name: str
+    path: str
+    version: str | None
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this process sees; `memory` in bytes, `compute_capability` as (major, minor)."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    memory: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is to use cuDNN with; versions are None for what is not there.
+
+    why_unavailable   the reason that cuDNN cannot be used, None if it can
+    problems          what is missing or does not fit together, each with what to do; may be non-empty on a machine
+                      where cuDNN can be used
+    """
+
+    python: str
+    package: str
+    cudnn: str | None
+    libraries: tuple[Library, ...]
+    cudnn_built_for: str | None
+    driver: str | None
+    runtime: str | None
+    bindings: str | None
+    core: str | None
+    gpus: tuple[Gpu, ...]
+    problems: tuple[str, ...]
+    why_unavailable: str | None
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield the report as pairs of a label and a text, for printing."""
+        yield "Python", self.python
+        yield "cudnnpy", self.package
+        yield "cuDNN", "not loaded" if self.cudnn is None else f"{self.cudnn}, built for CUDA {self.cudnn_built_for}"
+        for library in self.libraries:
+            yield f"  {library.name}", f"{library.version or 'version unknown'}  {library.path}"
+        yield "CUDA driver", self.driver or "none"
+        yield "CUDA runtime", self.runtime or "none"
+        yield "cuda-bindings", self.bindings or "not installed"
+        yield "cuda-core", self.core or "not installed"
+        for gpu in self.gpus:
+            major, minor = gpu.compute_capability
+            yield f"GPU {gpu.index}", f"{gpu.name}, compute capability {major}.{minor}, {gpu.memory / 2**30:.1f} GiB"
+        if not self.gpus:
+            yield "GPU", "none"
+
+
+def is_available() -> bool:
+    """Return whether cuDNN can be used here: library, driver and GPU are there, and a cuDNN handle can be made."""
+    return why_unavailable() is None
+
+
+def why_unavailable() -> str | None:
+    """Return why cuDNN cannot be used here and what to install or set, or None if it can.
+
+    The first call that finds it usable makes and destroys a cuDNN handle on the current device; later ones remember.
+    """
+    try:
+        _probe()
+    except CudnnError as error:
+        return str(error)
+    return None
+
+
+def report() -> Report:
+    """Collect everything that `cudnnpy info` prints. Works, and says what is missing, where nothing is installed."""
+    problems: list[str] = []
+    cudnn = built_for = None
+    try:
+        raw.load()
+    except CudnnError as error:
+        problems.append(str(error))
+    else:
+        cudnn = raw.version_text(raw.version())
+        built_for = _cuda_text(raw.cudnnGetCudartVersion())
+    why = why_unavailable()
+    libraries: tuple[Library, ...] = ()
+    if cudnn is not None:
+        problems += _version_problems()  # which loads the sub-libraries asked
+        owners = _owners()
+        libraries = tuple(_loaded(owners))
+        problems += _file_problems(libraries, owners)
+    driver, runtime, gpus, cuda_problem = _cuda_state()
+    if cuda_problem:
+        problems.append(cuda_problem)
+    if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
+        fitting = driver.split(".")[0]
+        problems.append(
+            f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver, or "
+            f"pip uninstall nvidia-cudnn-cu{built_for.split('.')[0]} and pip install 'cudnnpy[cu{fitting}]'"
+        )
+    if why is not None and not any(problem in why or why in problem for problem in problems):
+        problems.append(why)
+    return Report(
+        python=f"{platform.python_version()} ({sys.executable})",
+        package=f"{__version__} ({Path(__file__).resolve().parent})",
+        cudnn=cudnn,
+        libraries=libraries,
+        cudnn_built_for=built_for,
+        driver=driver,
+        runtime=runtime,
+        bindings=_distribution("cuda-bindings"),
+        core=_distribution("cuda-core"),
+        gpus=gpus,
+        problems=tuple(problems),
+        why_unavailable=why,
+    )
+
+
+@cache  # remembers success only: an exception is not kept
+def _probe() -> None:
+    raw.load()
+    problem = _cuda_state()[-1]
+    if problem:
+        raise UnavailableError(problem)
+    handle = raw.cudnnHandle_t()
+    raw.call("cudnnCreate", byref(handle))
+    raw.call("cudnnDestroy", handle)
+
+
+def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
+    """Return the driver's and the runtime's CUDA versions, the GPUs, and what keeps CUDA from being used."""
+    try:
+        from cuda.bindings import runtime
+    except ImportError:
+        return None, None, (), f"cuda-bindings, which speaks to the driver, is not installed: {_TO_INSTALL}"
+    _error, version = runtime.cudaRuntimeGetVersion()
+    own = _cuda_text(version)
+    _error, version = runtime.cudaDriverGetVersion()
+    if not version:
+        return None, own, (), "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver"
+    driver = _cuda_text(version)
+    error, count = runtime.cudaGetDeviceCount()
+    if error == runtime.cudaError_t.cudaErrorInsufficientDriver:
+        advice = f"update the driver, or pip install 'cudnnpy[cu{driver.split('.')[0]}]'"
+        return driver, own, (), f"the driver is for CUDA {driver} and cuda-bindings for CUDA {own}: {advice}"
+    if error == runtime.cudaError_t.cudaErrorNoDevice or (not error and not count):
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+        cause = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r}, which may hide it)"
+        return driver, own, (), f"there is a CUDA driver, and no GPU{cause}"
+    if error:
+        return driver, own, (), f"CUDA cannot be used: {_cuda_error(runtime, error)}; nvidia-smi may tell more"
+    return driver, own, tuple(_gpu(runtime, index) for index in range(count)), None
+
+
+def _gpu(runtime: Any, index: int) -> Gpu:
+    error, properties = runtime.cudaGetDeviceProperties(index)
+    if error:
+        return Gpu(index, f"unknown ({_cuda_error(runtime, error)})", (0, 0), 0)
+    name = properties.name.decode(errors="replace").rstrip("\0")
+    return Gpu(index, name, (properties.major, properties.minor), int(properties.totalGlobalMem))
+
+
+def _cuda_error(runtime: Any, error: Any) -> str:
+    _status, text = runtime.cudaGetErrorString(error)
+    return f"{text.decode()} ({int(error)})"
+
+
+def _cuda_text(version: int) -> str:
+    """Turn 12090 into "12.9"."""
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _distribution(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _loaded(owners: Owners) -> Iterator[Library]:
+    """Yield the files of cuDNN in this process's memory map; the first is libcudnn itself."""
+    paths = {raw.path(): None}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            place = line.rstrip("\n").split(maxsplit=5)[-1]
+            if os.path.basename(place).startswith("libcudnn") and not _same_file(place, paths):
+                paths[place] = None
+    for path in paths:
+        yield Library(os.path.basename(path), path, _file_version(path, owners))
+
+
+def _same_file(path: str, paths: dict[str, None]) -> bool:
+    return any(os.path.realpath(path) == os.path.realpath(other) for other in paths)
+
+
+def _owners() -> Owners:
+    owners: Owners = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"] or ""
+        if name.lower().replace("_", "-").startswith("nvidia-cudnn-"):
+            for file in distribution.files or ():
+                if file.name.startswith("libcudnn"):
+                    path = os.path.realpath(str(distribution.locate_file(file)))
+                    owners.setdefault(path, []).append((name, distribution.version))
+    return owners
+
+
+def _file_version(path: str, owners: Owners) -> str | None:
+    """Return a file's version: of libcudnn by its own word, else by the file's name, else by the wheel that owns it."""
+    if path == raw.path():
+        return raw.version_text(raw.version())
+    real = os.path.realpath(path)
+    numbers = os.path.basename(real).partition(".so.")[2]
+    if "." in numbers:
+        return numbers
+    versions = {version for _name, version in owners.get(real, ())}
+    return versions.pop() if len(versions) == 1 else None
+
+
+def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[str]:
+    folders: dict[str, list[str]] = {}
+    for library in libraries:
+        folders.setdefault(os.path.dirname(os.path.realpath(library.path)), []).append(library.name)
+    if len(folders) > 1:
+        listed = "; ".join(f"{', '.join(names)} from {folder}" for folder, names in folders.items())
+        yield (
+            f"files of cuDNN from different folders are loaded: {listed}. One process can use one cuDNN: uninstall "
+            "one of them, or take its folder out of LD_LIBRARY_PATH, or name the other's libcudnn.so.9 in "
+            "CUDNNPY_LIBRARY before anything else loads cuDNN"
+        )
+    wheels = [name for name, _version in owners.get(os.path.realpath(libraries[0].path), ())]
+    if len(wheels) > 1:
+        both = " and ".join(sorted(wheels))
+        yield (
+            f"{both} are installed into the same folder, so that files of both may lie there: pip uninstall both, "
+            f"then {_TO_INSTALL}"
+        )
+    folder = os.path.dirname(os.path.realpath(libraries[0].path))
+    there = {name.split(".so")[0] for name in os.listdir(folder)} | {x.name.split(".so")[0] for x in libraries}
+    missing = [f"libcudnn_{part}.so.9" for part in _SUB_LIBRARIES if f"libcudnn_{part}" not in there]
+    if missing:
+        again = f"pip install --force-reinstall --no-deps {wheels[0]}" if wheels else "install cuDNN again"
+        yield f"{', '.join(missing)}, which cuDNN needs, not found in {folder}: {again}"
+
+
+def _version_problems() -> Iterator[str]:
+    for part in _VERSION_CHECKS:
+        status = getattr(raw, f"cudnn{part}VersionCheck")()
+        if status:
+            yield (
+                f"libcudnn_{part.lower()} does not fit libcudnn {raw.version_text(raw.version())} (status {status}): "
+                "install all of cuDNN again, in one version"
+            )
