@@ -1,0 +1,315 @@
+"""The reference convolutions against torch's CPU convolutions and autograd, scipy, adjoints and differences."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import scipy.signal
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cudnnpy.reference import Convolution, ConvolutionTranspose, _products
+
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSE = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One convolution, or its transpose; shapes are channels first."""
+
+    transpose: bool
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    mode: str
+    layout: str
+    output_padding: tuple[int, ...]
+    block: int
+    seed: int
+
+    @property
+    def rank(self) -> int:
+        return len(self.x_shape) - 2
+
+    @property
+    def channels_last(self) -> bool:
+        return self.layout.endswith("C")
+
+    def operation(self, **changes: Any) -> Convolution | ConvolutionTranspose:
+        options: dict[str, Any] = {
+            "padding": self.padding,
+            "stride": self.stride,
+            "dilation": self.dilation,
+            "groups": self.groups,
+            "mode": self.mode,
+            "layout": self.layout,
+        }
+        if self.transpose:
+            return ConvolutionTranspose(**options | {"output_padding": self.output_padding} | changes)
+        return Convolution(**options | changes)
+
+    def arrays(self, dtype: Any = np.float64) -> tuple[np.ndarray, np.ndarray]:
+        """Read-only x and w in the problem's layout."""
+        rng = np.random.default_rng(self.seed)
+        arrays = []
+        for shape in (self.x_shape, self.w_shape):
+            array = self.in_layout(rng.standard_normal(shape).astype(dtype))
+            array.flags.writeable = False
+            arrays.append(array)
+        return arrays[0], arrays[1]
+
+    def in_layout(self, array: np.ndarray) -> np.ndarray:
+        return np.moveaxis(array, 1, -1) if self.channels_last else array
+
+    def first(self, array: np.ndarray) -> torch.Tensor:
+        """A float64 tensor, channels first, that records gradients."""
+        array = np.moveaxis(array, -1, 1) if self.channels_last else array
+        return torch.tensor(np.array(array, np.float64), requires_grad=True)
+
+    def torch_forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        if self.mode == "convolution":
+            w = w.flip(tuple(range(2, w.ndim)))
+        options = {"stride": self.stride, "dilation": self.dilation, "groups": self.groups}
+        if not self.transpose:
+            flat = [amount for pair in reversed(self.padding) for amount in pair]
+            return CONVOLVE[self.rank](F.pad(x, flat), w, **options)
+        y = TRANSPOSE[self.rank](x, w, output_padding=self.output_padding, **options)
+        for axis, (before, after) in enumerate(self.padding, 2):
+            y = y.narrow(axis, before, y.shape[axis] - before - after)
+        return y
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    transpose = draw(st.booleans())
+    rank = draw(st.integers(1, 3))
+    small = st.integers(1, 3)
+
+    def each(entries: st.SearchStrategy[Any]) -> tuple[Any, ...]:
+        return tuple(draw(entries) for _ in range(rank))
+
+    groups, per_group, filters, batch = draw(small), draw(small), draw(small), draw(small)
+    kernel, stride, dilation = each(small), each(small), each(small)
+    padding = each(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
+    if transpose:
+        output_padding = tuple(draw(st.integers(0, max(pair) - 1)) for pair in zip(stride, dilation, strict=True))
+        smallest = [
+            max(1, -(-(1 + sum(pads) - span - extra) // step) + 1)
+            for pads, span, extra, step in zip(padding, reach, output_padding, stride, strict=True)
+        ]
+        w_shape = (groups * filters, per_group, *kernel)
+        channels = groups * filters
+    else:
+        output_padding = (0,) * rank
+        smallest = [max(1, span - sum(pads)) for span, pads in zip(reach, padding, strict=True)]
+        w_shape = (groups * filters, per_group, *kernel)
+        channels = groups * per_group
+    sizes = [least + draw(st.integers(0, 4)) for least in smallest]
+    return Problem(
+        transpose=transpose,
+        x_shape=(batch, channels, *sizes),
+        w_shape=w_shape,
+        padding=padding,
+        stride=stride,
+        dilation=dilation,
+        groups=groups,
+        mode=draw(st.sampled_from(["cross_correlation", "convolution"])),
+        layout=draw(st.sampled_from([FIRST[rank], LAST[rank], "NCHW", "NHWC"])),
+        output_padding=output_padding,
+        block=draw(st.sampled_from([1, 60, 300, _products.BLOCK])),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+def close(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal but for the order of float64 sums of some hundred terms of size 1."""
+    assert actual.dtype == np.float64
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+@settings(deadline=None, max_examples=1000)
+@given(problems())
+def test_all_directions_match_torch(problem: Problem) -> None:
+    op = problem.operation()
+    x, w = problem.arrays()
+    tx, tw = problem.first(x), problem.first(w)
+    ty = problem.torch_forward(tx, tw)
+    expected = problem.in_layout(ty.detach().numpy())
+    assert op.output_shape(x.shape, w.shape) == expected.shape
+    dy = np.random.default_rng(problem.seed + 1).standard_normal(expected.shape)
+    dx, dw = torch.autograd.grad(ty, (tx, tw), problem.first(dy).detach())
+    with mock.patch.object(_products, "BLOCK", problem.block):
+        close(op.forward(x, w), expected)
+        close(op.backward_data(dy, w, x.shape), problem.in_layout(dx.numpy()))
+        close(op.backward_filter(dy, x, w.shape), problem.in_layout(dw.numpy()))
+    channel = -1 if problem.channels_last else 1
+    close(op.backward_bias(dy), np.moveaxis(dy, channel, 0).reshape(expected.shape[channel], -1).sum(1))
+
+
+@settings(deadline=None, max_examples=300)
+@given(problems())
+def test_float32_is_the_float64_result_rounded(problem: Problem) -> None:
+    """Half a unit in the last place, plus what the order of the float64 sum may move: torch rounds every step."""
+    op = problem.operation()
+    x, w = problem.arrays(np.float32)
+    expected = problem.in_layout(problem.torch_forward(problem.first(x), problem.first(w)).detach().numpy())
+    y = op.forward(x, w)
+    assert y.dtype == np.float32
+    np.testing.assert_array_less(np.abs(y - expected), 0.5001 * np.spacing(np.abs(y)) + 1e-12)
+
+
+@settings(deadline=None, max_examples=300)
+@given(problems())
+def test_gradients_are_adjoints(problem: Problem) -> None:
+    op = problem.operation()
+    x, w = problem.arrays()
+    y = op.forward(x, w)
+    dy = np.random.default_rng(problem.seed + 1).standard_normal(y.shape)
+    product = np.vdot(y, dy)
+    scale = 1e-12 * np.linalg.norm(y) * np.linalg.norm(dy) + 1e-12
+    assert abs(product - np.vdot(x, op.backward_data(dy, w, x.shape))) <= scale
+    assert abs(product - np.vdot(w, op.backward_filter(dy, x, w.shape))) <= scale
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems().filter(lambda p: np.prod(p.x_shape) + np.prod(p.w_shape) <= 100))
+def test_gradients_are_differences(problem: Problem) -> None:
+    """The forward operation is linear in x and in w, so that a difference of any width is a derivative."""
+    op = problem.operation()
+    x, w = problem.arrays()
+    y = op.forward(x, w)
+    dy = np.random.default_rng(problem.seed + 1).standard_normal(y.shape)
+    dx, dw = op.backward_data(dy, w, x.shape), op.backward_filter(dy, x, w.shape)
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = 0.5
+        assert dx[index] == pytest.approx(np.vdot(op.forward(x + step, w) - op.forward(x - step, w), dy), abs=1e-10)
+    for index in np.ndindex(w.shape):
+        step = np.zeros_like(w)
+        step[index] = 0.5
+        assert dw[index] == pytest.approx(np.vdot(op.forward(x, w + step) - op.forward(x, w - step), dy), abs=1e-10)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems())
+def test_layouts_and_modes_agree(problem: Problem) -> None:
+    """The same numbers under either axis order; and a filter reversed by hand is the other mode."""
+    first = replace(problem, layout="NCHW")
+    x, w = first.arrays()
+    expected = first.operation().forward(x, w)
+    last = replace(problem, layout="NHWC")
+    y = last.operation().forward(np.moveaxis(x, 1, -1), np.moveaxis(w, 1, -1).copy())
+    close(np.moveaxis(y, -1, 1), expected)
+    other = "convolution" if problem.mode == "cross_correlation" else "cross_correlation"
+    flipped = np.flip(w, tuple(range(2, w.ndim)))
+    close(first.operation(mode=other).forward(x, flipped), expected)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["cross_correlation", "convolution"])
+@pytest.mark.parametrize("padding", ["valid", "full", "same"])
+def test_single_channel_matches_scipy(rank: int, mode: str, padding: str) -> None:
+    rng = np.random.default_rng(rank)
+    x, w = rng.standard_normal((9, 8, 7)[:rank]), rng.standard_normal((3, 5, 1)[:rank])
+    function = scipy.signal.correlate if mode == "cross_correlation" else scipy.signal.convolve
+    y = Convolution(padding=padding, mode=mode).forward(x[None, None], w[None, None])
+    close(y[0, 0], function(x, w, mode=padding, method="direct"))
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@pytest.mark.parametrize("size", range(1, 12))
+@pytest.mark.parametrize("kernel", range(1, 5))
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_named_paddings(size: int, kernel: int, dilation: int) -> None:
+    x, w = np.random.default_rng(size).standard_normal((1, 2, size)), np.ones((1, 2, kernel))
+    span = dilation * (kernel - 1) + 1
+
+    def forward(padding: Any, stride: int) -> np.ndarray:
+        return Convolution(padding=padding, stride=stride, dilation=dilation).forward(x, w)
+
+    for stride in range(1, 5):
+        same = forward("same", stride)
+        assert same.shape[2] == -(-size // stride)
+        total = max((same.shape[2] - 1) * stride + span - size, 0)
+        np.testing.assert_array_equal(same, forward(((total // 2, total - total // 2),), stride))
+        np.testing.assert_array_equal(forward("full", stride), forward(span - 1, stride))
+        if size + 2 * (span // 2) >= span:
+            np.testing.assert_array_equal(forward("half", stride), forward((span // 2,), stride))
+        if size >= span:
+            np.testing.assert_array_equal(forward("valid", stride), forward(0, stride))
+    torch_same = F.conv1d(torch.tensor(x), torch.tensor(w), padding="same", dilation=dilation)
+    close(forward("same", 1), torch_same.numpy())
+
+
+@pytest.mark.parametrize("kernel", range(1, 6))
+@pytest.mark.parametrize("stride", range(1, 5))
+def test_transposed_same_undoes_the_stride(kernel: int, stride: int) -> None:
+    shape = ConvolutionTranspose(padding="same", stride=stride).output_shape((1, 1, 7), (1, 1, kernel))
+    assert shape == (1, 1, 7 * stride if kernel >= stride else 6 * stride + kernel)
+
+
+def test_transpose_is_the_data_gradient_of_the_convolution() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 6, 5, 4)), rng.standard_normal((6, 2, 3, 2))
+    options: dict[str, Any] = {"padding": ((1, 0), (0, 1)), "stride": (2, 3), "groups": 2}
+    up, down = ConvolutionTranspose(output_padding=1, **options), Convolution(**options)
+    y = up.forward(x, w)
+    assert y.shape == up.output_shape(x.shape, w.shape) == (2, 4, 11, 11)
+    np.testing.assert_array_equal(y, down.backward_data(x, w, y.shape))
+    np.testing.assert_array_equal(up.backward_data(y, w, x.shape), down.forward(y, w))
+    np.testing.assert_array_equal(up.backward_filter(y, x, w.shape), down.backward_filter(x, y, w.shape))
+
+
+def test_depthwise_filters_each_channel_alone() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, 5, 9, 8)), rng.standard_normal((10, 1, 3, 3))
+    y = Convolution(groups=5).forward(x, w)
+    for n, k in np.ndindex(2, 10):
+        close(y[n, k], scipy.signal.correlate(x[n, k // 2], w[k, 0], mode="valid", method="direct"))
+
+
+def test_strided_inputs_are_read_as_they_lie() -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((4, 6, 10, 12)), rng.standard_normal((6, 6, 3, 5))
+    x, w = x[::2, ::-2, 1:, ::3], w.transpose(0, 1, 3, 2)[::-1, ::2]
+    conv = Convolution(padding=2)
+    y = conv.forward(x, w)
+    np.testing.assert_array_equal(y, conv.forward(x.copy(), w.copy()))
+    assert y.flags.c_contiguous
+    np.testing.assert_array_equal(conv.backward_data(y, w, x.shape), conv.backward_data(y, w.copy(), x.shape))
+    np.testing.assert_array_equal(conv.backward_filter(y, x, w.shape), conv.backward_filter(y, x.copy(), w.shape))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward_data", "backward_filter"])
+def test_memory_is_bounded(direction: str) -> None:
+    """The columns of this problem take 144 MiB in float64; they are never held at once."""
+    x, w = np.ones((2, 64, 128, 128), np.float32), np.ones((8, 64, 3, 3), np.float32)
+    conv = Convolution(padding=1)
+    dy = np.ones(conv.output_shape(x.shape, w.shape), np.float32)
+    calls = {
+        "forward": lambda: conv.forward(x, w),
+        "backward_data": lambda: conv.backward_data(dy, w, x.shape),
+        "backward_filter": lambda: conv.backward_filter(dy, x, w.shape),
+    }
+    tracemalloc.start()
+    try:
+        calls[direction]()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    in_float64 = 2 * x.nbytes
+    assert peak < 3 * in_float64 + 4 * 8 * _products.BLOCK < 144 << 20
