@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
-# source: tools/generate/api.jsonl sha256:1958f3a22160dec7437f2f021e15a022aa926b32c7de8e49d30ddb0df305e890
-# seal: sha256:0bbaf647c82ff12e4ac673ce40ab7cf61fdcc619d9e975b342d585cb0f2b8543
+# source: tools/generate/api.jsonl sha256:15f249e096c2b5aaf8c155394a1738251f045b1f712b2e242ba25d1daac77064
+# seal: sha256:eb738fd7a0ef69acac9e185dc1defd1d82861676011db03902f0c02e8934dcda
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType
@@ -16,6 +16,7 @@ HEADER_VERSION: Final[str]
 FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]]]
 ATTRIBUTE_C_TYPES: Final[dict[int, str]]
 ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]
+SINGLE_ATTRIBUTES: Final[frozenset[int]]
 ENUMERATORS_SINCE: Final[dict[str, str]]
 ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]
 ENUMS: Final[tuple[type[IntEnum], ...]]

@@ -110,6 +110,7 @@ class Comments:
 
     def __init__(self) -> None:
         self.types: dict[str, list[str]] = {}
+        self.single: set[str] = set()
 
     def add(self, comment: str) -> None:
         """Reads both forms: `- NAME (TYPE or TYPE, count)`, and NAME on a line with `- TYPE; count` below it."""
@@ -117,20 +118,22 @@ class Comments:
         typed = True
         for line in comment.splitlines():
             text = line.strip().lstrip("*").strip()
-            if form := re.match(r"-\s+(CUDNN_ATTR_\w+)\s+\((CUDNN_TYPE_[^,)]*)", text):
-                self._set([form[1]], re.findall(r"CUDNN_TYPE_\w+", form[2]))
+            if form := re.match(r"-\s+(CUDNN_ATTR_\w+)\s+\((CUDNN_TYPE_[^,)]*)(, 1 element)?", text):
+                self._set([form[1]], re.findall(r"CUDNN_TYPE_\w+", form[2]), single=bool(form[3]))
             elif name := re.fullmatch(r"(CUDNN_ATTR_\w+)", text):
                 waiting = [name[1]] if typed else [*waiting, name[1]]
                 typed = False
-            elif waiting and not typed and (form := re.match(r"-\s+(CUDNN_TYPE_[^;.]*)", text)):
-                self._set(waiting, re.findall(r"CUDNN_TYPE_\w+", form[1]))
+            elif waiting and not typed and (form := re.match(r"-\s+(CUDNN_TYPE_[^;.]*)(; one element)?", text)):
+                self._set(waiting, re.findall(r"CUDNN_TYPE_\w+", form[1]), single=bool(form[2]))
                 typed = True
 
-    def _set(self, names: list[str], types: list[str]) -> None:
+    def _set(self, names: list[str], types: list[str], single: bool) -> None:
         types = [_MISSPELT.get(kind, kind) for kind in types]
         for name in (_MISSPELT.get(name, name) for name in names):
             if self.types.setdefault(name, types) != types:
                 raise ValueError(f"{name}: two types in the comments, {self.types[name]} and {types}")
+            if single and types != ["CUDNN_TYPE_CHAR"]:  # text is many characters, whatever the comment says
+                self.single.add(name)
 
 
 def complete(records: list[Record], comments: Comments) -> None:
@@ -159,6 +162,8 @@ def complete(records: list[Record], comments: Comments) -> None:
         else:
             problems.append(f"{name}: no source tells its type; review it and add it to tools/generate/attributes.py")
             continue
+        if name in comments.single:
+            record["count"] = 1
         problems += [f"{name}: unknown attribute type {t}" for t in record["types"] if t not in known]
     if problems:
         raise ValueError("backend attributes:\n  " + "\n  ".join(problems))

@@ -146,11 +146,19 @@ def module(api: Api) -> str:
     numbers = {r["name"]: r["value"] for r in api.enums["cudnnBackendAttributeType_t"]}
     out += ["}", "", "# attribute: the attribute types it takes, the usual one first", "ATTRIBUTE_TYPES = {"]
     for r in api.enums["cudnnBackendAttributeName_t"]:
-        types = "".join(f"{numbers[t]}, " for t in r["types"]).rstrip(" ")
-        out.append(f"    {r['value']}: ({types}),  # {r['name']}: {' or '.join(r['types'])}")
+        listed = "".join(f"{numbers[t]}, " for t in r["types"]).rstrip(" ")
+        out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {' or '.join(r['types'])}")
+    single = [r for r in api.enums["cudnnBackendAttributeName_t"] if r.get("count") == 1]
+    out += [
+        "}",
+        "",
+        "# attributes of which the header says that they have one element",
+        "SINGLE_ATTRIBUTES = frozenset(",
+    ]
+    out += ["    {", *(f"        {r['value']},  # {r['name']}" for r in single), "    }", ")"]
     newer = [m for ms in api.enums.values() for m in ms if m.get("since", "") not in ("", "9.0.0")]
     old = [m for ms in api.enums.values() for m in ms if "deprecated" in m]
-    out += ["}", "", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
+    out += ["", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
     out += ["ENUMERATORS_SINCE = {", *(f"    {m['name']!r}: {m['since']!r}," for m in newer), "}"]
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
     return sealed(_banner(api, "the C API as data"), "\n".join(out) + "\n")
@@ -174,6 +182,7 @@ def stub(api: Api) -> str:
         "FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]]]",
         "ATTRIBUTE_C_TYPES: Final[dict[int, str]]",
         "ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]",
+        "SINGLE_ATTRIBUTES: Final[frozenset[int]]",
         "ENUMERATORS_SINCE: Final[dict[str, str]]",
         "ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]",
         "ENUMS: Final[tuple[type[IntEnum], ...]]",
