@@ -43,7 +43,7 @@ def _relu(x: Float64) -> Float64:
 
 
 def _elu(x: Float64) -> Float64:
-    return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+    return np.where(x > 0, x, np.expm1(x))
 
 
 def _swish(x: Float64) -> Float64:
