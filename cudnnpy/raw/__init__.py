@@ -29,6 +29,7 @@ __all__ = [
     "functions",
     "last_error",
     "load",
+    "parameters",
     "path",
     "prototype",
     "since",
@@ -40,6 +41,16 @@ __all__ = [
 def functions() -> tuple[str, ...]:
     """The name of every function in the headers the package was generated from, in their order."""
     return tuple(_api.FUNCTIONS)
+
+
+def parameters(name: str) -> tuple[tuple[str, str, str], ...]:
+    """The parameters of a function: (name, C type, direction), the last "in", "out", "in-out", or "" where untold.
+
+    Raises AttributeError for a name that the headers do not have.
+    """
+    if name not in _api.FUNCTIONS:
+        raise AttributeError(_missing(name))
+    return _api.FUNCTIONS[name][1]
 
 
 def since(name: str) -> str | None:

@@ -201,7 +201,15 @@ def bound(name: str) -> Callable[..., Any]:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle))."""
-    status = bound(name)(*arguments)
+    """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle)).
+
+    An argument of the wrong type is a TypeError; a closed object given as an argument raises its ClosedError.
+    """
+    try:
+        status = bound(name)(*arguments)
+    except ctypes.ArgumentError as error:
+        for argument in arguments:
+            getattr(argument, "_as_parameter_", None)  # ctypes drops the exception that a closed object raised here
+        raise TypeError(f"{name}: {error}. The function is {prototype(name)}") from None
     if status:
         raise error_of(status, name)
