@@ -282,7 +282,8 @@ def _version_problems() -> Iterator[str]:
     for part in _VERSION_CHECKS:
         status = getattr(raw, f"cudnn{part}VersionCheck")()
         if status:
+            name, number = f"libcudnn_{part.lower()}", raw.version_text(raw.version())
             yield (
-                f"libcudnn_{part.lower()} does not fit libcudnn {raw.version_text(raw.version())} (status {status}): "
+                f"{name} cannot be used with libcudnn {number} ({raw.cudnnStatus_t(status).name}): "
                 "install all of cuDNN again, in one version"
             )

@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,12 +36,10 @@ def size(text: str) -> int:
 
     Raises argparse.ArgumentTypeError for anything else.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: expected for example 64MiB, 1GiB, 512KB or 1000000")
-    return (
-        int(float(match[1]) * _UNITS[match[2].upper()]) if "." in match[1] else int(match[1]) * _UNITS[match[2].upper()]
-    )
+    return int(Fraction(match[1]) * _UNITS[match[2].upper()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,40 @@
+"""What holds for all tests: which need a GPU, and how hypothesis runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from cudnnpy.availability import why_unavailable
+
+GPU_FOLDER = Path(__file__).parent / "gpu"
+
+# Speed depends on the machine, so it fails no test here; what fails is printed ready to be repeated.
+settings.register_profile(
+    "default", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI", "").lower() in ("1", "true") else "default")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m gpu` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test under tests/gpu as one that needs a GPU."""
+    for item in items:
+        if GPU_FOLDER in item.path.parents:
+            item.add_marker(pytest.mark.gpu)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a GPU test where cuDNN cannot be used, or fail it there if CUDNNPY_REQUIRE_GPU=1."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    why = why_unavailable()
+    if why is not None:
+        if os.environ.get("CUDNNPY_REQUIRE_GPU") == "1":
+            pytest.fail(f"CUDNNPY_REQUIRE_GPU=1, and cuDNN cannot be used: {why}", pytrace=False)
+        pytest.skip(f"cuDNN cannot be used: {why}")

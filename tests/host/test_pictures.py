@@ -1,0 +1,256 @@
+"""Pictures read and written: scaling, every kind of file, and what is refused (rows A3 of the walkthrough)."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from cudnnpy import pictures
+from tools import draw_sample
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def write(path, pixels, **options):
+    Image.fromarray(np.asarray(pixels)).save(path, **options)
+    return path
+
+
+def test_the_sample_is_what_the_script_draws():
+    with Image.open(pictures.SAMPLE) as sample:
+        assert sample.mode == "RGB"
+        kept = np.asarray(sample).astype(int)
+    drawn = draw_sample.draw().astype(int)
+    assert kept.shape == drawn.shape == (400, 640, 3)
+    assert abs(kept - drawn).max() <= 1  # sines and roots may round otherwise on another machine
+    assert pictures.SAMPLE.stat().st_size < 60_000
+
+
+def test_load_scales_to_0_and_1_over_all_channels(tmp_path):
+    pixels = np.array([[[10, 60, 110], [35, 85, 60]]], np.uint8)
+    loaded = pictures.load(write(tmp_path / "p.png", pixels))
+    assert loaded.shape == (1, 1, 2, 3)
+    assert loaded.dtype == np.float32
+    np.testing.assert_allclose(loaded[0], (pixels - 10.0) / 100, rtol=1e-6)
+
+
+def test_save_drops_negatives_then_scales_to_0_and_255(tmp_path):
+    values = np.array([-7.0, 0.0, 1.0, 2.0, 3.9, 4.0], np.float32).reshape(1, 1, 2, 3)
+    pictures.save(tmp_path / "p.png", values)
+    written = np.asarray(Image.open(tmp_path / "p.png"))
+    assert written.shape == (1, 2, 3)
+    assert written.reshape(-1).tolist() == [0, 0, 64, 128, 249, 255]
+
+
+def test_save_starts_from_the_smallest_value_left_when_nothing_is_negative():
+    values = np.array([2.0, 3.0, 4.0], np.float32).reshape(1, 1, 1, 3)
+    assert pictures.to_bytes(values).reshape(-1).tolist() == [0, 128, 255]
+
+
+@given(hnp.arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3))))
+def test_a_picture_comes_back_in_its_size_and_order(tmp_path_factory, pixels):
+    path = tmp_path_factory.mktemp("p") / "p.png"
+    loaded = pictures.load(write(path, pixels))
+    assert loaded.shape == (1, *pixels.shape)
+    low, high = int(pixels.min()), int(pixels.max())
+    if low == high:
+        assert not loaded.any()
+    else:
+        assert loaded.min() == 0
+        assert loaded.max() == 1
+        np.testing.assert_allclose(loaded[0] * (high - low) + low, pixels, atol=1e-3)
+    pictures.save(path, loaded)
+    scale = 255 / max(high - low, 1)
+    assert np.abs(np.asarray(Image.open(path)) - (pixels - float(low)) * scale).max() <= 0.501
+
+
+@pytest.mark.parametrize("value", [0, 77, 255])
+def test_a_single_value_becomes_0(tmp_path, value):
+    loaded = pictures.load(write(tmp_path / "p.png", np.full((3, 4, 3), value, np.uint8)))
+    assert not loaded.any()
+    assert not pictures.to_bytes(np.full((1, 2, 2, 3), value, np.float32)).any()
+
+
+def test_one_pixel(tmp_path):
+    pictures.save(tmp_path / "q.png", pictures.load(write(tmp_path / "p.png", np.uint8([[[1, 2, 3]]]))))
+    assert np.asarray(Image.open(tmp_path / "q.png")).tolist() == [[[0, 128, 255]]]
+
+
+def test_greyscale_fills_three_channels(tmp_path):
+    loaded = pictures.load(write(tmp_path / "p.png", np.uint8([[0, 51, 255]])))
+    np.testing.assert_allclose(loaded[0, 0], [[0] * 3, [0.2] * 3, [1] * 3], rtol=1e-6)
+
+
+def test_sixteen_bits_are_not_cut_off(tmp_path):
+    loaded = pictures.load(write(tmp_path / "p.png", np.uint16([[0, 300, 30000, 60000]])))
+    np.testing.assert_allclose(loaded[0, 0, :, 1], [0, 0.005, 0.5, 1], rtol=1e-6)
+
+
+def test_floats_that_are_not_finite_are_refused(tmp_path):
+    path = write(tmp_path / "p.tiff", np.float32([[0, np.nan]]))
+    with pytest.raises(pictures.PictureError, match="not finite"):
+        pictures.load(path)
+
+
+def test_transparency_is_laid_on_white(tmp_path):
+    pixels = np.uint8([[[0, 0, 0, 255], [90, 10, 20, 0], [0, 0, 0, 51]]])
+    loaded = pictures.load(write(tmp_path / "p.png", pixels))
+    np.testing.assert_allclose(loaded[0, 0], [[0] * 3, [1] * 3, [0.8] * 3], atol=1e-6)
+
+
+def test_a_palette_with_a_transparent_colour(tmp_path):
+    picture = Image.new("P", (3, 1))
+    picture.putpalette([0, 0, 0, 255, 0, 0, 9, 9, 9])
+    for x in range(3):
+        picture.putpixel((x, 0), x)
+    picture.save(tmp_path / "p.gif", transparency=2)
+    np.testing.assert_allclose(pictures.load(tmp_path / "p.gif")[0, 0], [[0, 0, 0], [1, 0, 0], [1, 1, 1]], atol=1e-6)
+
+
+def test_the_cameras_orientation_is_applied(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn a quarter clockwise to see it upright
+    loaded = pictures.load(write(tmp_path / "p.png", np.uint8([[0, 255], [255, 255], [255, 255]]), exif=exif))
+    assert loaded.shape == (1, 2, 3, 3)
+    assert np.argwhere(loaded[0, :, :, 0] == 0).tolist() == [[0, 2]]
+
+
+def png(width, height):
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def whole_png():
+    return pictures.SAMPLE.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("missing.png", None),
+        ("empty.png", b""),
+        ("text.png", b"this is no picture\n" * 50),
+        ("no-width.png", png(0, 5)),
+        ("no-height.png", png(5, 0)),
+        ("no-size.ppm", b"P6 0 0 255\n"),
+        ("short.png", whole_png()[:20_000]),
+        ("damaged.png", whole_png()[:5000] + b"\0" * 50 + whole_png()[5050:]),
+        ("huge.png", png(60_000, 60_000)),
+    ],
+)
+def test_bad_files_are_one_line_that_names_the_file(tmp_path, name, content):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(pictures.PictureError) as caught:
+        pictures.load(path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_folder_is_no_picture(tmp_path):
+    with pytest.raises(pictures.PictureError, match="directory"):
+        pictures.load(tmp_path)
+
+
+GREY = np.linspace(0, 1, 27, dtype=np.float32).reshape(1, 3, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nowhere/p.png", "no folder"),
+        ("p.xyz", "'.xyz'"),
+        ("p", "no ending"),
+        ("folder.png", "is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_and_at_the_end(tmp_path, name, words):
+    (tmp_path / "folder.png").mkdir()
+    for attempt in (pictures.check_writable, lambda path: pictures.save(path, GREY)):
+        with pytest.raises(pictures.PictureError, match=words):
+            attempt(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_no_permission(tmp_path, monkeypatch, exists):
+    path = tmp_path / "p.png"
+    if exists:
+        path.touch()
+    forbidden = path if exists else tmp_path
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != forbidden)  # root would be let through
+    with pytest.raises(pictures.PictureError, match="may not be written" if exists else "cannot be written"):
+        pictures.check_writable(path)
+
+
+def test_a_failed_write_leaves_the_earlier_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "p.png"
+    path.write_bytes(b"the earlier file")
+
+    def full(self, file, format):
+        file.write(b"half a pic")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    with pytest.raises(pictures.PictureError, match="No space left on device"):
+        pictures.save(path, GREY)
+    assert path.read_bytes() == b"the earlier file"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_saving_replaces_and_follows_a_link(tmp_path):
+    (tmp_path / "real.png").write_bytes(b"the earlier file")
+    (tmp_path / "link.png").symlink_to("real.png")
+    pictures.save(tmp_path / "link.png", GREY)
+    assert (tmp_path / "link.png").is_symlink()
+    assert np.asarray(Image.open(tmp_path / "real.png")).shape == (3, 3, 3)
+
+
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path):
+    pictures.save(tmp_path / "p.png", GREY)
+    (tmp_path / "plain").write_bytes(b"")
+    assert (tmp_path / "p.png").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+@pytest.mark.parametrize(("ending", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("JPEG", "JPEG"), ("bmp", "BMP")])
+def test_the_ending_names_the_format(tmp_path, ending, format):
+    pictures.save(tmp_path / f"p.{ending}", GREY)
+    assert Image.open(tmp_path / f"p.{ending}").format == format
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 3), (2, 3, 3, 3), (1, 3, 3, 4), (1, 0, 3, 3)])
+def test_wrong_arrays_are_refused(shape):
+    with pytest.raises(ValueError, match="expected \\(1, height, width, 3\\)"):
+        pictures.to_bytes(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_results_that_are_not_finite_are_refused(bad):
+    with pytest.raises(ValueError, match="not finite"):
+        pictures.to_bytes(np.full((1, 1, 1, 3), bad, np.float32))
+
+
+def test_without_pillow_the_error_says_what_to_install():
+    program = (
+        "import sys; sys.modules['PIL'] = None\n"
+        "from cudnnpy import pictures\n"
+        "try: pictures.load(pictures.SAMPLE)\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "pictures need Pillow: pip install 'cudnnpy[images]'"
