@@ -92,6 +92,7 @@ def make(folder: Path, extras: list[str], flavour: str, pins: list[str]) -> None
     stamp = folder / STAMP
     wanted = fingerprint(extras, flavour, pins)
     python = folder / "bin" / "python"
+    packages = folder / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
     if python.exists() and stamp.exists() and stamp.read_text() == wanted:
         return
     if flavour != NONE:
@@ -100,7 +101,7 @@ def make(folder: Path, extras: list[str], flavour: str, pins: list[str]) -> None
     print(f"setting up {folder}: cudnnpy[{','.join(extras)}]{size}", flush=True)
     stamp.unlink(missing_ok=True)
     try:
-        venv.create(folder, clear=not python.exists(), with_pip=True)
+        venv.create(folder, clear=not (python.exists() and packages.is_dir()), with_pip=True)
     except subprocess.CalledProcessError:
         sys.exit("this Python cannot make a virtual environment with pip: install its venv package (python3-venv)")
     pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check"]
