@@ -1,0 +1,75 @@
+"""Short names for cuDNN's enumerators: "float32" for CUDNN_DATA_FLOAT, "relu" for CUDNN_ACTIVATION_RELU.
+
+A short name is the C name without the prefix that its enum's members share, in lower case; data types have NumPy's
+names. Both are accepted in any case, and so are the enumerators themselves.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import cache
+from itertools import takewhile
+from typing import Any, TypeVar
+
+from cudnnpy import raw
+
+_Enum = TypeVar("_Enum", bound=IntEnum)
+
+# Where the C name is not the name that the rest of Python knows.
+_RENAMED = {
+    "CUDNN_DATA_FLOAT": "float32",
+    "CUDNN_DATA_DOUBLE": "float64",
+    "CUDNN_DATA_HALF": "float16",
+    "CUDNN_DATA_FP8_E4M3": "float8_e4m3fn",
+    "CUDNN_DATA_FP8_E5M2": "float8_e5m2",
+    "CUDNN_DATA_FP8_E8M0": "float8_e8m0fnu",
+    "CUDNN_DATA_FP4_E2M1": "float4_e2m1fn",
+    "CUDNN_DATA_COMPLEX_FP32": "complex64",
+    "CUDNN_DATA_COMPLEX_FP64": "complex128",
+    "CUDNN_DATA_BOOLEAN": "packed_bool",  # eight to a byte
+    "CUDNN_DATA_BYTE_BOOLEAN": "bool",
+    "CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING": "average_include_padding",
+    "CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING": "average_exclude_padding",
+}
+
+
+@cache
+def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
+    """Every short name of an enum of cudnnpy.raw, in the order of C."""
+    words = {name: name.split("_") for name in kind.__members__}
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words.values(), strict=False)))
+    shared = min(shared, min(map(len, words.values())) - 1)
+    return {
+        _RENAMED.get(name, "_".join(words[name][shared:]).lower()): member for name, member in kind.__members__.items()
+    }
+
+
+@cache
+def short_name(member: IntEnum) -> str:
+    """The short name of an enumerator."""
+    return next(name for name, value in short_names(type(member)).items() if value is member)
+
+
+def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
+    """The enumerator that `value` is or names; `argument` is what the error calls it.
+
+    Raises ValueError for an unknown name, TypeError for anything but a string or an enumerator of this enum.
+    """
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(f"{argument}: expected a name or a {kind.__name__}, not {value!r} ({type(value).__name__})")
+    found: _Enum | None = short_names(kind).get(value.lower())
+    if found is None:
+        raise ValueError(f"{argument}: {value!r} is none of {', '.join(short_names(kind))}")
+    return found
+
+
+def data_type(dtype: Any, argument: str = "dtype") -> raw.cudnnDataType_t:
+    """The cudnnDataType_t of a name ("bfloat16"), a NumPy dtype object or an enumerator.
+
+    Raises ValueError for a name that cuDNN has no type for, TypeError for what is no dtype.
+    """
+    if not isinstance(dtype, IntEnum):  # which has a name too
+        dtype = getattr(dtype, "name", dtype)
+    return enumerator(raw.cudnnDataType_t, dtype, argument)
