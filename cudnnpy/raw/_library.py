@@ -89,6 +89,8 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     try:
         library = ctypes.CDLL(file)
         get_version = library.cudnnGetVersion
+        if hasattr(library, "cudnnGraphVersionCheck"):
+            _load_graph(file)
     except (OSError, AttributeError) as error:
         raise LibraryNotFoundError(f"{file} could not be loaded as libcudnn: {error}", advice) from error
     get_version.restype = ctypes.c_size_t
@@ -99,6 +101,13 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
             "Install it (pip install 'cudnnpy[cu12]' or 'cudnnpy[cu13]'), or name another file in CUDNNPY_LIBRARY."
         )
     return library, file, number
+
+
+def _load_graph(file: str) -> None:
+    """Load libcudnn_graph, which answers for libcudnn: where it is missing, libcudnn's first call ends the process."""
+    name = f"libcudnn_graph.so.{_MAJOR}"
+    beside = os.path.join(os.path.dirname(file), name)
+    ctypes.CDLL(beside if os.path.exists(beside) else name)
 
 
 def _find() -> str:

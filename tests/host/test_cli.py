@@ -181,6 +181,13 @@ def test_info_names_mixed_origins_and_missing_files(tmp_path):
     assert "libcudnn_graph" not in missing
 
 
+def test_info_where_libcudnn_lies_alone(tmp_path):
+    done = command("info", CUDNNPY_LIBRARY=shutil.copy(raw.path(), tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == ""
+    assert "libcudnn_graph.so.9: cannot open shared object file" in done.stdout
+
+
 def test_the_report_and_the_two_questions_agree():
     found = availability.report()
     assert found.why_unavailable == cudnnpy.why_unavailable()
