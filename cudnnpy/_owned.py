@@ -30,7 +30,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 @cache
-def _created_type(create: str) -> tuple[int, Any]:
+def created_type(create: str) -> tuple[int, Any]:
     """Which parameter of a create function is the new handle's, and the handle's type."""
     for at, (_name, kind, _direction) in enumerate(raw.parameters(create)):
         if kind.endswith("*"):
@@ -79,7 +79,7 @@ class Owned:
             raise
 
     def _new(self, *arguments: Any) -> Any:
-        at, kind = _created_type(self._create)
+        at, kind = created_type(self._create)
         pointer = kind()
         raw.call(self._create, *arguments[:at], byref(pointer), *arguments[at:])
         return pointer

@@ -7,7 +7,7 @@ names. Both are accepted in any case, and so are the enumerators themselves.
 from __future__ import annotations
 
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from typing import Any, TypeVar
 
@@ -44,7 +44,7 @@ def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
     }
 
 
-@cache
+@lru_cache(maxsize=None, typed=True)  # enumerators of different enums are equal where their numbers are
 def short_name(member: IntEnum) -> str:
     """The short name of an enumerator."""
     return next(name for name, value in short_names(type(member)).items() if value is member)
