@@ -1,0 +1,137 @@
+"""The figures to reach, worked out from what was measured: ratios first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from tools.benchmark.layers import KINDS
+
+HOST_DTYPE = "float16"  # the element type of the host figures; the others are in the table
+
+
+class Figure(NamedTuple):
+    """A ratio, and what it is to be at most; None for a ratio that was not measured, with the reason."""
+
+    name: str
+    reach: float
+    reached: float | None
+    why: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """ "met", "missed by 4 %" (of the reach), or "not measured: why"."""
+        if self.reached is None:
+            return f"not measured: {self.why}"
+        if self.reached <= self.reach:
+            return "met"
+        return f"missed by {100 * (self.reached / self.reach - 1):.1f} %"
+
+
+# name, reach, the host row above the line, the host row below it
+_HOST = (
+    (
+        "plan.execute(pointers) over bare ctypes cudnnBackendExecute",
+        1.20,
+        "plan.execute(pointers)",
+        "ctypes cudnnBackendExecute, pack ready",
+    ),
+    ("conv.forward(x, w, out=y) over torch F.conv2d", 0.60, "conv.forward(x, w, out=y)", "torch F.conv2d"),
+    ("conv.forward(x, w) over torch F.conv2d", 0.70, "conv.forward(x, w)", "torch F.conv2d"),
+    (
+        "conv.forward(x, w, out=y) over cudnn-frontend graph.execute, handle=",
+        0.90,
+        "conv.forward(x, w, out=y)",
+        "cudnn-frontend graph.execute, handle=",
+    ),
+    (
+        "backward_data + backward_filter over torch convolution_backward",
+        0.50,
+        "conv.backward_data + backward_filter, out=",
+        "torch convolution_backward (dx, dw)",
+    ),
+)
+_CACHE = "host cost with the most cached signatures over one"
+_CACHE_REACH = 1.10  # what "flat" means here
+
+
+def figures(results: Mapping[str, Any]) -> list[Figure]:
+    """Every figure to reach, in the order of the table; those of a section that did not run are not measured."""
+    found = []
+    host = {row["row"]: row for row in results.get("host", ()) if row["dtype"] == HOST_DTYPE}
+    for name, reach, above, below in _HOST:
+        missing = [row for row in (above, below) if host.get(row, {}).get("us") is None]
+        if missing:
+            found.append(Figure(f"host: {name}", reach, None, _reason(host.get(missing[0]))))
+        else:
+            found.append(Figure(f"host: {name}", reach, host[above]["us"]["median"] / host[below]["us"]["median"]))
+    for who, what, reach in (
+        ("autotune", "geometric mean", 0.90),
+        ("autotune", "worst cell", 1.02),
+        ("fastest", "geometric mean", 1.00),
+    ):
+        cells = results.get("device", ())
+        ratios = [value for cell in cells if (value := ratio(cell, who)) is not None]
+        value = None if not ratios else max(ratios) if what == "worst cell" else geometric_mean(ratios)
+        lost = f" ({len(cells) - len(ratios)} of {len(cells)} cells missing)" if len(ratios) < len(cells) else ""
+        found.append(
+            Figure(f"GPU: {who} over torch, {what}{lost}", reach, value, "no cell ran" if cells else "section not run")
+        )
+    rows = [row for row in results.get("cache", ()) if row["us"] is not None]
+    if len(rows) > 1:
+        label = f"{_CACHE} ({rows[-1]['signatures']:,})"
+        found.append(Figure(label, _CACHE_REACH, rows[-1]["us"]["median"] / rows[0]["us"]["median"]))
+    else:
+        why = next((row["error"] for row in results.get("cache", ()) if row["error"]), "section not run")
+        found.append(Figure(_CACHE, _CACHE_REACH, None, why))
+    return found
+
+
+def _reason(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "section not run"
+    return f"{row['row']}: {row['absent'] or row['error']}"
+
+
+def ratio(cell: Mapping[str, Any], who: str) -> float | None:
+    """GPU time of `who` over torch's in one cell; None where one of them has none, or the results differ."""
+    times = cell.get("ms")
+    if not times or cell["error"]:
+        return None
+    return float(times[who]["median"] / times["torch"]["median"])
+
+
+def by_kind(cells: Iterable[Mapping[str, Any]], who: str) -> dict[str, tuple[float, float] | None]:
+    """Geometric mean and worst of the ratios for each kind, and for "all"; None where no cell has one."""
+    cells = list(cells)
+    found = {}
+    for kind in [*(kind.name for kind in KINDS), "all"]:
+        of_kind = (ratio(cell, who) for cell in cells if kind in (cell["kind"], "all"))
+        ratios = [value for value in of_kind if value is not None]
+        found[kind] = (geometric_mean(ratios), max(ratios)) if ratios else None
+    return found
+
+
+def fraction_of_peak(cell: Mapping[str, Any], who: str, peaks: Mapping[str, float]) -> float:
+    """The rate of the definition's arithmetic over the measured matrix product's; above 1 for Winograd and FFT."""
+    return float(cell["flop"] / cell["ms"][who]["median"] / 1e9 / peaks[cell["kind"]])
+
+
+def fraction_of_floor(cell: Mapping[str, Any], who: str, peaks: Mapping[str, float]) -> float:
+    """The least time that arithmetic and memory allow at the measured peaks, over the time taken."""
+    floor = max(cell["flop"] / peaks[cell["kind"]] / 1e9, cell["bytes"] / peaks["copy"] / 1e6)
+    return float(floor / cell["ms"][who]["median"])
+
+
+def failures(results: Mapping[str, Any]) -> list[str]:
+    """One line for each row that has an error. A library that is not installed is not one."""
+    lines = [f"host, {row['dtype']}, {row['row']}: {row['error']}" for row in results.get("host", ()) if row["error"]]
+    lines += [f"GPU, {name(cell)}: {cell['error']}" for cell in results.get("device", ()) if cell["error"]]
+    lines += [f"cache, {row['wanted']:,}: {row['error']}" for row in results.get("cache", ()) if row["error"]]
+    return lines + [f"{section}: {error}" for section, error in results.get("errors", {}).items()]
+
+
+def name(cell: Mapping[str, Any]) -> str:
+    """A cell in words."""
+    return f"{cell['kind']}, {cell['layer']}, {cell['operation']}"

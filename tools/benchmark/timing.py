@@ -1,0 +1,104 @@
+"""Clocks and statistics: the host's clock, the GPU's events, and repetitions in which everything takes turns."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import repeat
+from statistics import median, quantiles
+from typing import Any
+
+# Calls between two synchronisations on the host's clock: the GPU's launch queue (1,024 entries) never fills.
+HOST_BATCH = 64
+
+
+class Budget:
+    """Seconds that are left of a total; a section may have a part of them."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._end = clock() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds, 0 or more."""
+        return max(self._end - self._clock(), 0.0)
+
+    def part(self, fraction: float) -> Budget:
+        """A budget of its own with a fraction of what is left."""
+        return Budget(self.left * fraction, self._clock)
+
+
+def interleaved(
+    timers: Mapping[str, Callable[[], float]], most: int, least: int, budget: Budget
+) -> dict[str, list[float]]:
+    """Runs every timer once in each repetition, each time starting with another one.
+
+    There are at most `most` repetitions, and no more than `least` once the budget is spent: time costs repetitions,
+    never one of the things that are compared.
+    """
+    names = list(timers)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for repetition in range(most):
+        if repetition >= least and not budget.left:
+            break
+        first = repetition % max(len(names), 1)
+        for name in names[first:] + names[:first]:
+            times[name].append(timers[name]())
+    return times
+
+
+def summary(times: list[float]) -> dict[str, float]:
+    """The median, the quartiles and the number of repetitions."""
+    low, _, high = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+    return {"median": median(times), "low": low, "high": high, "runs": len(times)}
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No garbage collection inside, as in timeit."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def host_timer(call: Callable[[], object], synchronize: Callable[[], object]) -> Callable[[], float]:
+    """Microseconds of the host for one call, over HOST_BATCH calls; the GPU is idle before and waited for outside."""
+
+    def timed() -> float:
+        synchronize()
+        begin = time.perf_counter()
+        for _ in repeat(None, HOST_BATCH):
+            call()
+        end = time.perf_counter()
+        synchronize()
+        return (end - begin) / HOST_BATCH * 1e6
+
+    return timed
+
+
+def device_timer(torch: Any, calls: list[Callable[[], object]], count: int) -> Callable[[], float]:
+    """Milliseconds of the GPU for one call, by events around `count` calls that take turns through `calls`.
+
+    The GPU spins first for as long as the host needs to queue the calls, so that what is measured is never the host.
+    """
+    start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    cycles = 100_000 + 60_000 * count  # at 2 GHz: 50 us, and 30 us for each call
+
+    def timed() -> float:
+        torch.cuda._sleep(cycles)
+        start.record()
+        for index in range(count):
+            calls[index % len(calls)]()
+        stop.record()
+        stop.synchronize()
+        return float(start.elapsed_time(stop)) / count
+
+    return timed
