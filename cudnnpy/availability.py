@@ -120,8 +120,8 @@ def report() -> Report:
     why = why_unavailable()
     libraries: tuple[Library, ...] = ()
     if cudnn is not None:
-        problems += _version_problems()  # which loads the sub-libraries asked
         owners = _owners()
+        problems += _part_problems(owners)  # which loads the sub-libraries that it asks
         libraries = tuple(_loaded(owners))
         problems += _file_problems(libraries, owners)
     driver, runtime, gpus, cuda_problem = _cuda_state()
@@ -270,20 +270,24 @@ def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[s
             f"{both} are installed into the same folder, so that files of both may lie there: pip uninstall both, "
             f"then {_TO_INSTALL}"
         )
-    folder = os.path.dirname(os.path.realpath(libraries[0].path))
-    there = {name.split(".so")[0] for name in os.listdir(folder)} | {x.name.split(".so")[0] for x in libraries}
-    missing = [f"libcudnn_{part}.so.9" for part in _SUB_LIBRARIES if f"libcudnn_{part}" not in there]
+
+
+def _part_problems(owners: Owners) -> Iterator[str]:
+    """Yield what is wrong with the sub-libraries: the missing, and those that do not fit libcudnn."""
+    folder, name = os.path.split(os.path.realpath(raw.path()))
+    there = {file.split(".so")[0] for file in os.listdir(folder)}
+    missing = [part for part in _SUB_LIBRARIES if f"libcudnn_{part}" not in there]
     if missing:
-        again = f"pip install --force-reinstall --no-deps {wheels[0]}" if wheels else "install cuDNN again"
-        yield f"{', '.join(missing)}, which cuDNN needs, not found in {folder}: {again}"
-
-
-def _version_problems() -> Iterator[str]:
+        wheels = owners.get(os.path.join(folder, name))
+        again = f"pip install --force-reinstall --no-deps {wheels[0][0]}" if wheels else "install cuDNN again"
+        files = ", ".join(f"libcudnn_{part}.so.9" for part in missing)
+        yield f"{files}, parts of cuDNN, not found in {folder}: {again}"
     for part in _VERSION_CHECKS:
+        if part.lower() in missing:
+            continue  # cuDNN 9.0 would end the process
         status = getattr(raw, f"cudnn{part}VersionCheck")()
         if status:
-            name, number = f"libcudnn_{part.lower()}", raw.version_text(raw.version())
             yield (
-                f"{name} cannot be used with libcudnn {number} ({raw.cudnnStatus_t(status).name}): "
-                "install all of cuDNN again, in one version"
+                f"libcudnn_{part.lower()} cannot be used with libcudnn {raw.version_text(raw.version())} "
+                f"({raw.cudnnStatus_t(status).name}): install all of cuDNN again, in one version"
             )
