@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
-# source: tools/generate/api.jsonl sha256:15f249e096c2b5aaf8c155394a1738251f045b1f712b2e242ba25d1daac77064
-# seal: sha256:eb738fd7a0ef69acac9e185dc1defd1d82861676011db03902f0c02e8934dcda
+# source: tools/generate/api.jsonl sha256:aa01f664900bcaf0cfd30a1bdf99e50f412a882a3b36610a6fc04d1d6198b41d
+# seal: sha256:7df1e057b060cb3e1739fad7847c9e846cc9229130f127e04b5e8628e49ebf7e
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType

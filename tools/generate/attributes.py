@@ -49,7 +49,8 @@ _REVIEWED = {
             CUDNN_ATTR_RNG_BERNOULLI_DIST_PROBABILITY""",
         "CUDNN_TYPE_FLOAT": """
             CUDNN_ATTR_OPERATION_ROPE_FWD_OUTPUT_SCALE CUDNN_ATTR_OPERATION_ROPE_BWD_OUTPUT_SCALE
-            CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_PAD_VALUE CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_PROBABILITY""",
+            CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_PAD_VALUE CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_PAD_VALUE
+            CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_PROBABILITY""",
         "CUDNN_TYPE_FLOAT CUDNN_TYPE_DOUBLE": """
             CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1 CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2""",
         "CUDNN_TYPE_FLOAT CUDNN_TYPE_DOUBLE CUDNN_TYPE_INT64 CUDNN_TYPE_INT32": "CUDNN_ATTR_MATMUL_PADDING_VALUE",
@@ -58,7 +59,9 @@ _REVIEWED = {
             CUDNN_ATTR_VARIANT_PACK_OVERRIDE_UNIQUE_IDS CUDNN_ATTR_OPERATION_TRANSPOSE_PERMUTATION
             CUDNN_ATTR_OPERATION_SLICE_START_INDICES CUDNN_ATTR_OPERATION_SLICE_LIMIT_INDICES
             CUDNN_ATTR_OPERATION_SLICE_STRIDES CUDNN_ATTR_OPERATION_ROPE_FWD_ROPE_DIM
-            CUDNN_ATTR_OPERATION_ROPE_BWD_ROPE_DIM CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_LOWER_BANDWIDTH
+            CUDNN_ATTR_OPERATION_ROPE_BWD_ROPE_DIM CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_LOWER_BANDWIDTH
+            CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_UPPER_BANDWIDTH CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_AXIS
+            CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_LOWER_BANDWIDTH
             CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_UPPER_BANDWIDTH CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_AXIS
             CUDNN_ATTR_OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID
             CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID CUDNN_ATTR_OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_Q
@@ -123,9 +126,11 @@ class Comments:
             elif name := re.fullmatch(r"(CUDNN_ATTR_\w+)", text):
                 waiting = [name[1]] if typed else [*waiting, name[1]]
                 typed = False
-            elif waiting and not typed and (form := re.match(r"-\s+(CUDNN_TYPE_[^;.]*)(; one element)?", text)):
-                self._set(waiting, re.findall(r"CUDNN_TYPE_\w+", form[1]), single=bool(form[2]))
+            elif waiting and not typed and (form := re.match(r"-\s+CUDNN_TYPE_[^;.]*(; one element)?", text)):
+                self._set(waiting, re.findall(r"CUDNN_TYPE_\w+", text), single=bool(form[1]))
                 typed = True
+            elif text.startswith("-"):  # what is said of a name ends without a type: the next line's is another's
+                waiting = []
 
     def _set(self, names: list[str], types: list[str], single: bool) -> None:
         types = [_MISSPELT.get(kind, kind) for kind in types]
