@@ -57,12 +57,12 @@ def _bare(t: Tensors) -> Callable[[], object]:
         raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
         {
             raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: _pointers(t, plan),
-            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.unique_ids,
+            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.executable.uids,
             raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace.data_ptr(),
         },
     )
     execute = raw.load()["cudnnBackendExecute"]  # indexing makes a function object of our own
-    given = (c_void_p(handle.address), c_void_p(plan.descriptor.address), c_void_p(pack.address))
+    given = (c_void_p(handle.address), c_void_p(plan.executable.plan.address), c_void_p(pack.address))
     raw.check(execute(*given), "cudnnBackendExecute")
     keep = (plan, workspace, handle, pack)
 

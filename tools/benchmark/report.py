@@ -128,7 +128,9 @@ def _planning(cells: Sequence[Mapping[str, Any]]) -> list[str]:
         rows.append(row)
     head = [column for title in _PLANNING for column in (f"{title}: median", "most")]
     limits = [cell["tuning_limit_s"] for cell in cells if "tuning_limit_s" in cell]
-    limit = f"Tuning was given at most {max(limits):.1f} s a problem here (5 s by default).\n" if limits else ""
+    limit = (
+        f"To tune, a problem was given {min(limits):.1f} to {max(limits):.1f} s (5 s by default).\n" if limits else ""
+    )
     return ["### Cost of planning\n", table(("kind", *head), rows), limit]
 
 
@@ -167,7 +169,7 @@ def _host(rows: Sequence[Mapping[str, Any]]) -> list[str]:
                 line.append(f"{row['us']['median']:.2f}")
         lines.append(line)
     head = [column for dtype in dtypes for column in (f"{dtype}: over F.conv2d", "us")]
-    text = f"The tiny convolution: {TINY.name}, channels last. The figures above are {HOST_DTYPE}'s.\n"
+    text = f"The convolution is {TINY.name}, channels last. The figures above are {HOST_DTYPE}'s.\n"
     return ["## Host cost of one call\n", text, table(("road", *head), lines)]
 
 

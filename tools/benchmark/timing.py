@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 # Calls between two synchronisations on the host's clock: the GPU's launch queue (1,024 entries) never fills.
 HOST_BATCH = 64
+HOST_WARM_UP = 8  # calls before, which bring the road's own code and data into the processor's caches
 
 
 class Budget:
@@ -34,18 +36,19 @@ class Budget:
 def interleaved(
     timers: Mapping[str, Callable[[], float]], most: int, least: int, budget: Budget
 ) -> dict[str, list[float]]:
-    """Runs every timer once in each repetition, each time starting with another one.
+    """Runs every timer once in each repetition, in an order drawn anew, so that no timer always follows the same one.
 
     There are at most `most` repetitions, and no more than `least` once the budget is spent: time costs repetitions,
     never one of the things that are compared.
     """
     names = list(timers)
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[float]] = {name: [] for name in timers}
+    order = random.Random(0)
     for repetition in range(most):
         if repetition >= least and not budget.left:
             break
-        first = repetition % max(len(names), 1)
-        for name in names[first:] + names[:first]:
+        order.shuffle(names)
+        for name in names:
             times[name].append(timers[name]())
     return times
 
@@ -73,6 +76,8 @@ def host_timer(call: Callable[[], object], synchronize: Callable[[], object]) ->
     """Microseconds of the host for one call, over HOST_BATCH calls; the GPU is idle before and waited for outside."""
 
     def timed() -> float:
+        for _ in range(HOST_WARM_UP):
+            call()
         synchronize()
         begin = time.perf_counter()
         for _ in repeat(None, HOST_BATCH):
