@@ -1,0 +1,224 @@
+"""cudnnpy.raw: C's names, bound on first call, with what the headers tell about them."""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+import subprocess
+import sys
+from ctypes import byref
+
+import pytest
+
+from cudnnpy import raw
+from cudnnpy.errors import FunctionNotAvailableError
+from cudnnpy.raw import _api
+from cudnnpy.raw._removed import REMOVED
+
+LOADED = raw.version()
+OLDER = raw.version_text(LOADED) != raw.HEADER_VERSION
+
+
+def number(version: str) -> int:
+    major, minor, patch = map(int, version.split("."))
+    return major * 10000 + minor * 100 + patch
+
+
+def python(source: str) -> str:
+    """What a fresh interpreter prints."""
+    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_and_looking_load_no_library() -> None:
+    assert python(
+        "from cudnnpy import raw\n"
+        "from cudnnpy.raw import _library\n"
+        "raw.cudnnCreate, raw.CUDNN_DATA_FLOAT, raw.cudnnStatus_t, raw.cudnnCreate.__doc__\n"
+        "[getattr(raw, name) for name in dir(raw)]\n"
+        "print(_library._loaded, 'libcudnn' in open('/proc/self/maps').read())\n"
+        "raw.cudnnGetVersion()\n"
+        "print(_library._loaded is not None, 'libcudnn' in open('/proc/self/maps').read())"
+    ).splitlines() == ["None False", "True True"]
+
+
+def test_the_first_call_binds_and_the_next_goes_straight_to_c() -> None:
+    assert (
+        python(
+            "from cudnnpy import raw\n"
+            "first = raw.cudnnGetVersion\n"
+            "number = first()\n"
+            "print(first is raw.cudnnGetVersion, type(raw.cudnnGetVersion).__name__, first() == number)"
+        )
+        == "False _FuncPtr True"
+    )
+
+
+def test_a_first_call_that_fails_binds_all_the_same() -> None:
+    assert raw.cudnnDestroyTensorDescriptor(None) in (raw.CUDNN_STATUS_SUCCESS, raw.CUDNN_STATUS_BAD_PARAM)
+    with pytest.raises(TypeError):
+        raw.cudnnSetStream()
+    assert not inspect.isfunction(raw.cudnnSetStream)
+
+
+def test_every_function_is_in_the_library_or_says_what_it_needs() -> None:
+    absent = {}
+    for name in raw.functions():
+        try:
+            raw.bound(name)
+        except FunctionNotAvailableError as error:
+            absent[name] = str(error)
+    assert bool(absent) == OLDER
+    for name, message in absent.items():
+        since = raw.since(name)
+        assert since is None or number(since) > LOADED, name
+        for told in (
+            name,
+            raw.version_text(LOADED),
+            raw.path(),
+            f"needs cuDNN {since}" if since else raw.HEADER_VERSION,
+        ):
+            assert told in message
+
+
+@pytest.mark.skipif("not OLDER", reason="the loaded library has every function of the headers")
+def test_an_absent_function_raises_when_called_not_when_named() -> None:
+    function = raw.cudnnCausalConv1dForward
+    with pytest.raises(FunctionNotAvailableError, match=r"needs cuDNN 9\.22\.0"):
+        function()
+    with pytest.raises(FunctionNotAvailableError):
+        raw.call("cudnnCausalConv1dForward")
+
+
+def test_a_name_that_the_headers_have_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"has no 'cudnnMakeCoffee'"):
+        raw.cudnnMakeCoffee
+    for ask in (raw.since, raw.deprecated, raw.parameters):
+        with pytest.raises(AttributeError, match="cudnnMakeCoffee"):
+            ask("cudnnMakeCoffee")
+    assert not hasattr(raw, "_secret")
+
+
+def test_a_wrong_handle_is_refused_before_c() -> None:
+    tensor, filter_ = raw.cudnnTensorDescriptor_t(), raw.cudnnFilterDescriptor_t()
+    raw.check(raw.cudnnCreateTensorDescriptor(byref(tensor)))
+    try:
+        with pytest.raises(ctypes.ArgumentError, match="expected LP_cudnnFilterStruct instance"):
+            raw.cudnnDestroyFilterDescriptor(tensor)
+        with pytest.raises(
+            TypeError, match=r"(?s)cudnnCreateFilterDescriptor: argument 1.*LP_cudnnFilterStruct.*filterDesc"
+        ):
+            raw.call("cudnnCreateFilterDescriptor", byref(tensor))
+        with pytest.raises(ctypes.ArgumentError):
+            raw.cudnnDestroyTensorDescriptor(ctypes.c_void_p(1))
+        with pytest.raises(TypeError):
+            raw.cudnnDestroyTensorDescriptor()
+    finally:
+        raw.check(raw.cudnnDestroyTensorDescriptor(tensor))
+    assert not filter_
+
+
+def test_every_enumerator_and_every_type_is_a_name_of_the_module() -> None:
+    for kind in _api.ENUMS:
+        assert getattr(raw, kind.__name__) is kind
+        for name, member in kind.__members__.items():
+            assert getattr(raw, name) is member
+            assert name in dir(raw) or kind is raw.libraryPropertyType  # CUDA's own
+    assert raw.CUDNN_DATA_BFLOAT16 == 9
+    assert isinstance(raw.CUDNN_DATA_BFLOAT16, raw.cudnnDataType_t)
+    assert issubclass(raw.cudnnHandle_t, ctypes._Pointer)
+
+
+def test_handle_types_are_distinct() -> None:
+    handles = {
+        name: getattr(raw, name) for name in dir(raw) if name.endswith("Descriptor_t") or name == "cudnnHandle_t"
+    }
+    assert len(handles) == len(set(handles.values())) > 15
+
+
+def test_docstrings_are_c_prototypes() -> None:
+    text = raw.cudnnGetTensor4dDescriptor.__doc__
+    assert text == raw.prototype("cudnnGetTensor4dDescriptor")
+    assert text.startswith("cudnnStatus_t cudnnGetTensor4dDescriptor(const cudnnTensorDescriptor_t tensorDesc,")
+    assert raw.prototype("cudnnSetTensorNdDescriptor").endswith("int nbDims, const int dimA[], const int strideA[])")
+    assert raw.prototype("cudnnGetVersion") == "size_t cudnnGetVersion(void)"
+
+
+def test_removed_names_tell_the_way_on() -> None:
+    assert len(REMOVED) > 80
+    for name, advice in REMOVED.items():
+        with pytest.raises(AttributeError) as error:
+            getattr(raw, name)
+        assert str(error.value) == f"cuDNN 9 has no {name}: {advice}"
+        assert "\n" not in advice
+
+
+def test_removed_names_are_gone_and_their_replacements_are_not() -> None:
+    known = {*raw.functions(), *(name for name in vars(_api))}
+    assert not known & set(REMOVED)
+    mentioned = {name for advice in REMOVED.values() for name in re.findall(r"\b(?:cudnn[A-Z]\w+|CUDNN_\w+)", advice)}
+    assert len(mentioned) > 20
+    assert mentioned <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("cudnnGetConvolutionForwardAlgorithm", "cudnnGetConvolutionForwardAlgorithm_v7"),
+        ("cudnnConvolutionFwdPreference_t", "prefer"),
+        ("CUDNN_CONVOLUTION_FWD_SPECIFY_WORKSPACE_LIMIT", "limited_workspace"),
+        ("cudnnSetRNNDescriptor_v6", "cudnnSetRNNDescriptor_v8"),
+        ("cudnnRNNForwardTraining", "cudnnRNNForward "),
+        ("cudnnCreateAlgorithmDescriptor", "algorithm objects are gone"),
+        ("cudnnCnnInferVersionCheck", "cudnnCnnVersionCheck"),
+    ],
+)
+def test_the_removed_names_of_old_tutorials(name: str, replacement: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(replacement)):
+        getattr(raw, name)
+
+
+def test_since() -> None:
+    assert raw.since("cudnnCreate") == "9.0.0"
+    assert raw.since("cudnnCausalConv1dForward") == "9.22.0"
+    assert raw.since("cudnnGnnAggSimpleForward") is None
+    assert raw.since("CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED") == "9.2.0"
+    assert raw.since("CUDNN_DATA_FLOAT") == "9.0.0"
+
+
+def test_deprecated() -> None:
+    assert raw.deprecated("cudnnCreate") is None
+    assert raw.deprecated("cudnnQueryRuntimeError") == ("cudnnGetLastErrorString",)
+    assert raw.deprecated("cudnnConvolutionForward") is not None
+    assert raw.deprecated("CUDNN_STATUS_ALLOC_FAILED") == ("CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",)
+    assert raw.deprecated("CUDNN_DATA_FLOAT") is None
+    assert sum(raw.deprecated(name) is not None for name in raw.functions()) == 135
+
+
+def test_functions_and_their_parameters() -> None:
+    assert len(raw.functions()) == len(set(raw.functions())) == 239
+    assert raw.parameters("cudnnGetStream") == (
+        ("handle", "cudnnHandle_t", "in"),
+        ("streamId", "cudaStream_t *", "out"),
+    )
+
+
+def test_the_stub_has_the_same_functions_with_the_same_parameters() -> None:
+    stub = _api.__file__ + "i"
+    with open(stub) as file:
+        declared = dict(re.findall(r"^def (\w+)\((.*)\) -> .*: \.\.\.$", file.read(), re.MULTILINE))
+    assert list(declared) == list(raw.functions())
+    for name, text in declared.items():
+        assert re.findall(r"(\w+): ", text) == [parameter for parameter, _kind, _direction in raw.parameters(name)]
+
+
+def test_enumerators_compare_and_pass_as_numbers() -> None:
+    descriptor = raw.cudnnTensorDescriptor_t()
+    raw.check(raw.cudnnCreateTensorDescriptor(byref(descriptor)))
+    shape = 1, 3, 4, 5
+    raw.check(raw.cudnnSetTensor4dDescriptor(descriptor, raw.CUDNN_TENSOR_NHWC, raw.CUDNN_DATA_HALF, *shape))
+    read = [ctypes.c_int() for _ in range(9)]
+    raw.check(raw.cudnnGetTensor4dDescriptor(descriptor, *map(byref, read)))
+    assert read[0].value == raw.CUDNN_DATA_HALF
+    assert [value.value for value in read[1:]] == [1, 3, 4, 5, 60, 1, 15, 3]
+    raw.check(raw.cudnnDestroyTensorDescriptor(descriptor))
