@@ -42,7 +42,7 @@ class Handle(Owned):
     def __init__(self, device: Any = None, stream: Any = None) -> None:
         _check_device(device)
         stream_address(stream)
-        with _on_device(device) as (self._device, self._context), self._created():
+        with on_device(device) as (self._device, self._context), self._created():
             self._address: int | None = None
             self.set_stream(stream)
 
@@ -159,7 +159,7 @@ def _cuda_device(device: Any) -> Any:
 
 
 @contextmanager
-def _on_device(device: Any) -> Iterator[tuple[int, int]]:
+def on_device(device: Any) -> Iterator[tuple[int, int]]:
     """Makes a device current for the block, and after it what was current before: its ordinal and CUDA context."""
     chosen = _cuda_device(device)
     from cuda.bindings import driver
