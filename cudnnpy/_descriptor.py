@@ -19,7 +19,7 @@ _INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
 class Descriptor(Owned):
     """A descriptor of the C API beneath the graph API.
 
-    What cuDNN refuses raises StatusError with its own text, and leaves the descriptor as it was.
+    What cuDNN refuses raises StatusError with its own text; the descriptor can be set again.
     """
 
     _kept: tuple[Any, ...] = ()
@@ -89,6 +89,7 @@ class GeneralDescriptor(Descriptor):
 
         The arguments are those that C takes beside this descriptor, in the order of C or by name: enumerators or their
         short names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive.
+        C reads as many elements of an array as its count argument says, whatever the sequence's length.
         Raises TypeError and ValueError naming the parameter, and StatusError.
         """
         self._set(function, *arguments, **named)
@@ -112,6 +113,14 @@ def integers(values: Any, argument: str, length: int | None = None) -> tuple[int
     if length is not None and len(result) != length:
         raise ValueError(f"{argument}: expected {length} integers, not {result}")
     return result
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """A tensor's or filter's shape. Many dimensions more than it has room for crash cuDNN, so they are refused here."""
+    shape = integers(values, "shape")
+    if len(shape) > raw.CUDNN_DIM_MAX:
+        raise ValueError(f"shape: {len(shape)} dimensions, {shape}, are more than cuDNN's {raw.CUDNN_DIM_MAX}")
+    return shape
 
 
 def to_c(kind: str, value: Any, argument: str) -> Any:

@@ -13,7 +13,7 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import Descriptor, GeneralDescriptor, integer, integers, to_c
+from cudnnpy._descriptor import Descriptor, GeneralDescriptor, integer, integers, shape_of, to_c
 from cudnnpy.handle import Handle
 from cudnnpy.names import data_type, enumerator, short_name
 
@@ -40,7 +40,7 @@ class TensorDescriptor(Descriptor):
         strides: Sequence[int] | None = None,
         format: Any = None,
     ) -> None:
-        shape, kind = integers(shape, "shape"), data_type(dtype)
+        shape, kind = shape_of(shape), data_type(dtype)
         setter: tuple[Any, ...]
         if strides is None:
             order = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
@@ -95,7 +95,7 @@ class FilterDescriptor(Descriptor):
     _destroy = "cudnnDestroyFilterDescriptor"
 
     def __init__(self, shape: Sequence[int], dtype: Any = "float32", *, format: Any = "nchw") -> None:
-        shape, kind = integers(shape, "shape"), data_type(dtype)
+        shape, kind = shape_of(shape), data_type(dtype)
         order = enumerator(raw.cudnnTensorFormat_t, format, "format")
         with self._created():
             if len(shape) == 4:

@@ -1,0 +1,481 @@
+"""Descriptors: what is set comes back, and what is wrong is refused with a reason and does no harm."""
+
+from __future__ import annotations
+
+from ctypes import addressof, c_float, c_void_p, cast
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import names, raw
+from cudnnpy.descriptors import (
+    ActivationDescriptor,
+    AttnDescriptor,
+    ConvolutionDescriptor,
+    CTCLossDescriptor,
+    DropoutDescriptor,
+    FilterDescriptor,
+    FusedOpsConstParamPack,
+    FusedOpsPlan,
+    LRNDescriptor,
+    OpTensorDescriptor,
+    PoolingDescriptor,
+    ReduceTensorDescriptor,
+    RNNDataDescriptor,
+    RNNDescriptor,
+    SeqDataDescriptor,
+    SpatialTransformerDescriptor,
+    TensorDescriptor,
+    TensorTransformDescriptor,
+)
+from cudnnpy.errors import StatusError, SubLibraryError
+
+# Those that every release of cuDNN 9 takes for tensors and filters both.
+ITEMSIZE = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+DTYPES = st.sampled_from(list(ITEMSIZE))
+SIZES = st.integers(1, 12)
+
+
+def tuples(values: st.SearchStrategy[int], least: int, most: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(values, min_size=least, max_size=most).map(tuple)
+
+
+def packed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(np.prod(shape[at + 1 :])) for at in range(len(shape)))
+
+
+# Round trips
+
+
+@given(shape=tuples(st.integers(1, 6), 3, 8), dtype=DTYPES)
+def test_a_packed_tensor(shape: tuple[int, ...], dtype: str) -> None:
+    with TensorDescriptor(shape, dtype) as made:
+        assert (made.shape, made.dtype, made.strides) == (shape, dtype, packed(shape))
+        assert made.nbytes == int(np.prod(shape)) * ITEMSIZE[dtype]
+
+
+@given(shape=tuples(SIZES, 4, 5), dtype=DTYPES)
+def test_a_tensor_with_channels_last(shape: tuple[int, ...], dtype: str) -> None:
+    n, c, *spatial = shape
+    n_, *spatial_, c_ = packed((n, *spatial, c))
+    with TensorDescriptor(shape, dtype, format="NHWC") as made:
+        assert (made.shape, made.strides) == (shape, (n_, c_, *spatial_))
+
+
+@given(data=st.data(), shape=tuples(SIZES, 3, 8), dtype=DTYPES)
+def test_a_tensor_by_strides(data: st.DataObject, shape: tuple[int, ...], dtype: str) -> None:
+    strides = data.draw(tuples(st.integers(1, 5000), len(shape), len(shape)))
+    with TensorDescriptor(shape, dtype, strides=strides) as made:
+        assert (made.shape, made.dtype, made.strides) == (shape, dtype, strides)
+
+
+@given(shape=tuples(SIZES, 3, 8), dtype=DTYPES, order=st.sampled_from(["nchw", "nhwc"]))
+def test_a_filter(shape: tuple[int, ...], dtype: str, order: str) -> None:
+    with FilterDescriptor(shape, dtype, format=order) as made:
+        assert (made.shape, made.dtype, made.format) == (shape, dtype, order)
+        assert made.nbytes == int(np.prod(shape)) * ITEMSIZE[dtype]
+
+
+@given(
+    geometry=st.integers(1, 6).flatmap(
+        lambda rank: st.tuples(tuples(st.integers(0, 9), rank, rank), *[tuples(SIZES, rank, rank)] * 2)
+    ),
+    mode=st.sampled_from(["cross_correlation", "convolution"]),
+    compute=st.sampled_from(["float32", "float64", "float16", "int32"]),
+    groups=st.integers(1, 1000),
+    math=st.sampled_from(["default_math", "tensor_op_math", "tensor_op_math_allow_conversion", "fma_math"]),
+)
+def test_a_convolution(geometry: Any, mode: str, compute: str, groups: int, math: str) -> None:
+    with ConvolutionDescriptor(*geometry, mode=mode, compute_dtype=compute, groups=groups, math_type=math) as made:
+        assert (made.padding, made.stride, made.dilation) == geometry
+        assert (made.mode, made.compute_dtype, made.groups, made.math_type) == (mode, compute, groups, math)
+
+
+@given(
+    mode=st.sampled_from(["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]),
+    coefficient=st.floats(0, 1e30),
+    nan=st.booleans(),
+    beta=st.floats(-10, 10),
+)
+def test_an_activation(mode: str, coefficient: float, nan: bool, beta: float) -> None:
+    with ActivationDescriptor(mode, coefficient=coefficient, propagate_nan=nan, swish_beta=beta) as made:
+        assert (made.mode, made.coefficient, made.propagate_nan) == (mode, coefficient, nan)
+        assert made.swish_beta == beta
+
+
+@given(
+    mode=st.sampled_from(["max", "average_include_padding", "average_exclude_padding", "max_deterministic"]),
+    geometry=st.integers(1, 6).flatmap(
+        lambda rank: st.tuples(
+            tuples(st.integers(6, 12), rank, rank), tuples(st.integers(0, 5), rank, rank), tuples(SIZES, rank, rank)
+        )
+    ),
+    nan=st.booleans(),
+)
+def test_a_pooling(mode: str, geometry: Any, nan: bool) -> None:
+    window, padding, stride = geometry
+    with PoolingDescriptor(mode, window, padding=padding, stride=stride, propagate_nan=nan) as made:
+        assert (made.mode, made.window, made.padding, made.stride) == (mode, window, padding, stride)
+        assert made.propagate_nan == nan
+
+
+@given(operation=st.sampled_from(["add", "mul", "min", "max", "sqrt", "not"]), nan=st.booleans())
+def test_an_elementwise_operation(operation: str, nan: bool) -> None:
+    with OpTensorDescriptor(operation, compute_dtype="float64", propagate_nan=nan) as made:
+        assert (made.operation, made.compute_dtype, made.propagate_nan) == (operation, "float64", nan)
+
+
+@given(
+    operation=st.sampled_from(["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]),
+    nan=st.booleans(),
+    indices=st.sampled_from(["no_indices", "flattened_indices"]),
+    width=st.sampled_from(["8bit_indices", "16bit_indices", "32bit_indices", "64bit_indices"]),
+)
+def test_a_reduction(operation: str, nan: bool, indices: str, width: str) -> None:
+    with ReduceTensorDescriptor(operation, propagate_nan=nan, indices=indices, indices_type=width) as made:
+        assert (made.operation, made.compute_dtype, made.propagate_nan) == (operation, "float32", nan)
+        assert (made.indices, made.indices_type) == (indices, width)
+
+
+@given(n=st.integers(1, 16), alpha=st.floats(-10, 10), beta=st.floats(0.01, 10), k=st.floats(1e-5, 10))
+def test_a_local_response_normalisation(n: int, alpha: float, beta: float, k: float) -> None:
+    with LRNDescriptor(n, alpha, beta, k) as made:
+        assert (made.n, made.alpha, made.beta, made.k) == (n, alpha, beta, k)
+
+
+@given(
+    x=st.tuples(SIZES, SIZES, st.integers(20, 40), st.integers(20, 40)),
+    window=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilation=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+)
+def test_output_shapes(x: Any, window: Any, padding: Any, stride: Any, dilation: Any) -> None:
+    expected = [
+        (size + 2 * pad - (dil * (k - 1) + 1)) // step + 1
+        for size, k, pad, step, dil in zip(x[2:], window, padding, stride, dilation, strict=True)
+    ]
+    with (
+        TensorDescriptor(x) as tensor,
+        FilterDescriptor((7, x[1], *window)) as filter_,
+        ConvolutionDescriptor(padding, stride, dilation) as convolution,
+    ):
+        assert convolution.output_shape(tensor, filter_) == (x[0], 7, *expected)
+    padding = tuple(min(pad, k - 1) for pad, k in zip(padding, window, strict=True))
+    expected = [
+        (size + 2 * pad - k) // step + 1 for size, k, pad, step in zip(x[2:], window, padding, stride, strict=True)
+    ]
+    with TensorDescriptor(x) as tensor, PoolingDescriptor("max", window, padding=padding, stride=stride) as pooling:
+        assert pooling.output_shape(tensor) == (*x[:2], *expected)
+
+
+def test_defaults() -> None:
+    with ConvolutionDescriptor((1, 2, 3)) as convolution:
+        assert (convolution.stride, convolution.dilation, convolution.groups) == ((1, 1, 1), (1, 1, 1), 1)
+        assert (convolution.mode, convolution.compute_dtype) == ("cross_correlation", "float32")
+    with PoolingDescriptor("max", (2, 3)) as pooling:
+        assert (pooling.padding, pooling.stride) == ((0, 0), (2, 3))
+    with ConvolutionDescriptor((1, 1), 2, 3) as convolution:
+        assert (convolution.stride, convolution.dilation) == ((2, 2), (3, 3))
+    with TensorDescriptor((1, 8, 2, 2), "int8x4", format="nchw_vect_c") as tensor:
+        assert (tensor.shape, tensor.dtype) == ((1, 8, 2, 2), "int8x4")
+
+
+def test_dtypes_and_modes_are_taken_in_every_form() -> None:
+    for dtype in ("float16", "FLOAT16", np.dtype("float16"), raw.CUDNN_DATA_HALF):
+        with TensorDescriptor((1, 1, 1, 1), dtype) as made:
+            assert made.dtype == "float16"
+    for mode in ("relu", "ReLU", raw.CUDNN_ACTIVATION_RELU):
+        with ActivationDescriptor(mode) as made:
+            assert made.mode == "relu"
+
+
+# Bad values that Python can tell
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: TensorDescriptor("abcd"), TypeError, "shape: expected a sequence, not 'abcd'"),
+        (lambda: TensorDescriptor(4), TypeError, "shape: expected a sequence, not 4"),
+        (lambda: TensorDescriptor((1, 2.0, 3, 4)), TypeError, r"shape\[1\]: expected an integer, not 2\.0"),
+        (lambda: TensorDescriptor((1, True, 3, 4)), TypeError, r"shape\[1\]: expected an integer, not True"),
+        (lambda: TensorDescriptor((1, 2, 3, 1 << 31)), ValueError, r"shape\[3\]: 2147483648 does not fit the c_int"),
+        (lambda: TensorDescriptor((1, 2, 3, 4), "floaty"), ValueError, "dtype: 'floaty' is none of float32, float64"),
+        (lambda: TensorDescriptor((1, 2, 3, 4), 0), TypeError, "dtype: expected a name or a cudnnDataType_t, not 0"),
+        (lambda: TensorDescriptor((1, 2, 3, 4), None), TypeError, "dtype: expected a name"),
+        (lambda: TensorDescriptor((1, 2, 3, 4), raw.CUDNN_TENSOR_NCHW), TypeError, "dtype: expected a name"),
+        (lambda: TensorDescriptor((1, 2, 3, 4), strides=(1, 2, 3)), ValueError, "strides: expected 4 integers"),
+        (
+            lambda: TensorDescriptor((1,) * 4, strides=(1,) * 4, format="nchw"),
+            ValueError,
+            "format: strides say already",
+        ),
+        (lambda: TensorDescriptor((1,) * 4, format="hwcn"), ValueError, "format: 'hwcn' is none of nchw, nhwc, nchw_v"),
+        (lambda: FilterDescriptor((1, 2, 3, 4), "x"), ValueError, "dtype: 'x'"),
+        (lambda: FilterDescriptor(None), TypeError, "shape: "),
+        (lambda: ConvolutionDescriptor(1), TypeError, "padding: expected a sequence, not 1"),
+        (lambda: ConvolutionDescriptor((1, 1), (1, 1, 1)), ValueError, r"stride: expected 2 integers, not \(1, 1, 1\)"),
+        (lambda: ConvolutionDescriptor((1, 1), dilation="2"), TypeError, "dilation: "),
+        (lambda: ConvolutionDescriptor((1, 1), mode="corr"), ValueError, "mode: 'corr' is none of convolution, cross_"),
+        (lambda: ConvolutionDescriptor((1, 1), groups=1.5), TypeError, "groups: expected an integer"),
+        (lambda: ConvolutionDescriptor((1, 1), compute_dtype="?"), ValueError, "compute_dtype: "),
+        (lambda: ConvolutionDescriptor((1, 1), math_type="fast"), ValueError, "math_type: 'fast'"),
+        (lambda: ActivationDescriptor("rely"), ValueError, "mode: 'rely' is none of sigmoid, relu"),
+        (lambda: ActivationDescriptor("relu", coefficient="1"), TypeError, "coefficient: expected a number, not '1'"),
+        (lambda: ActivationDescriptor("relu", propagate_nan=1), TypeError, "propagate_nan: expected True or False"),
+        (lambda: ActivationDescriptor("swish", swish_beta=1j), TypeError, "swish_beta: expected a number"),
+        (lambda: PoolingDescriptor("average", (2, 2)), ValueError, "mode: 'average' is none of max, average_include"),
+        (lambda: PoolingDescriptor("max", 2), TypeError, "window: expected a sequence"),
+        (lambda: PoolingDescriptor("max", (2, 2), padding=(1,)), ValueError, "padding: expected 2 integers"),
+        (lambda: OpTensorDescriptor("subtract"), ValueError, "operation: 'subtract'"),
+        (lambda: ReduceTensorDescriptor("add", indices="all"), ValueError, "indices: 'all' is none of no_indices"),
+        (lambda: LRNDescriptor(-1), ValueError, "n: -1 does not fit the c_uint"),
+        (lambda: LRNDescriptor(k=None), TypeError, "k: expected a number"),
+        (lambda: DropoutDescriptor(None, "0.5"), TypeError, "probability: expected a number"),
+        (lambda: DropoutDescriptor(None, states=-1), ValueError, "states: -1 does not fit"),
+        (lambda: FusedOpsPlan("bake"), ValueError, "ops: 'bake'"),
+    ],
+)
+def test_what_python_can_tell_is_refused_by_name(
+    make: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raw, "call", lambda *_: pytest.fail("C was called"))
+    with pytest.raises(kind, match=f"^{message}"):
+        make()
+
+
+# Bad values that C must tell
+
+BAD_SIZE = st.integers(-(2**31), 0)
+GOOD: dict[str, tuple[Any, str, tuple[Any, ...]]] = {
+    "tensor": (lambda: TensorDescriptor((2, 3, 4, 5)), "cudnnSetTensor4dDescriptor", ("nchw", "float32", 2, 3, 4, 5)),
+    "filter": (lambda: FilterDescriptor((2, 3, 4, 5)), "cudnnSetFilter4dDescriptor", ("float32", "nchw", 2, 3, 4, 5)),
+    "convolution": (
+        lambda: ConvolutionDescriptor((1, 2)),
+        "cudnnSetConvolution2dDescriptor",
+        (1, 2, 1, 1, 1, 1, "cross_correlation", "float32"),
+    ),
+    "pooling": (
+        lambda: PoolingDescriptor("max", (2, 3), padding=1, stride=1),
+        "cudnnSetPooling2dDescriptor",
+        ("max", "not_propagate_nan", 2, 3, 1, 1, 1, 1),
+    ),
+    "LRN": (lambda: LRNDescriptor(), "cudnnSetLRNDescriptor", (5, 1e-4, 0.75, 2.0)),
+}
+# Which of the setter's arguments is made bad, and by what.
+BAD = [
+    *(("tensor", at, BAD_SIZE) for at in (2, 3, 4, 5)),
+    *(("filter", at, BAD_SIZE) for at in (2, 3, 4, 5)),
+    *(("convolution", at, st.integers(-(2**31), -1)) for at in (0, 1)),
+    *(("convolution", at, BAD_SIZE) for at in (2, 3, 4, 5)),
+    *(("pooling", at, BAD_SIZE) for at in (2, 3, 6, 7)),
+    ("LRN", 0, st.integers(17, 2**32 - 1)),
+    ("LRN", 3, st.floats(-1e9, 0)),
+]
+
+
+def state(made: Any) -> dict[str, Any]:
+    """Everything that the properties read back from C."""
+    found = {name for kind in type(made).__mro__ for name, value in vars(kind).items() if isinstance(value, property)}
+    return {name: getattr(made, name) for name in found - {"pointer", "address", "_as_parameter_", "swish_beta"}}
+
+
+@given(data=st.data(), case=st.sampled_from(BAD))
+def test_what_c_refuses_raises_its_text_and_leaves_the_descriptor_usable(data: st.DataObject, case: Any) -> None:
+    kind, at, bad = case
+    make, setter, arguments = GOOD[kind]
+    value = data.draw(bad)
+    with make() as made:
+        before = state(made)
+        assert len(before) >= 4
+        with pytest.raises(StatusError) as caught:
+            made._set(setter, *arguments[:at], value, *arguments[at + 1 :])
+        assert caught.value.function == setter
+        assert caught.value.status // 1000 in (2, 3)
+        assert caught.value.detail
+        assert caught.value.detail in str(caught.value)
+        made._set(setter, *arguments)
+        assert state(made) == before
+
+
+@pytest.mark.parametrize("rank", [9, 20, 1000])
+def test_too_many_dimensions(rank: int) -> None:
+    """cudnnSetTensorNdDescriptorEx crashes where they are many."""
+    for make in (TensorDescriptor, FilterDescriptor):
+        with pytest.raises(ValueError, match=f"shape: {rank} dimensions"):
+            make((1,) * rank)
+    for make in (ConvolutionDescriptor, lambda sizes: PoolingDescriptor("max", sizes)):
+        with pytest.raises(StatusError):
+            make((1,) * rank)
+
+
+# Descriptors set by the names of C
+
+
+def test_a_recurrent_network() -> None:
+    arguments = {
+        "algo": raw.CUDNN_RNN_ALGO_STANDARD, "cellMode": raw.CUDNN_LSTM, "biasMode": raw.CUDNN_RNN_DOUBLE_BIAS,
+        "dirMode": raw.CUDNN_BIDIRECTIONAL, "inputMode": raw.CUDNN_LINEAR_INPUT, "dataType": raw.CUDNN_DATA_FLOAT,
+        "mathPrec": raw.CUDNN_DATA_FLOAT, "mathType": raw.CUDNN_DEFAULT_MATH, "inputSize": 8, "hiddenSize": 16,
+        "projSize": 16, "numLayers": 2, "auxFlags": raw.CUDNN_RNN_PADDED_IO_ENABLED,
+    }  # fmt: skip
+    short = {name: names.short_name(value) if hasattr(value, "name") else value for name, value in arguments.items()}
+    dropout = DropoutDescriptor()
+    address = dropout.address
+    with RNNDescriptor() as rnn:
+        rnn.set("cudnnSetRNNDescriptor_v8", **short, dropoutDesc=dropout)
+        del dropout  # the network keeps what it points to
+        read = rnn.get("cudnnGetRNNDescriptor_v8")
+        assert cast(read.pop("dropoutDesc"), c_void_p).value == address
+        assert read == arguments
+        assert [kept.address for kept in rnn._kept] == [address]
+        rnn.set("cudnnRNNSetClip_v9", "minmax", -1.5, 2.5)
+        assert rnn.get("cudnnRNNGetClip_v9") == {"clipMode": raw.CUDNN_RNN_CLIP_MINMAX, "lclip": -1.5, "rclip": 2.5}
+
+
+def test_a_batch_of_sequences() -> None:
+    fill = c_float(7.0)
+    with RNNDataDescriptor() as made:
+        made.set("cudnnSetRNNDataDescriptor", "float32", "seq_major_unpacked", 5, 3, 8, (5, 4, 2), addressof(fill))
+        read_fill = c_float()
+        read = made.get("cudnnGetRNNDataDescriptor", 3, addressof(read_fill))
+        assert read == {
+            "dataType": raw.CUDNN_DATA_FLOAT, "layout": raw.CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
+            "maxSeqLength": 5, "batchSize": 3, "vectorSize": 8, "seqLengthArray": (5, 4, 2),
+        }  # fmt: skip
+        assert read_fill.value == 7.0
+
+
+def test_sequences_for_attention() -> None:
+    axes = ("time_dim", "batch_dim", "beam_dim", "vect_dim")
+    with SeqDataDescriptor() as made:
+        made.set("cudnnSetSeqDataDescriptor", "float32", 4, (5, 3, 1, 8), axes, 3, (5, 4, 3), None)
+        read = made.get("cudnnGetSeqDataDescriptor", 4, 3, None)
+        assert (read["nbDims"], read["dimA"]) == (4, (5, 3, 1, 8))
+        assert [names.short_name(axis) for axis in read["axes"]] == list(axes)
+        assert (read["seqLengthArraySize"], read["seqLengthArray"]) == (3, (5, 4, 3))
+
+
+def test_attention() -> None:
+    sizes = {"qSize": 8, "kSize": 8, "vSize": 8, "qProjSize": 4, "kProjSize": 4, "vProjSize": 4, "oProjSize": 8}
+    lengths = {"qoMaxSeqLength": 5, "kvMaxSeqLength": 6, "maxBatchSize": 3, "maxBeamSize": 1}
+    with DropoutDescriptor() as one, DropoutDescriptor() as two, AttnDescriptor() as made:
+        precision = "float32", "float32", "default_math"
+        made.set("cudnnSetAttnDescriptor", 0, 2, 1.5, *precision, one, two, **sizes, **lengths)
+        read = made.get("cudnnGetAttnDescriptor")
+        assert {name: read[name] for name in {**sizes, **lengths}} == {**sizes, **lengths}
+        assert (read["nHeads"], read["smScaler"], read["mathType"]) == (2, 1.5, raw.CUDNN_DEFAULT_MATH)
+
+
+@given(
+    normal=st.sampled_from(list(raw.cudnnLossNormalizationMode_t)),
+    grad=st.sampled_from(list(raw.cudnnCTCGradMode_t)),
+    length=st.integers(0, 256),
+)
+def test_a_ctc_loss(normal: Any, grad: Any, length: int) -> None:
+    with CTCLossDescriptor() as made:
+        made.set("cudnnSetCTCLossDescriptor_v9", "float32", normal, names.short_name(grad), length)
+        assert made.get("cudnnGetCTCLossDescriptor_v9") == {
+            "compType": raw.CUDNN_DATA_FLOAT,
+            "normMode": normal,
+            "ctcGradMode": grad,
+            "maxLabelLength": length,
+        }
+
+
+def test_a_tensor_transformation() -> None:
+    with TensorTransformDescriptor() as made:
+        before, after = (0, 0, 1, 2), (0, 3, 0, 0)
+        try:
+            made.set("cudnnSetTensorTransformDescriptor", 4, "nhwc", before, after, None, "fold")
+        except SubLibraryError as error:
+            pytest.skip(f"this release of cuDNN loads the driver for that: {error.name}")
+        read = made.get("cudnnGetTensorTransformDescriptor", 4)
+        assert (read["padBeforeA"], read["padAfterA"]) == (before, after)
+        assert (read["destFormat"], read["direction"]) == (raw.CUDNN_TENSOR_NHWC, raw.CUDNN_TRANSFORM_FOLD)
+
+
+def test_a_spatial_transformer() -> None:
+    with SpatialTransformerDescriptor() as made:
+        setter = "cudnnSetSpatialTransformerNdDescriptor"
+        made.set(setter, "bilinear", "float32", 4, (1, 2, 3, 4))
+        with pytest.raises(StatusError):
+            made.set(setter, "bilinear", "float32", 4, None)
+
+
+def test_fused_operations() -> None:
+    with FusedOpsConstParamPack("scale_bias_activation_conv_bnstats") as pack, TensorDescriptor((1, 8, 4, 4)) as x:
+        setter, getter = (f"cudnn{verb}FusedOpsConstParamPackAttribute" for verb in ("Set", "Get"))
+        pack.set(setter, raw.CUDNN_PARAM_XDESC, x)
+        assert pack._kept == (x,)
+        with TensorDescriptor((1, 1, 1, 1)) as copy:
+            read = pack.get(getter, raw.CUDNN_PARAM_XDESC, copy)
+            assert read == {"isNULL": 0}
+            assert copy.shape == (1, 8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "message"),
+    [
+        (
+            lambda d: d.set("cudnnSetTensor4dDescriptor"),
+            TypeError,
+            "cudnnSetTensor4dDescriptor takes no CTCLossDescript",
+        ),
+        (lambda d: d.set("cudnnGetVersion"), TypeError, "cudnnGetVersion takes no CTCLossDescriptor"),
+        (lambda d: d.set("cudnnSetCoffee"), AttributeError, "cuDNN .* has no 'cudnnSetCoffee'"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor"), TypeError, r"takes \(compType\), not 0 values and \[\]"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", "float32", 1), TypeError, r"takes \(compType\), not 2 values"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", kind=1), TypeError, r"takes \(compType\), not 0 .* \['kind'\]"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", "float32", compType=1), TypeError, r"takes \(compType\), not 1"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", compType="x"), ValueError, "compType: 'x' is none of"),
+        (
+            lambda d: d.set("cudnnSetCTCLossDescriptor_v8", "float32", "none", "propagate_nan", 1 << 31),
+            ValueError,
+            "maxLabelLength: 2147483648 does not fit",
+        ),
+        (lambda d: d.get("cudnnGetCTCLossDescriptor", 1), TypeError, r"takes \(\), not 1 values"),
+    ],
+)
+def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message: str) -> None:
+    with CTCLossDescriptor() as made, pytest.raises(kind, match=message):
+        use(made)
+
+
+# Short names
+
+
+def test_every_enumerator_has_a_short_name_of_its_own() -> None:
+    for kind in raw._api.ENUMS:
+        table = names.short_names(kind)
+        assert list(table.values()) == list(kind.__members__.values())
+        for name, member in table.items():
+            assert name
+            assert name == name.lower()
+            assert names.enumerator(kind, name, "x") is member
+            assert table[names.short_name(member)] is member
+
+
+def test_equal_numbers_of_different_enums_keep_their_names() -> None:
+    assert [names.short_name(member) for member in (raw.CUDNN_DATA_FLOAT, raw.CUDNN_CONVOLUTION)] == [
+        "float32",
+        "convolution",
+    ]
+    assert raw.CUDNN_DATA_FLOAT == raw.CUDNN_CONVOLUTION
+
+
+@pytest.mark.parametrize("name", ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "uint32", "bool"])
+def test_data_types_have_the_names_of_numpy(name: str) -> None:
+    assert np.dtype(name).name == name
+    assert names.data_type(np.dtype(name)) is names.data_type(name)
+
+
+def test_an_array_argument_is_copied() -> None:
+    """A sequence of any kind does, and C sees its numbers."""
+    for shape in ([1, 2, 3, 4, 5], np.array([1, 2, 3, 4, 5]), range(1, 6)):
+        with TensorDescriptor(shape) as made:
+            assert made.shape == (1, 2, 3, 4, 5)
