@@ -1,0 +1,221 @@
+"""The order of the modules, what importing costs, and that everything public is documented."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cudnnpy
+from cudnnpy import raw
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "cudnnpy"
+
+# Every module of the package; each imports only from those before it.
+ORDER = re.findall(
+    r"\S+",
+    """
+    _version errors
+    raw._api raw._removed raw._library raw
+    names dtypes _owned handle launching arrays _descriptor descriptors backend plan_cache workspace
+    convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.candidates
+    convolution.selection convolution.plan convolution.autotune convolution.operation convolution.bias_gradient
+    convolution.convolution convolution
+    reference._numbers reference._options reference._geometry reference._arrays reference._products
+    reference.activation reference._operation reference.convolution reference.transpose reference
+    availability pictures edges cli __main__
+    """,
+)
+
+
+def modules() -> dict[str, str]:
+    """Every module's name below the package -> its source; the package itself, which imports lazily, is left out."""
+    found = {}
+    for file in PACKAGE.rglob("*.py"):
+        name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        if name != "__init__":
+            found[name.removesuffix(".__init__")] = file.read_text()
+    return found
+
+
+def imported(source: str, known: set[str]) -> Iterator[tuple[int, str]]:
+    """(line, module below the package) of every import in a module, wherever in it; "" for the package itself."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: a relative import"
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("cudnnpy.") in known else str(node.module) for name in below]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "cudnnpy":
+                yield node.lineno, name.removeprefix("cudnnpy").removeprefix(".")
+
+
+def breaches(sources: dict[str, str], order: list[str]) -> list[str]:
+    """What is out of order, as text."""
+    rank = {name: at for at, name in enumerate(order)}
+    found = [f"{name} is not in the order of the layers" for name in sources if name not in rank]
+    found += [f"{name} is in the order of the layers and does not exist" for name in order if name not in sources]
+    for name, source in sources.items():
+        for line, other in imported(source, set(sources)):
+            if other not in rank:
+                found.append(f"{name}:{line} imports {other or 'the package itself'}")
+            elif name in rank and rank[other] >= rank[name]:
+                found.append(f"{name}:{line} imports {other}, which is not before it")
+            elif name.startswith("reference") and not other.startswith("reference"):
+                found.append(f"{name}:{line} imports {other}: the reference stands alone")
+    return found
+
+
+def test_modules_import_only_from_those_before_them() -> None:
+    assert breaches(modules(), ORDER) == []
+
+
+@pytest.mark.parametrize(
+    ("sources", "breach"),
+    [
+        ({"a": "", "b": "from cudnnpy import a\nfrom cudnnpy.a import thing"}, None),
+        ({"a": "from cudnnpy import b", "b": ""}, "a:1 imports b, which is not before it"),
+        ({"a": "def f():\n    from cudnnpy.b import thing", "b": ""}, "a:2 imports b, which is not before it"),
+        ({"a": "import cudnnpy.b", "b": ""}, "a:1 imports b, which is not before it"),
+        ({"a": "", "b": "", "c": ""}, "c is not in the order of the layers"),
+        ({"a": ""}, "b is in the order of the layers and does not exist"),
+        ({"a": "", "b": "import cudnnpy"}, "b:1 imports the package itself"),
+    ],
+)
+def test_a_planted_breach_is_found(sources: dict[str, str], breach: str | None) -> None:
+    assert breaches(sources, ["a", "b"]) == ([breach] if breach else [])
+
+
+def test_the_reference_may_import_nothing_else() -> None:
+    planted = {"errors": "", "reference": "from cudnnpy.errors import CudnnError"}
+    assert breaches(planted, ["errors", "reference"]) == ["reference:1 imports errors: the reference stands alone"]
+
+
+def test_one_place_loads_each_library() -> None:
+    """libcudnn, and for graph launches the driver."""
+    loaders = {
+        name for name, source in modules().items() if re.search(r"\b(CDLL|PyDLL|cdll|pydll|LoadLibrary)\b", source)
+    }
+    assert loaders == {"raw._library", "launching"}
+
+
+def test_one_spelling_crosses_into_c() -> None:
+    """Above raw, a function of C is called as raw.call("cudnnXxx", ...), so that its status is looked at."""
+    found = []
+    for name, source in modules().items():
+        for node in ast.walk(ast.parse(source)):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Attribute) and called.attr in STATUS_FUNCTIONS:
+                found.append(f"{name}:{called.lineno} {called.attr}")
+    assert found == []
+
+
+STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
+
+
+def test_nothing_is_called_utils() -> None:
+    assert [name for name in modules() if re.search(r"util|helper|misc|common", name)] == []
+
+
+# Importing
+
+
+def newly_imported(statement: str) -> set[str]:
+    """The modules that a statement brings into a fresh interpreter, which has nothing but the standard library."""
+    source = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
+    done = subprocess.run([sys.executable, "-S", "-c", source], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_imports_next_to_nothing() -> None:
+    new = newly_imported("import cudnnpy")
+    assert {name for name in new if name.startswith("cudnnpy")} == {"cudnnpy", "cudnnpy._version"}
+    heavy = {
+        "numpy",
+        "ctypes",
+        "cuda",
+        "typing",
+        "enum",
+        "re",
+        "dataclasses",
+        "inspect",
+        "pathlib",
+        "json",
+        "subprocess",
+    }
+    assert new & heavy == set()
+    assert len(new) < 15
+
+
+def test_importing_raw_imports_nothing_that_is_not_pythons_own() -> None:
+    new = newly_imported("import cudnnpy.raw")
+    assert "ctypes" in new
+    assert {name.split(".")[0] for name in new} - sys.stdlib_module_names == {"cudnnpy"}
+
+
+@pytest.mark.parametrize("module", ["errors", "names", "_owned", "handle", "descriptors", "backend", "availability"])
+def test_importing_a_module_near_c_needs_no_other_package(module: str) -> None:
+    """Neither numpy nor cuda.core is imported before something needs it; nor is libcudnn loaded."""
+    new = newly_imported(f"import cudnnpy.{module}; from cudnnpy.raw import _library; assert _library._loaded is None")
+    assert {name.split(".")[0] for name in new} - sys.stdlib_module_names == {"cudnnpy"}
+
+
+# Public names
+
+
+def test_public_names_are_the_lazy_ones() -> None:
+    assert sorted(cudnnpy.__all__) == sorted([*cudnnpy._LAZY, "__version__"])
+    assert set(cudnnpy.__all__) <= set(dir(cudnnpy))
+    with pytest.raises(AttributeError, match="module 'cudnnpy' has no attribute 'Coffee'"):
+        cudnnpy.Coffee
+
+
+@pytest.mark.parametrize("name", cudnnpy.__all__)
+def test_every_public_name_is_documented(name: str) -> None:
+    value = getattr(cudnnpy, name)
+    assert value is getattr(cudnnpy, name)
+    if name != "__version__":
+        assert inspect.getdoc(value), name
+    assert f"`{name}" in (ROOT / "docs" / "api.md").read_text(), f"docs/api.md does not mention {name}"
+
+
+@pytest.mark.parametrize("name", [name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)])
+def test_every_public_member_of_a_public_class_is_documented(name: str) -> None:
+    kind = getattr(cudnnpy, name)
+    ours = [base for base in kind.__mro__ if base.__module__.startswith("cudnnpy")]
+    members = {member for base in ours for member in vars(base) if not member.startswith("_")}
+    undocumented = [member for member in members if not inspect.getdoc(getattr(kind, member))]
+    assert undocumented == []
+
+
+@pytest.mark.parametrize("name", raw.__all__)
+def test_every_function_of_raw_that_is_not_cs_is_documented(name: str) -> None:
+    assert inspect.getdoc(getattr(raw, name))
+    assert f"`{name}" in (ROOT / "docs" / "api.md").read_text(), f"docs/api.md does not mention raw.{name}"
+
+
+def test_every_descriptor_and_every_exception_is_in_the_documentation() -> None:
+    from cudnnpy import descriptors, errors
+    from cudnnpy._owned import Owned
+
+    page = (ROOT / "docs" / "api.md").read_text()
+    public = [
+        name
+        for module, base in ((descriptors, Owned), (errors, Exception))
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, base) and not name.startswith("_")
+        and value.__module__ == module.__name__
+    ]  # fmt: skip
+    assert len(public) > 30
+    assert [name for name in public if f"`{name}`" not in page] == []
