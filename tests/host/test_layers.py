@@ -26,7 +26,7 @@ ORDER = re.findall(
     raw._api raw._removed raw._library raw
     names dtypes _owned handle launching arrays _descriptor descriptors backend plan_cache workspace
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.candidates
-    convolution.selection convolution.plan convolution.autotune convolution.operation convolution.bias_gradient
+    convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
     convolution.convolution convolution
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose reference
