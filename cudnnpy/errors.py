@@ -19,6 +19,10 @@ CudnnError
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
 
 
@@ -132,3 +136,18 @@ def status_error(function: str, status: int, name: str, detail: str = "") -> Sta
     """The exception for a status number, known or not."""
     kind = _BY_NUMBER.get(status) or _BY_CATEGORY.get(status // 1000, StatusError)
     return kind(function, status, name, detail)
+
+
+class CaptureError(CudnnError):
+    """A call that must plan first was made while its stream is being captured into a CUDA graph."""
+
+
+class NoAlgorithmError(CudnnError):
+    """No candidate can run a problem as asked. The message is a table of every candidate and why it was left out.
+
+    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.convolution.candidates.Candidate).
+    """
+
+    def __init__(self, problem: str, wanted: str, table: str, candidates: list[Any]) -> None:
+        self.problem, self.candidates = problem, candidates
+        super().__init__(f"no algorithm for {problem}\n  asked for: {wanted}\n{table}")

@@ -14,7 +14,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy.raw import _api
-from cudnnpy.raw._library import bound, call, check, ctype, last_error, load, path, prototype, version, version_text
+from cudnnpy.raw._library import (
+    bound,
+    call,
+    check,
+    ctype,
+    error_of,
+    last_error,
+    load,
+    path,
+    prototype,
+    unchecked,
+    version,
+    version_text,
+)
 from cudnnpy.raw._removed import REMOVED
 
 if TYPE_CHECKING:
@@ -22,10 +35,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "attribute_types",
+    "bound",
     "call",
     "check",
     "ctype",
     "deprecated",
+    "error_of",
     "functions",
     "last_error",
     "load",
@@ -33,6 +48,7 @@ __all__ = [
     "path",
     "prototype",
     "since",
+    "unchecked",
     "version",
     "version_text",
 ]

@@ -204,6 +204,15 @@ def last_error() -> str:
 
 
 @cache
+def unchecked(name: str) -> Callable[..., int]:
+    """A function that returns a status, without argument types: for a hot path that has its ctypes objects ready."""
+    bound(name)  # explains itself if the loaded library lacks it
+    function: Callable[..., int] = load()[name]
+    function.restype = ctypes.c_int  # type: ignore[attr-defined]
+    return function
+
+
+@cache
 def bound(name: str) -> Callable[..., Any]:
     """bind(), once for each function."""
     return bind(name)

@@ -1,0 +1,383 @@
+"""Device arrays of any library: their address, shape, strides and stream; and new arrays in the same library.
+
+PyTorch tensors are read by their own methods (the fastest way, and the only one that knows float8); everything else
+(CuPy, JAX, Numba, cuda.core views, DeviceArray) through cuda.core's StridedMemoryView, which speaks DLPack and the CUDA
+Array Interface. Strides count elements; addresses and streams are integers.
+
+What each library's "current stream" is: PyTorch's and CuPy's own; the legacy default stream (0) for the others. JAX
+arrays are futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cudnnpy.dtypes import Dtype, dtype_of
+
+# What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
+Signature = tuple[Any, Any, Any, int]
+
+
+class TensorSpec(NamedTuple):
+    """A tensor's shape, element type and strides, without its memory: enough to plan with.
+
+    `strides` count elements; None means packed in C order. `alignment` is what the address is a multiple of, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    strides: tuple[int, ...] | None = None
+    alignment: int = 16
+
+
+class ArrayLibrary(NamedTuple):
+    """How one library's arrays are read and made."""
+
+    name: str
+    read: Callable[[Any], tuple[int, Signature]]
+    current_stream: Callable[[int], int]
+    # (shape, strides, dtype, device, stream) -> a function without arguments that makes a new array
+    maker: Callable[[tuple[int, ...], tuple[int, ...], Dtype, int], Callable[[], Any]]
+    writable: Callable[[Any], bool]
+
+
+_libraries: dict[type, ArrayLibrary] = {}
+
+
+def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
+    """The library of a device array. Raises TypeError, naming the argument, for anything else."""
+    kind = type(array)
+    known = _libraries.get(kind)
+    if known is None:
+        known = _libraries[kind] = _find_library(array, argument)
+    return known
+
+
+def read(array: Any, argument: str) -> tuple[int, Signature]:
+    """The address and the signature of a device array; TypeError, naming the argument, for a host array."""
+    pointer, signature = library_of(array, argument).read(array)
+    if signature[3] < 0:
+        raise TypeError(
+            f"{argument} is a host array ({_describe(array)}); expected an array on a CUDA device. "
+            "Copy it with cudnnpy.to_device(array), or use the twin on the CPU: cudnnpy.reference"
+        )
+    return pointer, signature
+
+
+def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
+    """A signature in plain terms."""
+    shape, strides, dtype, _ = signature
+    return TensorSpec(tuple(shape), dtype_of(dtype).name, None if strides is None else tuple(strides), alignment)
+
+
+def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default)."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def _describe(array: Any) -> str:
+    kind = type(array)
+    return f"{kind.__module__.split('.')[0]}.{kind.__qualname__} of shape {tuple(getattr(array, 'shape', ()))}"
+
+
+def _find_library(array: Any, argument: str) -> ArrayLibrary:
+    kinds = [kind.__module__.split(".")[0] for kind in type(array).__mro__]
+    for name, make in (("torch", _torch), ("cupy", _cupy), ("jax", _jax), ("jaxlib", _jax), ("numba", _numba)):
+        if name in kinds and name.removesuffix("lib") in sys.modules:
+            return make()
+    if isinstance(array, DeviceArray):
+        return _OWN
+    if any(hasattr(array, name) for name in ("__dlpack__", "__cuda_array_interface__")):
+        return _OTHER
+    raise TypeError(
+        f"{argument} is {array!r:.60}; expected a device array: PyTorch, CuPy, JAX, Numba, cudnnpy.to_device(...), or "
+        "anything with __dlpack__ or __cuda_array_interface__"
+    )
+
+
+# Any library, through StridedMemoryView
+
+
+def _view(array: Any) -> Any:
+    from cuda.core.utils import StridedMemoryView
+
+    if isinstance(array, StridedMemoryView):
+        return array
+    return StridedMemoryView.from_any_interface(array, stream_ptr=-1)
+
+
+def _read_view(array: Any) -> tuple[int, Signature]:
+    view = _view(array)
+    return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
+
+
+def _default_stream(device: int) -> int:
+    return 0
+
+
+def _memory_order(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """The axes from the slowest to the fastest, and the inverse of that permutation."""
+    order = sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
+    return order, [order.index(axis) for axis in range(len(order))]
+
+
+# PyTorch
+
+
+def _torch() -> ArrayLibrary:
+    torch: Any = sys.modules["torch"]
+
+    def read_tensor(tensor: Any) -> tuple[int, Signature]:
+        return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
+
+    def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
+        options = {"dtype": getattr(torch, dtype.name), "device": torch.device("cuda", device)}
+        return lambda: torch.empty_strided(shape, strides, **options)
+
+    raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+    def public(device: int) -> int:
+        return int(torch.cuda.current_stream(device).cuda_stream)
+
+    return ArrayLibrary("torch", read_tensor, raw_stream or public, maker, lambda tensor: True)
+
+
+# CuPy
+
+
+def _cupy() -> ArrayLibrary:
+    cupy: Any = sys.modules["cupy"]
+
+    def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
+        order, inverse = _memory_order(strides, shape)
+        memory_shape = tuple(shape[axis] for axis in order)
+        kind = _numpy_dtype(dtype)
+
+        def make() -> Any:
+            with cupy.cuda.Device(device):
+                return cupy.empty(memory_shape, kind).transpose(inverse)
+
+        return make
+
+    def stream(device: int) -> int:
+        return int(cupy.cuda.get_current_stream(device).ptr)
+
+    return ArrayLibrary("cupy", _read_view, stream, maker, lambda array: True)
+
+
+# JAX
+
+
+def _jax() -> ArrayLibrary:
+    def read_array(array: Any) -> tuple[int, Signature]:
+        array.block_until_ready()
+        return _read_view(array)
+
+    def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
+        if strides != packed_strides(shape):
+            raise TypeError("JAX arrays are packed in C order, and so must be a result in JAX")
+        return lambda: empty(shape, dtype, device=device)
+
+    return ArrayLibrary("jax", read_array, _default_stream, maker, lambda array: False)
+
+
+def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
+    """What the caller gets for an array that `library.maker` made, once the work on `stream` is queued."""
+    if library.name != "jax":
+        return array
+    synchronize(stream, array.device)
+    return sys.modules["jax"].dlpack.from_dlpack(array)
+
+
+# Numba
+
+
+def _numba() -> ArrayLibrary:
+    from numba import cuda
+
+    def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
+        kind = _numpy_dtype(dtype)
+        byte_strides = tuple(stride * dtype.itemsize for stride in strides)
+
+        def make() -> Any:
+            with cuda.gpus[device]:
+                return cuda.device_array(shape, kind, strides=byte_strides)
+
+        return make
+
+    return ArrayLibrary("numba", _read_view, _default_stream, maker, lambda array: True)
+
+
+# Our own
+
+
+class DeviceArray:
+    """A plain array in device memory, for programs that use no other library: see to_device, to_numpy and empty.
+
+    It speaks DLPack and (for element types that NumPy knows by itself) the CUDA Array Interface. The memory is freed
+    with the array, after the work queued on the legacy default stream.
+    """
+
+    def __init__(
+        self, buffer: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int
+    ) -> None:
+        self._buffer = buffer
+        self.pointer = int(buffer.handle)
+        self.shape, self.strides, self.dtype, self.device = shape, strides, dtype.name, device
+        self._signature: Signature = (shape, strides, dtype.name, device)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
+
+    def _as_view(self) -> Any:
+        from cuda.core.utils import StridedMemoryView
+
+        return StridedMemoryView.from_buffer(
+            self._buffer, self.shape, self.strides, dtype=_numpy_dtype(dtype_of(self.dtype))
+        )
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The DLPack capsule. Work queued on the legacy default stream is waited for by consumers that follow it."""
+        return self._as_view().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device  # kDLCUDA
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        dtype = dtype_of(self.dtype)
+        if dtype.name.startswith(("bfloat", "float8")):
+            raise AttributeError(f"the CUDA Array Interface has no name for {dtype.name}; use DLPack")
+        return {
+            "shape": self.shape,
+            "typestr": _numpy_dtype(dtype).str,
+            "data": (self.pointer, False),
+            "strides": tuple(stride * dtype.itemsize for stride in self.strides),
+            "version": 3,
+            "stream": 1,
+        }
+
+
+_OWN = ArrayLibrary(
+    "cudnnpy",
+    lambda array: (array.pointer, array._signature),
+    _default_stream,
+    lambda shape, strides, dtype, device: lambda: _allocate(shape, strides, dtype, device),
+    lambda array: True,
+)
+_OTHER = ArrayLibrary("other", _read_view, _default_stream, _OWN.maker, lambda array: not _view(array).readonly)
+
+
+def _numpy_dtype(dtype: Dtype) -> Any:
+    import numpy as np
+
+    if dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, dtype.name))
+    return np.dtype(dtype.name)
+
+
+def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
+    from cuda.core import LEGACY_DEFAULT_STREAM, Device
+
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+    here = Device(device)
+    here.set_current()
+    buffer = here.memory_resource.allocate(max(count * dtype.itemsize, 1), stream=LEGACY_DEFAULT_STREAM)
+    return DeviceArray(buffer, shape, strides, dtype, device)
+
+
+def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", device: int | None = None) -> DeviceArray:
+    """A new, unfilled array in device memory.
+
+    `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
+    `device` is an ordinal, by default the current device.
+    """
+    dims = tuple(int(size) for size in shape)
+    if any(size < 0 for size in dims):
+        raise ValueError(f"shape: {dims} has a negative size")
+    if layout not in ("C", "channels_last"):
+        raise ValueError(f"layout: {layout!r} given; expected 'C' or 'channels_last'")
+    order = None if layout == "C" else [0, *range(2, len(dims)), 1]
+    return _allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)
+
+
+def current_device() -> int:
+    """The ordinal of the calling thread's current CUDA device."""
+    from cuda.core import Device
+
+    return int(Device().device_id)
+
+
+def _driver(result: tuple[Any, ...]) -> Any:
+    """The value of a cuda.bindings driver call, or its error as an exception."""
+    from cuda.bindings import driver
+
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA driver: {status.name} ({int(status)})")
+    return values[0] if values else None
+
+
+def synchronize(stream: int, device: int) -> None:
+    """Waits for the work queued on a stream."""
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    Device(device).set_current()
+    _driver(driver.cuStreamSynchronize(stream))
+
+
+def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> DeviceArray:
+    """A copy of a NumPy array (or of what numpy.asarray takes) in device memory, with the same memory order.
+
+    `dtype` converts first. The copy is complete when the call returns.
+    """
+    import numpy as np
+    from cuda.bindings import driver
+
+    host = np.asarray(array)
+    kind = dtype_of(host.dtype if dtype is None else dtype)
+    host = host.astype(_numpy_dtype(kind), copy=False)
+    order, _ = _memory_order(tuple(abs(stride) for stride in host.strides), host.shape)
+    packed = np.ascontiguousarray(host.transpose(order))
+    target = _allocate(
+        host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
+    )
+    if host.size:
+        _driver(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
+        _driver(driver.cuStreamSynchronize(0))
+    return target
+
+
+def to_numpy(array: Any) -> Any:
+    """A copy of any device array as a NumPy array (ml_dtypes for bfloat16 and float8), with the same memory order.
+
+    Waits for the work queued on the array library's current stream.
+    """
+    import numpy as np
+    from cuda.bindings import driver
+
+    library = library_of(array, "array")
+    pointer, signature = read(array, "array")
+    spec = spec_of(signature)
+    kind = dtype_of(spec.dtype)
+    strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
+    if any(stride < 0 for stride in strides):
+        raise ValueError(f"array: strides {strides} are not all positive")
+    synchronize(library.current_stream(signature[3]), signature[3])
+    if 0 in spec.shape:
+        return np.empty(spec.shape, _numpy_dtype(kind))
+    count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
+    flat = np.empty(count, _numpy_dtype(kind))
+    _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
+    _driver(driver.cuStreamSynchronize(0))
+    byte_strides = tuple(stride * kind.itemsize for stride in strides)
+    return np.lib.stride_tricks.as_strided(flat, spec.shape, byte_strides).copy(order="K")

@@ -1,0 +1,1 @@
+"""The convolution layer: what is asked (problem), what could do it (candidates), which one (selection), ready to run (plan)."""

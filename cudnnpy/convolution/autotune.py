@@ -1,0 +1,308 @@
+"""prefer="autotune": every usable candidate is run on the GPU, checked, and timed; the fastest wins.
+
+Candidates run on the caller's stream, read the caller's inputs, and write to scratch memory: nothing of the caller's is
+changed, and with beta the scratch starts as a copy of the caller's result. Each result is compared with that of the
+first candidate that does plain arithmetic (the anchor), on the device, by cuDNN's own cudnnAddTensor and
+cudnnReduceTensor; one that is off by more than `tolerance` is refused. A candidate that fails, or whose memory cannot
+be had, is refused with its reason. Never more than the limit is allocated for workspace.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from ctypes import byref, c_double, c_float
+from itertools import product
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy.convolution import graph
+from cudnnpy.convolution.candidates import Candidate, Engine, forms, from_configuration
+from cudnnpy.convolution.plan import extent
+from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.selection import is_usable
+from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.errors import CudnnError, StatusError
+from cudnnpy.handle import Handle
+from cudnnpy.workspace import allocate
+
+# unit roundoff of what is multiplied or stored: half the distance from 1 to the next number
+ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+_ARITHMETIC_NOTES = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs", "tensor_core"}
+_GIVE_UP = 3.0  # a candidate this many times slower than the best so far is not measured further
+_ROUND_MS = 2.0  # about how long one timed round lasts
+_ROUNDS = 3
+_REFINED = 3  # engines whose other knobs are tried
+
+
+def tolerance(problem: Problem, tf32: bool) -> float:
+    """How far a right result may be from the anchor's, as a share of the largest element of the result.
+
+    A sum of L products of numbers rounded to roundoff u, accumulated at roundoff v, errs by about u + v sqrt(L) of
+    the sum of the products' sizes, which is about sqrt(L) times the result; 16 times that is far below what a wrong
+    algorithm gives, which is of the order of 1.
+    """
+    stored = problem.specs[-1].dtype
+    inputs = "tf32" if tf32 and problem.x.dtype == "float32" else problem.specs[0].dtype
+    u = max(ROUNDOFF.get(inputs, 0.0), ROUNDOFF.get(stored, 0.0))
+    v = ROUNDOFF.get(problem.compute_dtype, 0.0)
+    return min(0.25, 16.0 * (u + v * math.sqrt(problem.reduction_length)) + 1e-6)
+
+
+class Tuner:
+    """Measures candidates for one problem, on given addresses and stream; `__call__` is what selection.choose takes."""
+
+    def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
+        self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
+
+    def __call__(
+        self, problem: Problem, options: Options, candidates: Iterable[Candidate], limit: int
+    ) -> Candidate | None:
+        """The fastest of the candidates, or None where none ran; stops after `tune_seconds` with the best so far."""
+        deadline = time.monotonic() + options.tune_seconds
+        self._handle.set_stream(self._stream)
+        bench = _Bench(problem, options, self._handle, self._inputs, self._result, self._stream)
+        ran: list[Candidate] = []
+        for candidate in candidates:
+            if ran and time.monotonic() > deadline:
+                candidate.refused = f"not measured: tune_seconds={options.tune_seconds} were used up"
+                candidate.executable = None
+                continue
+            if bench.measure(candidate):
+                ran.append(candidate)
+        for candidate in _other_knobs(problem, ran):
+            if time.monotonic() > deadline:
+                break
+            if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
+                ran.append(candidate)
+        return min(ran, key=lambda c: c.milliseconds or math.inf, default=None)
+
+
+def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
+    """The best engines again, each knob of their best configuration varied by itself."""
+    best: dict[int, Candidate] = {}
+    for candidate in sorted(ran, key=lambda c: c.milliseconds or math.inf):
+        if candidate.engine is not None and candidate.engine.knobs:
+            best.setdefault(candidate.engine.index, candidate)
+    form = next(iter(forms(problem)))
+    known = {candidate.name for candidate in ran}
+    for start in list(best.values())[:_REFINED]:
+        if " + epilogue" in start.name or start.engine is None:
+            continue
+        target = graph.Target(Handle.default(problem.device))
+        built = graph.operation_graph(form[0], target)
+        knobs = dict(start.engine.knobs)
+        for kind, value in _neighbours(built, target, start.engine):
+            try:
+                found = graph.engine(built, target, start.engine.index, {**knobs, kind: value})
+            except StatusError:
+                continue
+            candidate = from_configuration(form, target, "knobs", found)
+            if candidate.name not in known:
+                known.add(candidate.name)
+                yield candidate
+
+
+def _neighbours(built: Any, target: graph.Target, engine: Engine) -> Iterator[tuple[int, int]]:
+    """(knob, value) for every value that an engine's knob may have beside the one it has, few-valued knobs first."""
+    current = dict(engine.knobs)
+    ranges = graph.knob_ranges(built, target, engine.index)
+    for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
+        if kind in current:
+            yield from product([kind], [value for value in values if value != current[kind]])
+
+
+class _Bench:
+    """Scratch memory, the anchor's result, and the clock, for one problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: Options,
+        handle: Handle,
+        inputs: tuple[int, ...],
+        result: int | None,
+        stream: int,
+    ) -> None:
+        self.problem, self.options, self.handle, self.stream = problem, options, handle, stream
+        self.spec = problem.specs[-1]
+        self.size = extent(self.spec)
+        device = problem.device
+        self.inputs = inputs or tuple(self._noise(spec) for spec in problem.specs[:-1])
+        self.scratch = allocate(self.size, device, stream)
+        self.anchor: tuple[int, int, Any] | None = None
+        self.anchor_size = 0.0
+        self.start = result if problem.beta else None
+        self.workspace: tuple[int, int, Any] = (0, 0, None)
+        self.best = math.inf
+
+    def _noise(self, spec: Any) -> int:
+        """Memory with random numbers between 0 and 1: planning without arrays still measures on real data."""
+        import numpy as np
+        from cuda.bindings import driver
+
+        from cudnnpy.arrays import _numpy_dtype
+
+        memory = allocate(extent(spec), self.problem.device, self.stream)
+        dtype = dtype_of(spec.dtype)
+        block = np.random.default_rng(0).random(1 << 20, np.float32).astype(_numpy_dtype(dtype))
+        for at in range(0, memory[1], block.nbytes):
+            count = min(block.nbytes, memory[1] - at)
+            driver.cuMemcpyHtoDAsync(memory[0] + at, block.ctypes.data, count, self.stream)
+        driver.cuStreamSynchronize(self.stream)
+        self._owners = [*getattr(self, "_owners", []), memory]
+        return memory[0]
+
+    def _reset(self, address: int) -> None:
+        """NaN everywhere (so that an element that is not written shows), or the caller's result where it counts."""
+        from cuda.bindings import driver
+
+        if self.start is not None:
+            driver.cuMemcpyDtoDAsync(address, self.start, self.size, self.stream)
+        else:
+            driver.cuMemsetD8Async(address, 0xFF, self.size, self.stream)
+
+    def measure(self, candidate: Candidate) -> bool:
+        """Runs, checks and times a planned candidate; False, with the reason in `refused`, if it is of no use."""
+        try:
+            launch = self._bind(candidate)
+            self._reset(self.scratch[0])
+            raw.check(launch(), "warm-up")
+            self._synchronize()
+            candidate.refused = self._compare(candidate)
+            if not candidate.refused:
+                candidate.milliseconds = self._time(launch)
+        except MemoryError as error:
+            candidate.refused = f"out of memory: {error}"
+        except CudnnError as error:
+            candidate.refused = f"failed when run: {error}"
+        if candidate.refused:
+            candidate.executable = None
+            return False
+        self.best = min(self.best, candidate.milliseconds or math.inf)
+        return True
+
+    def _bind(self, candidate: Candidate) -> Callable[[], int]:
+        executable = candidate.executable
+        assert executable is not None
+        if executable.workspace_size > self.workspace[1]:
+            self.workspace = (0, 0, None)  # given back before more is taken
+            self.workspace = allocate(executable.workspace_size, self.problem.device, self.stream)
+        return executable.bind(self.handle, (*self.inputs, self.scratch[0]), self.workspace[0])
+
+    def _compare(self, candidate: Candidate) -> str:
+        """Why the result in scratch is wrong, "" if it is right."""
+        if self.anchor is None:
+            if not _ARITHMETIC_NOTES.isdisjoint(candidate.notes) and self.problem.x.dtype in ("float32", "float64"):
+                return ""  # an approximation cannot be the anchor; it is trusted until one comes
+            self._become_anchor()
+            return ""
+        difference = self._largest(self.scratch[0], minus=self.anchor[0])
+        allowed = tolerance(self.problem, self.options.tf32) * self.anchor_size
+        if difference <= allowed:
+            return ""
+        return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
+
+    def _become_anchor(self) -> None:
+        from cuda.bindings import driver
+
+        self.anchor = allocate(self.size, self.problem.device, self.stream)
+        driver.cuMemcpyDtoDAsync(self.anchor[0], self.scratch[0], self.size, self.stream)
+        self.anchor_size = self._largest(self.scratch[0])
+
+    def _largest(self, address: int, minus: int | None = None) -> float:
+        """The largest absolute element, of the memory at an address or of its difference from another. NaN propagates.
+
+        The memory at `address` is used up: cuDNN subtracts in place.
+        """
+        dtype = self.spec.dtype
+        double = dtype == "float64"
+        number = c_double if double else c_float
+        count = self.size // dtype_of(dtype).itemsize
+        flat = TensorDescriptor((1, 1, 1, count), dtype)
+        zero = number(0.0)
+        one = number(1.0)
+        if minus is not None:
+            less = number(-1.0)
+            raw.call("cudnnAddTensor", self.handle, byref(less), flat, minus, byref(one), flat, address)
+        wide = None
+        if dtype not in ("float16", "float32", "float64"):  # which cudnnReduceTensor does not take
+            wide = allocate(4 * count, self.problem.device, self.stream)
+            floats = TensorDescriptor((1, 1, 1, count), "float32")
+            raw.call("cudnnTransformTensor", self.handle, byref(one), flat, address, byref(zero), floats, wide[0])
+            flat, address, dtype = floats, wide[0], "float32"
+        largest = ReduceTensorDescriptor("amax", compute_dtype="float64" if double else "float32", propagate_nan=True)
+        return _reduce(self.handle, largest, flat, address, dtype, self.problem.device, self.stream)
+
+    def _time(self, launch: Callable[[], int]) -> float:
+        """Milliseconds of one run: the least of a few rounds, each between two events."""
+        once = self._round(launch, 1)
+        if once > _GIVE_UP * self.best:
+            return once
+        count = max(1, min(50, round(_ROUND_MS / max(once, 1e-3))))
+        return min(self._round(launch, count) for _ in range(_ROUNDS))
+
+    def _round(self, launch: Callable[[], int], count: int) -> float:
+        from cuda.bindings import driver
+
+        begin, end = (driver.cuEventCreate(0)[1] for _ in range(2))
+        try:
+            driver.cuEventRecord(begin, self.stream)
+            for _ in range(count):
+                raw.check(launch(), "timed run")
+            driver.cuEventRecord(end, self.stream)
+            self._synchronize()
+            return float(driver.cuEventElapsedTime(begin, end)[1]) / count
+        finally:
+            driver.cuEventDestroy(begin)
+            driver.cuEventDestroy(end)
+
+    def _synchronize(self) -> None:
+        from cuda.bindings import driver
+
+        (status,) = driver.cuStreamSynchronize(self.stream)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise CudnnError(f"the GPU reported {status.name} while a candidate ran")
+
+
+def _reduce(
+    handle: Handle,
+    how: ReduceTensorDescriptor,
+    flat: TensorDescriptor,
+    address: int,
+    dtype: str,
+    device: int,
+    stream: int,
+) -> float:
+    """cudnnReduceTensor of everything to one number."""
+    from ctypes import c_size_t
+
+    import numpy as np
+    from cuda.bindings import driver
+
+    from cudnnpy.arrays import _numpy_dtype
+
+    one = TensorDescriptor((1, 1, 1, 1), dtype)
+    size = c_size_t()
+    raw.call("cudnnGetReductionWorkspaceSize", handle, how, flat, one, byref(size))
+    number = c_double if dtype == "float64" else c_float
+    scale, zero = number(1.0), number(0.0)
+    memory = allocate(size.value + 256, device, stream)
+    space = memory[0] + 256
+    raw.call(
+        "cudnnReduceTensor", handle, how, None, 0, space, size, byref(scale), flat, address, byref(zero), one, memory[0]
+    )
+    host = np.zeros(1, _numpy_dtype(dtype_of(dtype)))
+    driver.cuMemcpyDtoHAsync(host.ctypes.data, memory[0], host.nbytes, stream)
+    driver.cuStreamSynchronize(stream)
+    return abs(float(host[0]))

@@ -1,0 +1,264 @@
+"""What could run a problem: one Candidate for each engine configuration and each v7 algorithm, from two sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import graph, legacy
+from cudnnpy.convolution.epilogue import Executable, WithEpilogue, make_epilogue
+from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.errors import StatusError
+
+# Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
+_WINOGRAD_CHANNELS = 64
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A graph-API engine to force with `algorithm=`: its global index, and its knobs.
+
+    `knobs` are {cudnnBackendKnobType_t: value}, or pairs of these; None for the engine's own.
+    """
+
+    index: int
+    knobs: Any = None
+
+    def __post_init__(self) -> None:
+        for number in (self.index, *(n for pair in dict(self.knobs or {}).items() for n in pair)):
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise TypeError(f"Engine({self.index!r}, {self.knobs!r}): expected integers")
+        pairs = tuple(sorted((int(kind), value) for kind, value in dict(self.knobs or {}).items()))
+        object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
+
+
+@dataclass
+class Candidate:
+    """One way to run a problem, and what became of it.
+
+    `source` is "heuristics", "engines" (every engine at its own knobs), "legacy" (a v7 algorithm) or "saved".
+    `refused` says why it was left out, "" if it was not. `workspace_size` (bytes) is None until it was planned, and
+    `milliseconds` None until it was measured.
+    """
+
+    source: str
+    name: str
+    notes: tuple[str, ...]
+    deterministic: bool
+    make: Callable[[], Executable] = field(repr=False)
+    compiled_at_run_time: bool = False
+    engine: Engine | None = None
+    refused: str = ""
+    workspace_size: int | None = None
+    milliseconds: float | None = None
+    executable: Executable | None = field(default=None, repr=False)
+
+    @property
+    def uses_tf32(self) -> bool:
+        """Whether float32 inputs are rounded to tf32 (or less) before they are multiplied."""
+        return not {"tensor_core", "down_convert_inputs"}.isdisjoint(self.notes)
+
+    def prepare(self) -> Executable | None:
+        """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
+        if self.executable is None and not self.refused:
+            try:
+                self.executable = self.make()
+            except (StatusError, ValueError) as error:
+                self.refused = f"not supported here: {_reason(error)}"
+            else:
+                self.workspace_size = self.executable.workspace_size
+        return self.executable
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, StatusError):
+        detail = " ".join(error.detail.split())
+        return f"{error.name} ({error.status})" + (f": {detail[:160]}" if detail else "")
+    return str(error)
+
+
+def all_candidates(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+    """Every candidate, each once: as the heuristics rank them, then every engine, then the v7 algorithms."""
+    seen: set[str] = set()
+    for candidate in (
+        *likely(problem, options, target),
+        *engines(problem, target),
+        *legacy_candidates(problem, options, target),
+    ):
+        if candidate.name not in seen:
+            seen.add(candidate.name)
+            yield candidate
+
+
+def likely(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+    """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
+    for form in forms(problem):
+        built = _try_graph(form, target)
+        if built is not None:
+            yield from _strict_winograd(form, options, target, built)
+            for configuration in graph.heuristics(built, target):
+                yield from_configuration(form, target, "heuristics", configuration)
+
+
+def engines(problem: Problem, target: graph.Target) -> Iterator[Candidate]:
+    """Every engine by global index, with its own knobs: the heuristics' list does not have them all."""
+    for form in forms(problem):
+        built = _try_graph(form, target)
+        if built is None:
+            continue
+        for index in range(graph.engine_count(built)):
+            try:
+                configuration = graph.engine(built, target, index)
+            except StatusError:
+                continue  # an engine for other kinds of graphs
+            yield from_configuration(form, target, "engines", configuration)
+
+
+def legacy_candidates(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+    """The v7 algorithms by name. They need a handle: for a device profile there are none."""
+    if target.handle is not None:
+        for name in legacy.names_to_try(problem.operation):
+            yield from_algorithm(problem, options, target, name)
+
+
+def forced(problem: Problem, options: Options, target: graph.Target) -> Candidate:
+    """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
+    given = options.algorithm
+    if isinstance(given, Engine):
+        form = next(iter(forms(problem)))
+        try:
+            built = graph.operation_graph(form[0], target)
+            configuration = graph.engine(built, target, given.index, dict(given.knobs or {}))
+        except StatusError as error:
+            refused = f"not supported here: {_reason(error)}"
+            return Candidate("engines", f"engine {given.index}", (), True, lambda: _never(refused), refused=refused)
+        return from_configuration(form, target, "engines", configuration)
+    if isinstance(given, str):
+        return from_algorithm(problem, options, target, legacy.algorithm_named(problem.operation, given))
+    raise TypeError(f"algorithm: {given!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
+
+
+def _never(reason: str) -> Executable:
+    raise ValueError(reason)
+
+
+def forms(problem: Problem) -> Iterator[tuple[Problem, Problem | None]]:
+    """How a problem can be laid out: (the convolution's graph, what an epilogue adds afterwards or None)."""
+    if problem.bias is None and problem.activation is None:
+        yield problem, None
+        return
+    if problem.beta == 0.0:
+        yield problem, None
+    yield problem._replace(bias=None, activation=None), problem
+
+
+Form = tuple[Problem, Problem | None]
+
+
+def _try_graph(form: Form, target: graph.Target) -> Descriptor | None:
+    try:
+        return graph.operation_graph(form[0], target)
+    except StatusError:
+        return None
+
+
+def _strict_winograd(form: Form, options: Options, target: graph.Target, built: Descriptor) -> Iterator[Candidate]:
+    """Winograd engines for strict float32, which the heuristics leave out.
+
+    Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
+    time of the heuristics' best strict engine from 64 channels on.
+    """
+    problem = form[0]
+    g = problem.geometry
+    if not (
+        problem.x.dtype == "float32"
+        and not options.tf32
+        and problem.operation != "backward_filter"
+        and problem.w.shape[2:] == (3, 3)
+        and g.stride == g.dilation == (1, 1)
+        and problem.groups == 1
+        and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
+    ):
+        return
+    for index in range(graph.engine_count(built)):
+        try:
+            configuration = graph.engine(built, target, index)
+        except StatusError:
+            continue
+        if "winograd" in configuration.numerical_notes:
+            yield from_configuration(form, target, "engines", configuration)
+
+
+def from_configuration(form: Form, target: graph.Target, source: str, found: graph.EngineConfiguration) -> Candidate:
+    """A candidate of the graph API."""
+    problem, rest = form
+
+    def make() -> Executable:
+        executable: Executable = graph.GraphExecutable(found.finalize(), problem.operands)
+        return executable if rest is None else _with_epilogue(executable, rest, target)
+
+    compiled = "runtime_compilation" in found.behavior_notes
+    return Candidate(
+        source,
+        found.name + ("" if rest is None else " + epilogue"),
+        found.numerical_notes,
+        "nondeterministic" not in found.numerical_notes,
+        make,
+        compiled_at_run_time=compiled,
+        engine=Engine(found.engine, found.knobs),
+        refused="compiled at run time: needs the GPU itself" if compiled and target.handle is None else "",
+    )
+
+
+def _with_epilogue(convolution: Executable, problem: Problem, target: graph.Target) -> Executable:
+    return WithEpilogue(convolution, make_epilogue(problem.y, problem.bias, problem.activation, target))
+
+
+def from_algorithm(problem: Problem, options: Options, target: graph.Target, name: str) -> Candidate:
+    """A candidate of the v7 functions."""
+    strict = problem.x.dtype == "float32" and not options.tf32
+    *_, (plain, rest) = forms(problem)
+
+    def make() -> Executable:
+        if target.handle is None:
+            raise ValueError("the v7 functions need a GPU")
+        executable: Executable = legacy.LegacyExecutable(plain, name, strict, target.handle)
+        return executable if rest is None else _with_epilogue(executable, rest, target)
+
+    return Candidate("legacy", name, (), legacy.is_deterministic(problem.operation, name), make)
+
+
+def table(candidates: Iterable[Candidate]) -> str:
+    """The candidates as text, a line each: what each needs, and why it was left out."""
+    rows = [("candidate", "source", "workspace", "ms", "deterministic", "notes", "left out because")]
+    for c in candidates:
+        size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)
+        time = "" if c.milliseconds is None else f"{c.milliseconds:.4f}"
+        notes = ", ".join(note for note in c.notes if note != "nondeterministic")
+        rows.append((c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.refused or "-"))
+    if len(rows) == 1:
+        return "  (there is no candidate: cuDNN builds no graph for this problem)"
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+def bytes_text(size: int) -> str:
+    """A size for people: 1536 -> "1.5 KiB"."""
+    value, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"
+
+
+def short_knobs(engine: Engine | None) -> dict[str, Any] | None:
+    """An engine as plain data, for JSON."""
+    if engine is None:
+        return None
+    return {"index": engine.index, "knobs": {str(kind): value for kind, value in engine.knobs or ()}}

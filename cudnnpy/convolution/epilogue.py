@@ -1,0 +1,121 @@
+"""Bias and activation on a result in place, for convolutions that no single plan can fuse them into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref, c_double, c_float
+from functools import partial
+from typing import Any, Protocol
+
+from cudnnpy import raw
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.convolution.graph import GraphExecutable, Target, epilogue_graph, heuristics, with_height
+from cudnnpy.convolution.problem import channels_last_strides
+from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.errors import StatusError
+from cudnnpy.handle import Handle
+
+
+class Executable(Protocol):
+    """Something planned that can be bound to addresses, and then launched."""
+
+    workspace_size: int
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """A call without arguments that launches the work and returns cuDNN's status."""
+
+
+def make_epilogue(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Executable:
+    """One launch by the graph API where the result is channels last; else one for each step by the v7 functions.
+
+    It is bound to (y, y) or (y, bias, y): the convolved result is both read and written.
+    """
+    if y.strides == channels_last_strides(y.shape):
+        operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")
+        for configuration in heuristics(epilogue_graph(y, bias, activation, target), target):
+            try:
+                executable = GraphExecutable(configuration.finalize(), operands)
+            except StatusError:
+                continue
+            if not executable.workspace_size:
+                return executable
+    return StepByStep(y, bias, activation)
+
+
+class StepByStep:
+    """cudnnAddTensor, then cudnnActivationForward in place."""
+
+    workspace_size = 0
+
+    def __init__(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> None:
+        shape, strides = with_height(y)
+        self._y = TensorDescriptor(shape, y.dtype, strides=strides)
+        self._scale = c_double if y.dtype == "float64" else c_float
+        self._bias = self._activation = None
+        if bias is not None:
+            self._bias = TensorDescriptor((1, y.shape[1], *(1,) * (len(shape) - 2)), bias.dtype)
+        if activation is not None:
+            beta = 1.0 if activation == "swish" else None
+            self._activation = ActivationDescriptor(activation, coefficient=1.0, propagate_nan=True, swish_beta=beta)
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """Launches on (y, y) or (y, bias, y)."""
+        one, zero = self._scale(1.0), self._scale(0.0)
+        y = pointers[-1]
+        steps: list[Callable[[], int]] = []
+        if self._bias is not None:
+            add = raw.bound("cudnnAddTensor")
+            steps.append(
+                partial(
+                    add, handle.pointer, byref(one), self._bias.pointer, pointers[1], byref(one), self._y.pointer, y
+                )
+            )
+        if self._activation is not None:
+            activate = raw.bound("cudnnActivationForward")
+            d = self._y.pointer
+            steps.append(
+                partial(activate, handle.pointer, self._activation.pointer, byref(one), d, y, byref(zero), d, y)
+            )
+        return in_turn(steps, (self, one, zero))
+
+
+def in_turn(steps: list[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
+    """One launch of several: stops at the first bad status and returns it."""
+
+    def launch() -> int:
+        for step in steps:
+            if status := step():
+                return status
+        return 0
+
+    launch.owners = (*owners, *steps)  # type: ignore[attr-defined]
+    return launch
+
+
+class WithEpilogue:
+    """A plain convolution, then its epilogue."""
+
+    def __init__(self, convolution: Executable, epilogue: Executable) -> None:
+        self._convolution, self._epilogue = convolution, epilogue
+        self.workspace_size = convolution.workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """Launches on (x, w, y) or (x, w, bias, y)."""
+        x, w, *bias, y = pointers
+        first = self._convolution.bind(handle, (x, w, y), workspace)
+        return in_turn([first, self._epilogue.bind(handle, (y, *bias, y), 0)])
+
+
+class Epilogue:
+    """An epilogue by itself, for a Launcher."""
+
+    replayable = True
+    name = "bias and activation"
+
+    def __init__(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None, device: int) -> None:
+        self.device = device
+        self._executable = make_epilogue(y, bias, activation, Target(Handle.default(device)))
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Callable[[], int]:
+        """The launch for (y, y) or (y, bias, y)."""
+        return self._executable.bind(handle, pointers, 0)

@@ -1,0 +1,166 @@
+"""The v7-style functions as a source of candidates: algorithms by name. Every call plans anew, so they are slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from ctypes import byref, c_double, c_float, c_size_t
+from functools import partial
+from typing import Any, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.convolution.problem import Problem, channels_last_strides
+from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnpy.handle import Handle
+from cudnnpy.names import short_names
+
+
+class _Operation(NamedTuple):
+    algorithms: Any
+    workspace: str  # the C function that says how many bytes
+    run: str
+    # operands in the order of the C functions: (role, is a filter)
+    order: tuple[str, str, str]
+    nondeterministic: tuple[str, ...]
+
+
+_OPERATIONS = {
+    "forward": _Operation(
+        raw.cudnnConvolutionFwdAlgo_t,
+        "cudnnGetConvolutionForwardWorkspaceSize",
+        "cudnnConvolutionForward",
+        ("x", "w", "y"),
+        (),
+    ),
+    "backward_data": _Operation(
+        raw.cudnnConvolutionBwdDataAlgo_t,
+        "cudnnGetConvolutionBackwardDataWorkspaceSize",
+        "cudnnConvolutionBackwardData",
+        ("w", "y", "x"),
+        ("0",),
+    ),
+    "backward_filter": _Operation(
+        raw.cudnnConvolutionBwdFilterAlgo_t,
+        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+        "cudnnConvolutionBackwardFilter",
+        ("x", "y", "w"),
+        ("0", "3"),
+    ),
+}
+# Theano's names for the same algorithms, where they differ
+_THEANO = {
+    "forward": {"none": "implicit_gemm", "small": "implicit_precomp_gemm", "large": "gemm"},
+    "backward_data": {"none": "0", "deterministic": "1"},
+    "backward_filter": {"none": "0", "deterministic": "1", "small": "3"},
+}
+
+
+def algorithm_names(operation: str) -> tuple[str, ...]:
+    """The algorithms of an operation by their short names: "implicit_gemm", "fft_tiling", ...; "0" for ALGO_0."""
+    return tuple(name for name in short_names(_OPERATIONS[operation].algorithms) if name != "count")
+
+
+def algorithm_named(operation: str, given: str) -> str:
+    """The short name that a user's name means: ours, "algo_0", or Theano's. ValueError for an unknown one."""
+    name = given.lower().removeprefix("algo_").replace("non_fused", "nonfused")
+    name = _THEANO[operation].get(name, name)
+    if name not in algorithm_names(operation):
+        theano = ", ".join(_THEANO[operation])
+        raise ValueError(
+            f"algorithm: {given!r} given; for {operation} expected one of {', '.join(algorithm_names(operation))}, or "
+            f"Theano's {theano}"
+        )
+    return name
+
+
+def is_deterministic(operation: str, name: str) -> bool:
+    """Whether the algorithm gives the same bits every time."""
+    return name not in _OPERATIONS[operation].nondeterministic
+
+
+class LegacyExecutable:
+    """One v7 algorithm with its descriptors. Raises StatusError where cuDNN cannot run it, with cuDNN's reason.
+
+    `strict`: float32 is multiplied as float32, not as tf32 (CUDNN_FMA_MATH).
+    """
+
+    def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle) -> None:
+        self._operation = _OPERATIONS[problem.operation]
+        g = problem.geometry
+        if g.pre_padding != g.post_padding:
+            raise ValueError("the v7 functions know no padding that differs before and after")
+        self._scales = tuple(
+            (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
+        )
+        tensors = {"x": _tensor(problem.x), "w": _filter(problem.w), "y": _tensor(problem.y)}
+        one = len(g.stride) == 1
+        self._convolution = ConvolutionDescriptor(
+            (0, *g.pre_padding) if one else g.pre_padding,
+            (1, *g.stride) if one else g.stride,
+            (1, *g.dilation) if one else g.dilation,
+            mode=problem.mode,
+            compute_dtype=problem.compute_dtype,
+            groups=problem.groups,
+            math_type="fma_math"
+            if strict
+            else "tensor_op_math"
+            if problem.x.dtype in ("float16", "bfloat16")
+            else "default_math",
+        )
+        self._tensors = [tensors[role] for role in self._operation.order]
+        roles = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y"}
+        given = [roles[operand] for operand in problem.operands if operand != "bias"]
+        self._positions = tuple(given.index(role) for role in self._operation.order)
+        self._algorithm = short_names(self._operation.algorithms)[name]
+        size = c_size_t()
+        first, second, last = self._tensors
+        raw.call(
+            self._operation.workspace, handle, first, second, self._convolution, last, self._algorithm, byref(size)
+        )
+        self.workspace_size = size.value
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """A call without arguments that runs the algorithm on these addresses and returns the status."""
+        alpha, beta = (byref(scale) for scale in self._scales)
+        first, second, last = (t.pointer for t in self._tensors)
+        a, b, c = (pointers[at] for at in self._positions)
+        launch = partial(
+            raw.bound(self._operation.run),
+            handle.pointer,
+            alpha,
+            first,
+            a,
+            second,
+            b,
+            self._convolution.pointer,
+            self._algorithm,
+            workspace or None,
+            self.workspace_size,
+            beta,
+            last,
+            c,
+        )
+        launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
+        return launch
+
+
+def _tensor(spec: TensorSpec) -> TensorDescriptor:
+    shape, strides = spec.shape, spec.strides
+    assert strides is not None
+    if len(shape) == 3:
+        shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
+    return TensorDescriptor(shape, spec.dtype, strides=strides)
+
+
+def _filter(spec: TensorSpec) -> FilterDescriptor:
+    shape, strides = spec.shape, spec.strides
+    if strides not in (packed_strides(shape), channels_last_strides(shape)):
+        raise ValueError("the v7 functions know packed filters alone")
+    if len(shape) == 3:
+        shape = (*shape[:2], 1, shape[2])
+    return FilterDescriptor(shape, spec.dtype, format="nchw" if strides == packed_strides(spec.shape) else "nhwc")
+
+
+def names_to_try(operation: str) -> Iterator[str]:
+    """Every algorithm, the ones that serve most problems first."""
+    yield from algorithm_names(operation)

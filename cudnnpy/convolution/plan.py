@@ -1,0 +1,174 @@
+"""A choice made ready to run: execute(pointers..., workspace, stream), and its text for another process."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.convolution import graph
+from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
+from cudnnpy.convolution.epilogue import Executable
+from cudnnpy.convolution.problem import Geometry, Problem
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.handle import Handle
+from cudnnpy.launching import Launch, Launcher
+
+_FORMAT = 1  # of to_json
+_SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
+
+# Plans whose kernels were compiled at run time own that code; a CUDA graph captured from one launches it after the plan
+# is forgotten. They are never destroyed.
+_kept: list[Executable] = []
+
+
+def check_pointers(problem: Problem, pointers: list[int]) -> None:
+    """ValueError for an address that is null or misaligned, and for a result that overlaps an input."""
+    named = list(zip(problem.operands, problem.specs, pointers, strict=True))
+    for name, spec, pointer in named:
+        if not pointer or pointer % spec.alignment:
+            raise ValueError(
+                f"{name}: address {pointer:#x} given; expected a multiple of {spec.alignment} bytes (plan with "
+                "TensorSpec(..., alignment=...) for less)"
+            )
+    result, spec, start = named[-1]
+    end = start + extent(spec)
+    for name, other, pointer in named[:-1]:
+        if pointer < end and start < pointer + extent(other):
+            raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
+
+
+def extent(spec: TensorSpec) -> int:
+    """How many bytes lie between the first and the end of the last element."""
+    assert spec.strides is not None
+    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+    return (reach + 1) * dtype_of(spec.dtype).itemsize
+
+
+class Plan:
+    """One operation planned for one device: what was chosen, and how to run it with raw addresses.
+
+    Attributes: `operands` (the order of the addresses), `workspace_size` (bytes), `source`, `name`, `notes` (cuDNN's
+    numerical notes), `deterministic`, `milliseconds` (if it was measured), `problem`.
+
+    A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+    """
+
+    def __init__(self, problem: Problem, candidate: Candidate) -> None:
+        executable = candidate.executable
+        if executable is None:
+            raise ValueError(f"{candidate.name} has not been planned: {candidate.refused or 'call prepare() first'}")
+        self.problem, self.executable = problem, executable
+        self.operation, self.operands = problem.operation, problem.operands
+        self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
+        self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
+        self.engine: Engine | None = candidate.engine
+        self.workspace_size = executable.workspace_size
+        self.device = problem.device
+        results = math.prod(problem.specs[-1].shape)
+        self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
+        self._of_thread = threading.local()
+        if candidate.compiled_at_run_time:
+            _kept.append(executable)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
+
+    def execute(self, *addresses: int) -> None:
+        """Runs on raw addresses: one for each of `operands`, then the workspace's, then the stream's.
+
+            plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
+
+        The workspace is `workspace_size` bytes at a multiple of 16 (0 where the size is 0); stream 0 is the default
+        stream. The work is queued, as with cudnnBackendExecute; the memory must stay valid until it is done. Addresses
+        are checked the first time they come.
+        Raises TypeError for a wrong number of addresses, ValueError for bad ones, StatusError if cuDNN fails.
+        """
+        try:
+            launcher = self._of_thread.launcher
+        except AttributeError:
+            launcher = self._of_thread.launcher = Launcher(self)
+        if len(addresses) != len(self.operands) + 2:
+            raise TypeError(f"{len(addresses)} addresses given; expected {', '.join(self.operands)}, workspace, stream")
+        launcher.run(addresses[:-1], addresses[-1])
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Launch:
+        """The launch for the operands' addresses and the workspace's, once they are checked. ValueError for bad ones."""
+        *operands, workspace = pointers
+        check_pointers(self.problem, operands)
+        if self.workspace_size and not workspace:
+            raise ValueError(f"workspace: none given; this plan needs {bytes_text(self.workspace_size)}")
+        return self.executable.bind(handle, tuple(operands), workspace)
+
+    def launcher(self) -> Launcher:
+        """This plan in the calling thread."""
+        launcher = getattr(self._of_thread, "launcher", None)
+        if launcher is None:
+            launcher = self._of_thread.launcher = Launcher(self)
+        return launcher
+
+    def to_json(self) -> str:
+        """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.
+
+        Raises TypeError for a plan of several launches (a bias or activation that could not be fused).
+        """
+        if not isinstance(self.executable, graph.GraphExecutable) and self.source != "legacy":
+            raise TypeError(f"{self.name} is more than one launch; only the convolution's own plan has a text")
+        content = {
+            "format": _FORMAT,
+            "cudnn": raw.version(),
+            "source": self.source,
+            "name": self.name,
+            "notes": self.notes,
+            "deterministic": self.deterministic,
+            "milliseconds": self.milliseconds,
+            "engine": short_knobs(self.engine),
+            "problem": self.problem._asdict(),
+            "plan": self.executable.to_json() if isinstance(self.executable, graph.GraphExecutable) else None,
+        }
+        return json.dumps(content)
+
+    @classmethod
+    def from_json(cls, text: str, device: int = 0) -> Plan:
+        """The plan of a text from to_json, ready to run on a device.
+
+        Raises ValueError for other text, StatusError where this cuDNN or this GPU cannot take the plan.
+        """
+        try:
+            content = json.loads(text)
+            if content["format"] != _FORMAT:
+                raise ValueError(f"format {content['format']}; this version reads {_FORMAT}")
+            problem = _problem_from(content["problem"])._replace(device=device)
+            name, source = content["name"], content["source"]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"text: no plan of this package ({type(error).__name__}: {error})") from error
+        target = graph.Target(Handle.default(device))
+
+        def make() -> Executable:
+            if content["plan"] is None:
+                from cudnnpy.convolution.legacy import LegacyExecutable
+
+                return LegacyExecutable(problem, name, bool(content.get("strict")), Handle.default(device))
+            return graph.GraphExecutable(graph.load_plan(content["plan"], target), problem.operands)
+
+        engine = content["engine"] and Engine(
+            content["engine"]["index"], {int(k): v for k, v in content["engine"]["knobs"].items()}
+        )
+        candidate = Candidate(source, name, tuple(content["notes"]), content["deterministic"], make, engine=engine)
+        candidate.executable = make()
+        candidate.milliseconds = content["milliseconds"]
+        return cls(problem, candidate)
+
+
+def _problem_from(content: dict[str, Any]) -> Problem:
+    def spec(given: Any) -> TensorSpec | None:
+        return given and TensorSpec(tuple(given[0]), given[1], given[2] and tuple(given[2]), given[3])
+
+    fields = dict(content)
+    for name in ("x", "w", "y", "bias"):
+        fields[name] = spec(fields[name])
+    fields["geometry"] = Geometry(*(tuple(numbers) for numbers in fields["geometry"]))
+    return Problem(**fields)

@@ -1,0 +1,423 @@
+"""What is asked: one convolution on one device, checked, with its output shape, as a frozen and hashable Problem.
+
+Everything that changes a result or a choice is in the Problem or in the Options: together they are the cache key.
+Shapes are logical (N, C, spatial...) whatever the layout; filters are (K, C / groups, spatial...).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.dtypes import dtype_of
+
+OPERATIONS = ("forward", "backward_data", "backward_filter")
+MODES = ("cross_correlation", "convolution")
+PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
+POLICIES = ("on_shape_change", "once")
+ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
+PADDINGS = ("valid", "same", "half", "full")
+# layout names by rank; the plain names stand for every rank
+CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+
+DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
+
+
+class Options(NamedTuple):
+    """The options of a Convolution, checked by `checked`; None where the rank of the arrays decides."""
+
+    padding: Any = 0
+    stride: Any = 1
+    dilation: Any = 1
+    groups: int = 1
+    mode: str = "cross_correlation"
+    layout: str = "NCHW"
+    compute_dtype: str | None = None
+    prefer: str = "fastest"
+    workspace_limit: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    algorithm: Any = None
+    policy: str = "on_shape_change"
+    tune_seconds: float = 5.0
+    output_padding: Any = 0  # ConvolutionTranspose alone
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the arrays' own axis order is (N, spatial..., C)."""
+        return self.layout in CHANNELS_LAST.values()
+
+
+def checked(options: Options) -> Options:
+    """The options in one canonical form, hashable; ValueError or TypeError naming the option, given and expected."""
+    for name, allowed in (("mode", MODES), ("prefer", PREFERENCES), ("policy", POLICIES)):
+        _one_of(name, getattr(options, name), allowed)
+    _one_of("layout", options.layout, (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values()))
+    for name in ("deterministic", "tf32"):
+        if not isinstance(getattr(options, name), bool):
+            raise TypeError(f"{name}: {getattr(options, name)!r} given; expected True or False")
+    limit = options.workspace_limit
+    if limit is not None:
+        _integer("workspace_limit", limit, 0, "a number of bytes, 0 or more, or None")
+    if (
+        isinstance(options.tune_seconds, bool)
+        or not isinstance(options.tune_seconds, int | float)
+        or options.tune_seconds <= 0
+    ):
+        raise ValueError(f"tune_seconds: {options.tune_seconds!r} given; expected a number of seconds above 0")
+    _integer("groups", options.groups, 1, "an integer, 1 or more")
+    compute = options.compute_dtype
+    if compute is not None:
+        compute = dtype_of(compute, "compute_dtype").name
+        _one_of("compute_dtype", compute, ("float32", "float64", "float16", "int32"))
+    return options._replace(
+        padding=_padding_form(options.padding),
+        stride=_per_axis("stride", options.stride, 1),
+        dilation=_per_axis("dilation", options.dilation, 1),
+        output_padding=_per_axis("output_padding", options.output_padding, 0),
+        groups=int(options.groups),
+        compute_dtype=compute,
+        workspace_limit=None if limit is None else int(limit),
+        tune_seconds=float(options.tune_seconds),
+    )
+
+
+def _one_of(name: str, given: Any, allowed: Sequence[str]) -> None:
+    if not isinstance(given, str) or given not in allowed:
+        raise ValueError(f"{name}: {given!r} given; expected one of {', '.join(map(repr, allowed))}")
+
+
+def _integer(name: str, given: Any, least: int, expected: str) -> int:
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise TypeError(f"{name}: {given!r} given; expected {expected}")
+    if given.__index__() < least:
+        raise ValueError(f"{name}: {given!r} given; expected {expected}")
+    return int(given.__index__())
+
+
+def _per_axis(name: str, given: Any, least: int) -> Any:
+    """An int (for every axis), or a tuple of one int per spatial axis."""
+    expected = f"an integer of {least} or more, or one for each spatial axis"
+    if isinstance(given, list | tuple):
+        if not 1 <= len(given) <= 3:
+            raise ValueError(f"{name}: {given!r} has {len(given)} elements; expected {expected}")
+        return tuple(_integer(name, value, least, expected) for value in given)
+    return _integer(name, given, least, expected)
+
+
+def _padding_form(given: Any) -> Any:
+    """ "same" and the like; an int; or a tuple whose elements are ints or (before, after) pairs."""
+    if isinstance(given, str):
+        _one_of("padding", given, PADDINGS)
+        return given
+    expected = "an integer of 0 or more, one or a (before, after) pair for each spatial axis, or " + ", ".join(PADDINGS)
+    if not isinstance(given, list | tuple):
+        return _integer("padding", given, 0, expected)
+    if not 1 <= len(given) <= 3:
+        raise ValueError(f"padding: {given!r} has {len(given)} elements; expected {expected}")
+    form: list[Any] = []
+    for value in given:
+        if isinstance(value, list | tuple):
+            if len(value) != 2:
+                raise ValueError(f"padding: {value!r} given for one axis; expected {expected}")
+            form.append(tuple(_integer("padding", side, 0, expected) for side in value))
+        else:
+            form.append(_integer("padding", value, 0, expected))
+    return tuple(form)
+
+
+class Geometry(NamedTuple):
+    """The spatial numbers of one problem, one element for each spatial axis."""
+
+    pre_padding: tuple[int, ...]
+    post_padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
+    """Every axis spelled out, once the sizes are known."""
+    rank = len(x_spatial)
+    stride, dilation = axes("stride", options.stride, rank), axes("dilation", options.dilation, rank)
+    extent = [(size - 1) * step + 1 for size, step in zip(w_spatial, dilation, strict=True)]
+    given = options.padding
+    if given == "same":
+        total = [
+            max((math.ceil(size / step) - 1) * step + reach - size, 0)
+            for size, step, reach in zip(x_spatial, stride, extent, strict=True)
+        ]
+        return Geometry(tuple(t // 2 for t in total), tuple(t - t // 2 for t in total), stride, dilation)
+    if isinstance(given, str):
+        both = {"valid": [0] * rank, "half": [e // 2 for e in extent], "full": [e - 1 for e in extent]}[given]
+        return Geometry(tuple(both), tuple(both), stride, dilation)
+    pairs = [p if isinstance(p, tuple) else (p, p) for p in axes("padding", given, rank)]
+    return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
+
+
+def axes(name: str, given: Any, rank: int) -> tuple[Any, ...]:
+    """One element for each of `rank` spatial axes."""
+    if not isinstance(given, tuple):
+        return (given,) * rank
+    if len(given) != rank:
+        raise ValueError(f"{name}: {given} has {len(given)} elements; the arrays have {rank} spatial axes")
+    return given
+
+
+def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that."""
+    return (shape[0], shape[-1], *shape[1:-1]) if channels_last else tuple(shape)
+
+
+def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """The inverse of to_logical."""
+    return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
+
+
+def check_layout(options: Options, rank: int) -> None:
+    """ValueError if the layout's name speaks of another number of axes. NCHW and NHWC stand for every rank."""
+    if options.layout not in ("NCHW", "NHWC") and len(options.layout) != rank:
+        raise ValueError(f"layout: {options.layout!r} has {len(options.layout)} axes; x has {rank}")
+
+
+def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
+    """The logical shape of y for logical shapes of x and w; ValueError for shapes that do not go together.
+
+    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1.
+    """
+    for name, shape in (("x_shape", x_shape), ("w_shape", w_shape)):
+        for size in shape:
+            _integer(name, size, 1, "sizes of 1 or more")
+    rank = len(x_shape)
+    if rank not in CHANNELS_FIRST:
+        raise ValueError(f"x has {rank} axes, shape {tuple(x_shape)}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
+    check_layout(options, rank)
+    if len(w_shape) != rank:
+        raise ValueError(f"w has {len(w_shape)} axes, shape {tuple(w_shape)}; x has {rank}, shape {tuple(x_shape)}")
+    if x_shape[1] != w_shape[1] * options.groups:
+        raise ValueError(
+            f"w takes {w_shape[1]} channels in each of {options.groups} group(s), so {w_shape[1] * options.groups} in all; "
+            f"x has {x_shape[1]} (x {tuple(x_shape)}, w {tuple(w_shape)}, logical order)"
+        )
+    if w_shape[0] % options.groups:
+        raise ValueError(f"groups: {options.groups} does not divide w's {w_shape[0]} output channels")
+    spatial = geometry(options, x_shape[2:], w_shape[2:])
+    sizes = []
+    for size, kernel, before, after, stride, dilation in zip(x_shape[2:], w_shape[2:], *spatial, strict=True):
+        room = size + before + after - dilation * (kernel - 1) - 1
+        if room < 0:
+            raise ValueError(
+                f"the output would be empty: a filter of size {kernel} with dilation {dilation} does not fit an axis of "
+                f"size {size} with padding ({before}, {after})"
+            )
+        sizes.append(room // stride + 1)
+    return (x_shape[0], w_shape[0], *sizes)
+
+
+class Problem(NamedTuple):
+    """One operation on one device, with every tensor's shape, strides, element type and alignment."""
+
+    operation: str
+    x: TensorSpec
+    w: TensorSpec
+    y: TensorSpec
+    geometry: Geometry
+    groups: int
+    mode: str
+    compute_dtype: str
+    alpha: float
+    beta: float
+    bias: TensorSpec | None
+    activation: str | None
+    device: int
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """The tensors in the order in which a plan takes their addresses; the last is the result."""
+        if self.operation == "backward_data":
+            return ("dy", "w", "dx")
+        if self.operation == "backward_filter":
+            return ("dy", "x", "dw")
+        return ("x", "w", "y") if self.bias is None else ("x", "w", "bias", "y")
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """The tensors' descriptions, in the order of `operands`."""
+        x, w, y = self.x, self.w, self.y
+        by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
+        return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
+
+    @property
+    def reduction_length(self) -> int:
+        """How many products are summed for one element of the result."""
+        if self.operation == "forward":
+            return math.prod(self.w.shape[1:])
+        if self.operation == "backward_data":
+            return self.w.shape[0] // self.groups * math.prod(self.w.shape[2:])
+        return self.y.shape[0] * math.prod(self.y.shape[2:])
+
+    def __str__(self) -> str:
+        tensors = ", ".join(f"{n} {_text(s)}" for n, s in zip(self.operands, self.specs, strict=True))
+        g = self.geometry
+        text = f"{self.operation}: {tensors}; padding {g.pre_padding}"
+        if g.post_padding != g.pre_padding:
+            text += f" before, {g.post_padding} after"
+        text += f", stride {g.stride}, dilation {g.dilation}, groups {self.groups}, {self.mode}, compute {self.compute_dtype}"
+        if (self.alpha, self.beta) != (1.0, 0.0):
+            text += f", alpha {self.alpha}, beta {self.beta}"
+        return text + (f", activation {self.activation}" if self.activation else "")
+
+
+def _text(spec: TensorSpec) -> str:
+    order = "strides " + str(spec.strides)
+    if spec.strides in (None, packed_strides(spec.shape)):
+        order = "packed"
+    elif spec.strides == channels_last_strides(spec.shape):
+        order = "channels last"
+    return f"{spec.dtype} {'x'.join(map(str, spec.shape))} {order}"
+
+
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
+    return packed_strides(shape, [0, *range(2, len(shape)), 1])
+
+
+def canonical(spec: TensorSpec, name: str) -> TensorSpec:
+    """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
+
+    Raises ValueError for strides of 0 or less, or that make elements overlap.
+    """
+    shape = tuple(int(size) for size in spec.shape)
+    first, last = packed_strides(shape), channels_last_strides(shape)
+    if spec.strides is None or tuple(spec.strides) == first:
+        return spec._replace(shape=shape, strides=first)
+    strides = tuple(int(stride) for stride in spec.strides)
+    if strides == last:
+        return spec._replace(shape=shape, strides=last)
+    real = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1]
+    if any(stride <= 0 for stride, _ in real):
+        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+    reach = 0
+    for stride, size in sorted(real):
+        if stride <= reach:
+            raise ValueError(f"{name}: elements overlap in memory (shape {shape}, strides {strides})")
+        reach += stride * (size - 1)
+    for packed in (first, last):
+        if all(size == 1 or a == b for a, b, size in zip(strides, packed, shape, strict=True)):
+            return spec._replace(shape=shape, strides=packed)
+    # Gaps: an axis of size 1 gets the stride that it would have if it were the slowest of those inside it.
+    order = _axis_order(strides, shape)
+    filled = list(strides)
+    for axis in range(len(shape)):
+        if shape[axis] == 1:
+            inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
+            filled[axis] = max(inner, default=1)
+    return spec._replace(shape=shape, strides=tuple(filled))
+
+
+def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The axes from the slowest to the fastest: N, then C or the spatial axes, as the strides say."""
+    rank = len(shape)
+    spatial = [strides[axis] for axis in range(2, rank) if shape[axis] > 1]
+    channel_inside = shape[1] > 1 and bool(spatial) and strides[1] < min(spatial)
+    return [0, *range(2, rank), 1] if channel_inside else list(range(rank))
+
+
+def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
+    """Packed strides for a result in the memory order of `like`: channels last if it is, else channels first."""
+    strides = like.strides or packed_strides(like.shape)
+    if strides == packed_strides(like.shape):
+        return packed_strides(shape)
+    if strides == channels_last_strides(like.shape) or _axis_order(strides, like.shape)[-1] == 1:
+        return channels_last_strides(shape)
+    return packed_strides(shape)
+
+
+def compute_dtype(options: Options, dtype: str) -> str:
+    """What the products are summed in: float64 for float64, int32 for int8, else float32, unless the option says."""
+    default = {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
+    given = options.compute_dtype or default
+    allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
+        dtype, ("float32",)
+    )
+    if given not in allowed:
+        raise ValueError(f"compute_dtype: {given!r} given; for {dtype} expected {' or '.join(map(repr, allowed))}")
+    return given
+
+
+def make_problem(
+    options: Options,
+    operation: str,
+    x: TensorSpec,
+    w: TensorSpec,
+    y: TensorSpec,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    bias: TensorSpec | None = None,
+    activation: str | None = None,
+    device: int = 0,
+) -> Problem:
+    """A checked Problem from logical specs of the three tensors. Raises ValueError or TypeError naming the argument."""
+    expected = output_shape(options, x.shape, w.shape)
+    names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
+        operation
+    ]
+    if tuple(y.shape) != expected:
+        raise ValueError(f"{names[2]}: shape {tuple(y.shape)} given; expected {expected} (logical order)")
+    inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
+    first, second = inputs
+    if first.dtype != second.dtype:
+        raise TypeError(f"the inputs are {first.dtype} and {second.dtype}; expected one element type for both")
+    result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
+    _check_result_dtype(operation, first.dtype, result.dtype)
+    if bias is not None:
+        if tuple(bias.shape) != (w.shape[0],):
+            raise ValueError(
+                f"bias: shape {tuple(bias.shape)} given; expected ({w.shape[0]},), one for each output channel"
+            )
+        wanted = result.dtype if dtype_of(result.dtype).itemsize > 1 else "float32"
+        if bias.dtype != wanted:
+            raise TypeError(f"bias: {bias.dtype} given; expected {wanted}, as the result")
+    if activation is not None:
+        _one_of("activation", activation, ACTIVATIONS)
+    check_scales(alpha, beta)
+    return Problem(
+        operation,
+        canonical(x, names[0]),
+        canonical(w, names[1]),
+        canonical(y, names[2]),
+        geometry(options, x.shape[2:], w.shape[2:]),
+        options.groups,
+        options.mode,
+        compute_dtype(options, first.dtype),
+        float(alpha),
+        float(beta),
+        bias,
+        None if activation == "identity" else activation,
+        device,
+    )
+
+
+def check_scales(alpha: float, beta: float) -> None:
+    """TypeError for an alpha or beta that is no finite number."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise TypeError(f"{name}: {value!r} given; expected a finite number")
+
+
+def _check_result_dtype(operation: str, given: str, result: str) -> None:
+    if given == "int8":
+        allowed: tuple[str, ...] = ("int32", "float32", "int8")
+    elif given.startswith("float8"):
+        allowed = ("float32", "float16", "bfloat16", given)
+    else:
+        allowed = (given,)
+    if result not in allowed:
+        raise TypeError(f"out: {result} given; for {given} inputs expected {' or '.join(allowed)}")
+    if operation != "forward" and dtype_of(given).itemsize == 1:
+        raise TypeError(
+            f"{operation}: {given} is supported by forward alone; expected float16, bfloat16, float32 or float64"
+        )

@@ -1,0 +1,134 @@
+"""Which candidate: the four preferences, the filters, and the table that says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cudnnpy.convolution.candidates import (
+    Candidate,
+    Engine,
+    all_candidates,
+    bytes_text,
+    engines,
+    forced,
+    legacy_candidates,
+    likely,
+    table,
+)
+from cudnnpy.convolution.graph import Target
+from cudnnpy.convolution.problem import DEFAULT_LIMIT, Options, Problem
+from cudnnpy.errors import NoAlgorithmError
+
+# measures the usable candidates of a problem and returns the fastest (autotune.py)
+Tuner = Callable[[Problem, Options, Iterable[Candidate], int], Candidate | None]
+
+
+def limit_of(options: Options, free_bytes: int) -> int:
+    """How many bytes of workspace a candidate may need.
+
+    no_workspace: none. limited_workspace: `workspace_limit`, 1 GiB by default. fastest and autotune: `workspace_limit`,
+    by default the device's free memory. Never more than that memory.
+    """
+    if options.prefer == "no_workspace":
+        return 0
+    limit = options.workspace_limit
+    if limit is None:
+        limit = DEFAULT_LIMIT if options.prefer == "limited_workspace" else free_bytes
+    return min(limit, free_bytes)
+
+
+def refusal(candidate: Candidate, problem: Problem, options: Options) -> str:
+    """Why the options rule a candidate out by what is known before it is planned; "" if they do not."""
+    if candidate.refused:
+        return candidate.refused
+    if options.deterministic and not candidate.deterministic:
+        return "not deterministic"
+    if not options.tf32 and problem.x.dtype == "float32" and candidate.source != "legacy" and candidate.uses_tf32:
+        return "uses tf32"
+    return ""
+
+
+def is_usable(candidate: Candidate, problem: Problem, options: Options, limit: int) -> bool:
+    """Plans a candidate if the options allow it; False, with the reason in `refused`, if it cannot be used."""
+    candidate.refused = refusal(candidate, problem, options)
+    executable = None if candidate.refused else candidate.prepare()
+    if executable is None:
+        return False
+    if executable.workspace_size > limit:
+        candidate.refused = f"needs {bytes_text(executable.workspace_size)}, the limit is {bytes_text(limit)}"
+        return False
+    return True
+
+
+def choose(
+    problem: Problem,
+    options: Options,
+    target: Target,
+    free_bytes: int,
+    tune: Tuner | None = None,
+    before: Engine | None = None,
+) -> Candidate:
+    """The candidate that the options ask for, planned. Raises NoAlgorithmError with the table of all.
+
+    `before` is an engine that served an earlier shape (policy "once"): it is taken if it can run this one too.
+    """
+    limit = limit_of(options, free_bytes)
+    tried: list[Candidate] = []
+
+    def first(candidates: Iterable[Candidate]) -> Candidate | None:
+        for candidate in candidates:
+            tried.append(candidate)
+            if is_usable(candidate, problem, options, limit):
+                return candidate
+        return None
+
+    if options.algorithm is not None:
+        found = first([forced(problem, options, target)])
+    else:
+        found = None if before is None else first([forced(problem, options._replace(algorithm=before), target)])
+        if found is None and options.prefer == "autotune" and tune is not None:
+            tried.clear()
+            every = (*likely(problem, options, target), *engines(problem, target))
+            found = tune(problem, options, _usable(every, tried, problem, options, limit), limit)
+            found = found or first(legacy_candidates(problem, options, target))
+        elif found is None:
+            found = first(likely(problem, options, target)) or first(engines(problem, target))
+            found = found or first(legacy_candidates(problem, options, target))
+    if found is None:
+        raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
+    return found
+
+
+def _usable(
+    candidates: Iterable[Candidate], tried: list[Candidate], problem: Problem, options: Options, limit: int
+) -> Iterable[Candidate]:
+    seen = set()
+    for candidate in candidates:
+        if candidate.name in seen:
+            continue
+        seen.add(candidate.name)
+        tried.append(candidate)
+        if is_usable(candidate, problem, options, limit):
+            yield candidate
+
+
+def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:
+    """Every candidate, planned where the options allow it, with the reason of each that they leave out."""
+    limit = limit_of(options, free_bytes)
+    found = list(all_candidates(problem, options, target))
+    for candidate in found:
+        is_usable(candidate, problem, options, limit)
+    return found
+
+
+def wanted(options: Options, limit: int) -> str:
+    """The options that rule candidates out, as text."""
+    parts: list[Any] = [f"prefer={options.prefer!r}, so at most {bytes_text(limit)} of workspace"]
+    if options.algorithm is not None:
+        parts.append(f"algorithm={options.algorithm!r}")
+    if options.deterministic:
+        parts.append("deterministic=True")
+    if not options.tf32:
+        parts.append("tf32=False")
+    return ", ".join(parts)

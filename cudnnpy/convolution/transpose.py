@@ -1,0 +1,190 @@
+"""ConvolutionTranspose: the gradient of a convolution to its input, as an operation of its own ("deconvolution")."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnpy.arrays import read
+from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.operation import Operation, checked_shape
+from cudnnpy.convolution.problem import Options
+
+
+class ConvolutionTranspose:
+    """The transpose of the Convolution with the same options: forward is its backward_data, and the other way round.
+
+    Filters are those of the convolution that is transposed: (C_in, C_out / groups, spatial...), in layout "NHWC"
+    (C_in, spatial..., C_out / groups). Each spatial size of the output is
+
+        (x - 1) * stride - padding before - padding after + dilation * (w - 1) + 1 + output_padding
+
+    so padding crops, and `output_padding` (an int, or one for each spatial axis, smaller than the stride) picks one of
+    the sizes that the convolution would map to x's. "same" gives x * stride (at least the filter's reach).
+    The other options are Convolution's, with the same meaning; so are arrays, streams and errors.
+    """
+
+    def __init__(
+        self,
+        *,
+        padding: Any = 0,
+        stride: Any = 1,
+        dilation: Any = 1,
+        groups: int = 1,
+        mode: str = "cross_correlation",
+        layout: str = "NCHW",
+        compute_dtype: Any = None,
+        prefer: str = "fastest",
+        workspace_limit: int | None = None,
+        deterministic: bool = False,
+        tf32: bool = True,
+        algorithm: Any = None,
+        policy: str = "on_shape_change",
+        tune_seconds: float = 5.0,
+        output_padding: Any = 0,
+    ) -> None:
+        self.options = ask.checked(
+            Options(
+                padding,
+                stride,
+                dilation,
+                groups,
+                mode,
+                layout,
+                compute_dtype,
+                prefer,
+                workspace_limit,
+                deterministic,
+                tf32,
+                algorithm,
+                policy,
+                tune_seconds,
+                output_padding,
+            )
+        )
+        self._operations: dict[Any, Operation] = {}
+
+    def __repr__(self) -> str:
+        given = {n: v for n, v in self.options._asdict().items() if v != Options._field_defaults[n]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+
+    def forward(
+        self,
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        activation: str | None = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """activation(alpha * transposed convolution(x, w) + beta * out + bias): (N, C_in, ...) -> (N, C_out, ...)."""
+        ask.check_activation(activation)
+        shape = self.output_shape(_shape(x, "x"), _shape(w, "w"))
+        operation = self._operation(_shape(w, "w"))
+        result = operation.run("backward_data", x, w, shape, None, None, out, alpha, beta, stream)
+        if bias is not None or activation not in (None, "identity"):
+            operation.finish_in_place(result, bias, None if activation == "identity" else activation, stream)
+        return result
+
+    def backward_data(
+        self,
+        dy: Any,
+        w: Any,
+        x_shape: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """alpha * (the gradient to x) + beta * out, which is the plain convolution of dy."""
+        given = out.shape if x_shape is None and out is not None else x_shape
+        if given is None:
+            raise TypeError("x_shape: not given; expected the shape of the result, or out")
+        filters = _shape(w, "w")
+        wanted = self.output_shape(checked_shape(given, "x_shape", len(filters)), filters)
+        if _shape(dy, "dy") != wanted:
+            raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
+        return self._operation(filters).run("forward", dy, w, None, None, None, out, alpha, beta, stream)
+
+    def backward_filter(
+        self,
+        dy: Any,
+        x: Any,
+        w_shape: Any = None,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """alpha * (the gradient to w) + beta * out."""
+        given = out.shape if w_shape is None and out is not None else w_shape
+        if given is None:
+            raise TypeError("w_shape: not given; expected the shape of the result, or out")
+        filters = checked_shape(given, "w_shape", len(_shape(x, "x")))
+        wanted = self.output_shape(_shape(x, "x"), filters)
+        if _shape(dy, "dy") != wanted:
+            raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
+        operation = self._operation(filters)
+        return operation.run("backward_filter", x, dy, filters, None, None, out, alpha, beta, stream)
+
+    def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
+        """alpha * (dy summed over all axes but the channels) + beta * out; shape (C_out,)."""
+        if not self._operations:
+            self._operations[None] = Operation(self.options._replace(output_padding=0))
+        return next(iter(self._operations.values())).run_bias(dy, out, alpha, beta, stream)
+
+    def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
+        """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
+        last = self.options.channels_last
+        rank = len(tuple(x_shape))
+        if rank not in ask.CHANNELS_FIRST:
+            raise ValueError(
+                f"x has {rank} axes, shape {tuple(x_shape)}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes"
+            )
+        ask.check_layout(self.options, rank)
+        x = ask.to_logical(checked_shape(x_shape, "x", rank), last)
+        w = ask.to_logical(checked_shape(w_shape, "w", rank), last)
+        if x[1] != w[0]:
+            raise ValueError(f"w takes {w[0]} input channels; x has {x[1]} (x {x}, w {w}, logical order)")
+        if w[0] % self.options.groups:
+            raise ValueError(f"groups: {self.options.groups} does not divide the {w[0]} input channels")
+        pairs, stride, dilation, extra = self._axes(w[2:])
+        sizes = []
+        for size, kernel, (before, after), step, spread, more in zip(
+            x[2:], w[2:], pairs, stride, dilation, extra, strict=True
+        ):
+            if more >= step:
+                raise ValueError(f"output_padding: {more} given; expected less than the stride, {step}")
+            length = (size - 1) * step - before - after + spread * (kernel - 1) + 1 + more
+            if length < 1:
+                raise ValueError(
+                    f"the output would be empty: a filter of size {kernel} with dilation {spread} and stride {step} on an "
+                    f"axis of size {size}, cropped by ({before}, {after})"
+                )
+            sizes.append(length)
+        return ask.from_logical((x[0], w[1] * self.options.groups, *sizes), last)
+
+    def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
+        rank = len(kernel)
+        stride, dilation, extra = (
+            ask.axes(name, getattr(self.options, name), rank) for name in ("stride", "dilation", "output_padding")
+        )
+        if self.options.padding == "same":
+            total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]
+            return tuple((t // 2, t - t // 2) for t in total), stride, dilation, extra
+        # the sizes of x only matter for "same"
+        spatial = ask.geometry(self.options, kernel, kernel)
+        return tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True)), stride, dilation, extra
+
+    def _operation(self, w_shape: tuple[int, ...]) -> Operation:
+        """The plain convolution behind the transpose, with its padding spelled out."""
+        pairs = self._axes(ask.to_logical(w_shape, self.options.channels_last)[2:])[0]
+        operation = self._operations.get(pairs)
+        if operation is None:
+            operation = self._operations[pairs] = Operation(self.options._replace(padding=pairs, output_padding=0))
+        return operation
+
+
+def _shape(array: Any, name: str) -> tuple[int, ...]:
+    return tuple(int(size) for size in read(array, name)[1][0])

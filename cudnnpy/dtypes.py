@@ -1,0 +1,55 @@
+"""The element types that arrays may have: their names, their cuDNN numbers and their sizes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from cudnnpy import raw
+
+
+class Dtype(NamedTuple):
+    """An element type: the name NumPy (with ml_dtypes) gives it, its cudnnDataType_t, its size in bytes."""
+
+    name: str
+    number: int
+    itemsize: int
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are floating-point numbers."""
+        return self.name.startswith(("float", "bfloat"))
+
+
+_ALL = (
+    Dtype("float32", raw.CUDNN_DATA_FLOAT, 4),
+    Dtype("float64", raw.CUDNN_DATA_DOUBLE, 8),
+    Dtype("float16", raw.CUDNN_DATA_HALF, 2),
+    Dtype("bfloat16", raw.CUDNN_DATA_BFLOAT16, 2),
+    Dtype("int8", raw.CUDNN_DATA_INT8, 1),
+    Dtype("int32", raw.CUDNN_DATA_INT32, 4),
+    Dtype("float8_e4m3fn", raw.CUDNN_DATA_FP8_E4M3, 1),
+    Dtype("float8_e5m2", raw.CUDNN_DATA_FP8_E5M2, 1),
+)
+_BY_NAME = {dtype.name: dtype for dtype in _ALL}
+_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "float8_e4m3": "float8_e4m3fn"}
+
+
+def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
+    """The Dtype that a name, a NumPy dtype or a framework's dtype (torch.float16) means.
+
+    Raises TypeError, naming the argument, for an element type that cuDNN's operations here do not take.
+    """
+    if isinstance(given, Dtype):
+        return given
+    name = (
+        given
+        if isinstance(given, str)
+        else getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
+    )
+    name = name.rsplit(".", 1)[-1]
+    name = _ALIASES.get(name, name)
+    if name not in _BY_NAME:
+        raise TypeError(
+            f"{argument}: {given!r} is no element type of cuDNN's operations here; expected one of {', '.join(_BY_NAME)}"
+        )
+    return _BY_NAME[name]

@@ -1,0 +1,169 @@
+"""The path of every call: a ready launch for each tuple of addresses, replayed as a CUDA graph once it is known.
+
+Frameworks reuse memory, so the same addresses come again and again. The first launches of a tuple go through
+cudnnBackendExecute (about 6 us of host time on an H200's machine); after a few, the work that it queues is captured once
+into a CUDA graph, and later launches are one cuGraphLaunch (1.6 us) of the very same kernels. A stream that is itself
+being captured cannot take a graph launch: there the plain launch is recorded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import byref, c_int, c_void_p
+from functools import cache
+from typing import Any, Protocol
+
+from cudnnpy import raw
+from cudnnpy.handle import Handle, on_device
+
+_LAUNCHES = 256  # address tuples remembered for one plan in one thread
+_UNTIL_REPLAY = 4  # plain launches of a tuple before it is worth a graph (about 0.1 ms to make)
+
+Pointers = tuple[int, ...]
+Launch = Callable[[], int]
+
+
+class Launchable(Protocol):
+    """What a Launcher runs: a plan, or anything else that binds addresses to a launch."""
+
+    name: str
+    device: int
+    replayable: bool
+
+    def bind(self, handle: Handle, pointers: Pointers) -> Launch:
+        """Checks a tuple of addresses (the operands' and the workspace's) and makes its launch, which gives a status."""
+
+
+class Launcher:
+    """One plan in one thread: the thread's cuDNN handle, and the launches of the addresses seen before."""
+
+    __slots__ = ("device", "handle", "launches", "plan", "replays", "uses")
+
+    def __init__(self, plan: Launchable) -> None:
+        self.plan = plan
+        self.device = plan.device
+        self.handle = Handle.default(self.device)
+        self.launches: dict[Pointers, Launch] = {}
+        self.replays: dict[Pointers, _Replay] = {}
+        self.uses: dict[Pointers, int] = {}
+
+    def run(self, pointers: Pointers, stream: int) -> None:
+        """Queues the work on the addresses (the operands', then the workspace's) and the stream."""
+        if several_devices() and current_device() != self.device:
+            with on_device(self.device):
+                return self._run(pointers, stream)
+        return self._run(pointers, stream)
+
+    def _run(self, pointers: Pointers, stream: int) -> None:
+        replay = self.replays.get(pointers)
+        if replay is not None and (not stream or not is_capturing(stream)):
+            if replay.launch(replay.graph, stream):
+                raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
+            return
+        handle = self.handle
+        if handle._address != stream:
+            handle.set_stream(stream)
+        launch = self.launches.get(pointers)
+        if launch is None:
+            launch = self.admit(pointers)
+        status = launch()
+        if status:
+            raise raw.error_of(status, self.plan.name)
+        if self.plan.replayable:
+            uses = self.uses[pointers] = self.uses.get(pointers, 0) + 1
+            if uses == _UNTIL_REPLAY and not is_capturing(stream):
+                replay = _Replay.of(launch, handle)
+                if replay is not None:
+                    self.replays[pointers] = replay
+
+    def admit(self, pointers: Pointers, launch: Launch | None = None) -> Launch:
+        """Binds a tuple of addresses, or takes a launch that was bound elsewhere, and forgets the oldest beyond 256."""
+        launch = launch or self.plan.bind(self.handle, pointers)
+        if len(self.launches) >= _LAUNCHES:
+            oldest = next(iter(self.launches))
+            for known in (self.launches, self.replays, self.uses):
+                known.pop(oldest, None)
+        self.launches[pointers] = launch
+        return launch
+
+
+class _Replay:
+    """A launch captured as an executable CUDA graph, with its owners."""
+
+    __slots__ = ("graph", "launch", "owner")
+
+    def __init__(self, owner: Any, launch: Launch) -> None:
+        self.owner = owner, launch
+        self.graph = c_void_p(int(owner.handle))
+        self.launch = driver_library().cuGraphLaunch
+
+    @classmethod
+    def of(cls, launch: Launch, handle: Handle) -> _Replay | None:
+        """Captures one launch on a stream of our own; None where that cannot be done."""
+        from cuda.bindings import driver
+
+        before = handle._address
+        status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return None
+        try:
+            handle.set_stream(int(stream))
+            driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+            failed = launch()
+            status, graph = driver.cuStreamEndCapture(stream)
+            if failed or status != driver.CUresult.CUDA_SUCCESS:
+                return None
+            status, executable = driver.cuGraphInstantiate(graph, 0)
+            driver.cuGraphDestroy(graph)
+            return cls(_Executable(executable), launch) if status == driver.CUresult.CUDA_SUCCESS else None
+        finally:
+            handle.set_stream(before)
+            driver.cuStreamDestroy(stream)
+
+
+class _Executable:
+    """Owns a CUgraphExec. CUDA puts its destruction off until its launches are done."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __del__(self) -> None:
+        import sys
+
+        if not sys.is_finalizing():
+            from cuda.bindings import driver
+
+            driver.cuGraphExecDestroy(self.handle)
+
+
+@cache
+def driver_library() -> Any:
+    """The CUDA driver through ctypes, for the few calls on the path of every launch."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuGraphLaunch.argtypes = (c_void_p, c_void_p)
+    library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
+    return library
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether the stream is being captured into a CUDA graph. The default streams (0, 1, 2) cannot be."""
+    if stream in (0, 1, 2):
+        return False
+    state = c_int()
+    return driver_library().cuStreamIsCapturing(stream, byref(state)) == 0 and state.value != 0
+
+
+@cache
+def several_devices() -> bool:
+    """Whether there is more than one GPU, so that the current one may be the wrong one."""
+    from cuda.core import system
+
+    return int(system.get_num_devices()) > 1
+
+
+def current_device() -> int:
+    """The calling thread's current device, -1 without one."""
+    device = c_int(-1)
+    driver_library().cuCtxGetDevice(byref(device))
+    return device.value

@@ -1,0 +1,81 @@
+"""What was planned before, by everything that a plan depends on: one least-recently-used cache for each thread."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+_DEFAULT_LIMIT = 16_384
+
+_limit = _DEFAULT_LIMIT
+_generation = 0
+
+
+class CacheInfo(NamedTuple):
+    """The calling thread's cache: entries now and at most, calls that had to plan, entries dropped for room."""
+
+    size: int
+    limit: int
+    misses: int
+    evictions: int
+
+
+class PlanCache(OrderedDict[Hashable, Any]):
+    """Signature -> what is ready to run. `find` is on the path of every call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generation, self.misses, self.evictions = _generation, 0, 0
+
+    def find(self, key: Hashable) -> Any:
+        """What was stored under the key, now the most recently used; None if there is nothing."""
+        entry = self.get(key)
+        if entry is not None:
+            self.move_to_end(key)
+        return entry
+
+    def store(self, key: Hashable, entry: Any) -> None:
+        """Remembers an entry, and forgets the least recently used ones beyond the limit."""
+        self.misses += 1
+        self[key] = entry
+        while len(self) > _limit:
+            self.popitem(last=False)
+            self.evictions += 1
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.cache = PlanCache()
+
+
+_of_thread = _OfThread()
+
+
+def plan_cache() -> PlanCache:
+    """The calling thread's cache."""
+    cache = _of_thread.cache
+    if cache.generation != _generation:
+        cache = _of_thread.cache = PlanCache()
+    return cache
+
+
+def cache_info() -> CacheInfo:
+    """How the calling thread's plan cache stands."""
+    cache = plan_cache()
+    return CacheInfo(len(cache), _limit, cache.misses, cache.evictions)
+
+
+def clear_cache() -> None:
+    """Forgets every plan, in every thread (in others when they next call). Work in flight is not disturbed."""
+    global _generation
+    _generation += 1
+
+
+def set_cache_limit(entries: int) -> None:
+    """How many plans each thread's cache holds at most (16,384 at first). Raises ValueError below 1."""
+    global _limit
+    if isinstance(entries, bool) or not isinstance(entries, int) or entries < 1:
+        raise ValueError(f"entries: {entries!r} given; expected a number of plans, 1 or more")
+    _limit = entries

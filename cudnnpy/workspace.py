@@ -1,0 +1,131 @@
+"""Workspace: device memory that operations use while they run and forget afterwards.
+
+One buffer for each thread, device and stream, grown on demand and shared by every operation there. It comes from
+cuda.core's stream-ordered pool, or from the allocator that a framework gives (set_allocator). Work on one stream runs
+in order, so the next operation may use the same bytes; a buffer that is outgrown is given back in stream order, after
+the work that uses it. A buffer that a CUDA graph was captured with is kept for good: the graph will use it again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+from cudnnpy.launching import is_capturing
+
+
+class Allocator(Protocol):
+    """What set_allocator takes: a function of (size in bytes, device ordinal, stream address).
+
+    It returns a device array or buffer of at least that size, whose memory is free again when the last reference to it
+    goes, not before the work queued on the stream is done: torch.empty, cupy.empty, a cuda.core Buffer.
+    """
+
+    def __call__(self, size: int, device: int, stream: int) -> Any:
+        """Device memory of at least `size` bytes, for use on the stream."""
+
+
+_allocator: Allocator | None = None
+_generation = 0
+_captured: list[Any] = []
+_of_thread = threading.local()
+
+
+def set_allocator(allocator: Allocator | None) -> None:
+    """Takes workspace from the given allocator from now on; None goes back to cuda.core's stream-ordered pool.
+
+        cudnnpy.set_allocator(lambda size, device, stream: torch.empty(size, dtype=torch.uint8, device=device))
+
+    Raises TypeError for what cannot be called.
+    """
+    global _allocator, _generation
+    if allocator is not None and not callable(allocator):
+        raise TypeError(f"allocator: {allocator!r} given; expected a function of (size, device, stream), or None")
+    _allocator, _generation = allocator, _generation + 1
+
+
+def workspace(size: int, device: int, stream: int) -> int:
+    """The address of at least `size` bytes for the operation that is launched next on the stream."""
+    buffers = _of_thread.__dict__.get("buffers")
+    if buffers is None or _of_thread.generation != _generation:
+        buffers = _of_thread.buffers = {}
+        _of_thread.generation = _generation
+    held = buffers.get((device, stream))
+    capturing = is_capturing(stream)
+    if held is None or held[1] < size:
+        held = buffers[device, stream] = _grow(size, device, stream, capturing)
+    if capturing and not any(held[2] is kept for kept in _captured):
+        _captured.append(held[2])
+    return int(held[0])
+
+
+def release() -> None:
+    """Gives the calling thread's buffers back, and those kept for CUDA graphs: let none of these be launched again."""
+    _of_thread.__dict__.pop("buffers", None)
+    _captured.clear()
+
+
+def _grow(size: int, device: int, stream: int, capturing: bool) -> tuple[int, int, Any]:
+    from cudnnpy.arrays import library_of
+
+    if _allocator is not None:
+        owner = _allocator(size, device, stream)
+        handle = getattr(owner, "handle", None)
+        address = int(handle) if isinstance(handle, int) else library_of(owner, "the allocator's result").read(owner)[0]
+        return address, size, owner
+    return allocate(size, device, stream, capturing)
+
+
+def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+    """(address, size, owner) of memory from cuda.core's pool of the device, in the order of the stream.
+
+    Raises MemoryError if the device has not that much.
+    """
+    from cuda.core import Device, Stream
+
+    here = Device(device)
+    try:
+        if not capturing:
+            buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
+        else:
+            # An allocation on the captured stream would become part of the graph: use a stream of our own.
+            with _relaxed_capture():
+                own = here.create_stream()
+                buffer = here.memory_resource.allocate(size, stream=own)
+                own.sync()
+    except Exception as error:
+        if "OUT_OF_MEMORY" in str(error):
+            raise MemoryError(
+                f"device {device} has no {size} bytes of memory for workspace ({free_bytes(device)} are free)"
+            ) from error
+        raise
+    return int(buffer.handle), size, buffer
+
+
+class _relaxed_capture:
+    """Lets the calling thread allocate while a stream is captured (cuThreadExchangeStreamCaptureMode)."""
+
+    def __enter__(self) -> None:
+        from cuda.bindings import driver
+
+        self._mode = driver.cuThreadExchangeStreamCaptureMode(
+            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        )[1]
+
+    def __exit__(self, *_exception: object) -> None:
+        from cuda.bindings import driver
+
+        driver.cuThreadExchangeStreamCaptureMode(self._mode)
+
+
+def free_bytes(device: int) -> int:
+    """The device's free memory, in bytes, with what the pool holds unused."""
+    from cuda.bindings import driver
+    from cuda.core import Device
+
+    here = Device(device)
+    here.set_current()
+    status, free, _total = driver.cuMemGetInfo()
+    if status != driver.CUresult.CUDA_SUCCESS:
+        return 0
+    return int(free)
