@@ -373,16 +373,8 @@ def make_problem(
         raise TypeError(f"the inputs are {first.dtype} and {second.dtype}; expected one element type for both")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     _check_result_dtype(operation, first.dtype, result.dtype)
-    if bias is not None:
-        if tuple(bias.shape) != (w.shape[0],):
-            raise ValueError(
-                f"bias: shape {tuple(bias.shape)} given; expected ({w.shape[0]},), one for each output channel"
-            )
-        wanted = result.dtype if dtype_of(result.dtype).itemsize > 1 else "float32"
-        if bias.dtype != wanted:
-            raise TypeError(f"bias: {bias.dtype} given; expected {wanted}, as the result")
-    if activation is not None:
-        _one_of("activation", activation, ACTIVATIONS)
+    check_bias(bias, w.shape[0], result.dtype)
+    check_activation(activation)
     check_scales(alpha, beta)
     return Problem(
         operation,
@@ -399,6 +391,25 @@ def make_problem(
         None if activation == "identity" else activation,
         device,
     )
+
+
+def check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
+    """ValueError or TypeError for a bias that is not packed, of shape (channels,) and of the result's element type."""
+    if bias is None:
+        return
+    if tuple(bias.shape) != (channels,) or bias.strides not in (None, (1,)):
+        raise ValueError(
+            f"bias: shape {tuple(bias.shape)}, strides {bias.strides} given; expected packed ({channels},)"
+        )
+    wanted = dtype if dtype_of(dtype).itemsize > 1 else "float32"
+    if bias.dtype != wanted:
+        raise TypeError(f"bias: {bias.dtype} given; expected {wanted}, as the result")
+
+
+def check_activation(activation: str | None) -> None:
+    """ValueError for an activation that there is not."""
+    if activation is not None:
+        _one_of("activation", activation, ACTIVATIONS)
 
 
 def check_scales(alpha: float, beta: float) -> None:
