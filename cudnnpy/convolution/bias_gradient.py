@@ -42,7 +42,9 @@ class BiasGradient:
         self._steps: list[graph.GraphExecutable] = []
         assert dy.strides is not None
         packed = dy.strides in (packed_strides(dy.shape), channels_last_strides(dy.shape))
-        if packed and dy.dtype != "float64" and math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL:
+        large = math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL
+        # the function knows no bfloat16, and the engines that reduce know no float64
+        if packed and dy.dtype != "float64" and (large or dy.dtype == "bfloat16"):
             try:
                 self._plan(graph.Target(Handle.default(device)))
             except StatusError:

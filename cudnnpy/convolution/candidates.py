@@ -9,7 +9,7 @@ from typing import Any
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph, legacy
 from cudnnpy.convolution.epilogue import Executable, WithEpilogue, make_epilogue
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.problem import Options, Problem, channels_last_strides
 from cudnnpy.errors import StatusError
 
 # Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
@@ -208,12 +208,31 @@ def from_configuration(form: Form, target: graph.Target, source: str, found: gra
         make,
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs),
-        refused="compiled at run time: needs the GPU itself" if compiled and target.handle is None else "",
+        refused="compiled at run time: needs the GPU itself"
+        if compiled and target.handle is None
+        else _known_wrong(problem, found),
     )
 
 
 def _with_epilogue(convolution: Executable, problem: Problem, target: graph.Target) -> Executable:
     return WithEpilogue(convolution, make_epilogue(problem.y, problem.bias, problem.activation, target))
+
+
+def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
+    """Why an engine's result is not to be trusted, though cuDNN offers it; "" for the rest.
+
+    Measured on an H200 with cuDNN 9.19 (docs/gpu.md): of the int8 engines, those without tensor cores leave something
+    else than the sum in an int32 result, and one with tensor cores garbles a float32 result that is channels first.
+    """
+    result = problem.specs[-1]
+    if problem.x.dtype != "int8":
+        return ""
+    tensor_cores = "tensor_core" in found.numerical_notes
+    if result.dtype == "int32" and not tensor_cores:
+        return "gives wrong int32 results"
+    if result.dtype == "float32" and tensor_cores and result.strides != channels_last_strides(result.shape):
+        return "gives wrong float32 results channels first"
+    return ""
 
 
 def from_algorithm(problem: Problem, options: Options, target: graph.Target, name: str) -> Candidate:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import ArrayLibrary, Signature, TensorSpec, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import OWN, ArrayLibrary, Signature, TensorSpec, finish, library_of, packed_strides, read, spec_of
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.bias_gradient import BiasGradient
@@ -32,12 +32,14 @@ INPUTS = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter"
 class Ready:
     """One signature, planned: all that a call needs beside its addresses."""
 
-    __slots__ = ("finish", "launcher", "library", "make", "workspace_size")
+    __slots__ = ("finish", "launcher", "library", "make", "read", "workspace_size")
 
     def __init__(self, plan: Any, launcher: Launcher, library: ArrayLibrary, make: Callable[[], Any]) -> None:
         self.launcher, self.library, self.make = launcher, library, make
         self.workspace_size: int = plan.workspace_size
         self.finish = library.name == "jax"
+        # a result for JAX is a DeviceArray until it is complete
+        self.read = OWN.read if self.finish else library.read
 
 
 class Operation:
@@ -91,7 +93,7 @@ class Operation:
         result = out
         if out is None:
             result = ready.make()
-            r = ready.library.read(result)[0]
+            r = ready.read(result)[0]
         pointers = (a, b, r) if bias is None else (a, b, c, r)
         launcher = ready.launcher
         space = memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0
@@ -114,7 +116,7 @@ class Operation:
         result = out
         if out is None:
             result = ready.make()
-            r = ready.library.read(result)[0]
+            r = ready.read(result)[0]
         launcher = ready.launcher
         space = memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0
         launcher.run((pointer, r, space), address)
