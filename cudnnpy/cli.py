@@ -1,7 +1,7 @@
 """The command `cudnnpy`: `info` says whether cuDNN is usable here, `edges` finds the edges of a picture.
 
-Exit status: 0; 1 when cuDNN cannot be used (info) or could not do what was asked; 2 for wrong arguments or files, with
-one line on stderr.
+Exit status: 0; 1 when cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on stderr,
+and for options that no algorithm meets, with the table of why not on stderr.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import NoReturn
 
 from cudnnpy import availability, pictures
 from cudnnpy._version import __version__
-from cudnnpy.edges import DEVICES, PREFERENCES, detect
-from cudnnpy.errors import CudnnError
+from cudnnpy.convolution.problem import PREFERENCES
+from cudnnpy.edges import DEVICES, detect
+from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 _UNITS = {"": 1, "B": 1}
 _UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
@@ -54,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _fail(command: str, error: Exception, status: int) -> int:
-    text = str(error) if status == 1 else " ".join(str(error).split())
+def _fail(command: str, status: int, text: str) -> int:
     print(f"cudnnpy {command}: {text}", file=sys.stderr)
     return status
 
@@ -138,9 +138,11 @@ def _edges(options: argparse.Namespace) -> int:
         )
         pictures.save(options.output, found.picture)
     except (pictures.PictureError, availability.UnavailableError, ImportError) as error:
-        return _fail("edges", error, 2)
+        return _fail("edges", 2, " ".join(str(error).split()))
+    except NoAlgorithmError as error:
+        return _fail("edges", 2, str(error))
     except (CudnnError, MemoryError) as error:
-        return _fail("edges", error, 1)
+        return _fail("edges", 1, str(error))
     _, height, width, _ = picture.shape
     name = "the sample picture" if options.input is None else str(source)
     print(f"{options.output}: the edges of {name}, {width} x {height}")

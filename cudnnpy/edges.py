@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
-from ctypes import byref, c_float, c_int, c_size_t
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy import raw, reference
+from cudnnpy import reference
 from cudnnpy.availability import UnavailableError, why_unavailable
+from cudnnpy.convolution.problem import PREFERENCES
 from cudnnpy.errors import CudnnError
 
 Device = Literal["auto", "cuda", "cpu"]
-Preference = Literal["fastest", "limited_workspace", "no_workspace", "autotune"]
-PREFERENCES: tuple[Preference, ...] = get_args(Preference)
 DEVICES: tuple[Device, ...] = get_args(Device)
-DEFAULT_LIMIT = 2**30
 
 EDGE_KERNEL: NDArray[np.float32] = np.tile(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 1, 1))
 """(3 output channels, 3 input channels, 3, 3): each pixel's neighbours less eight times itself, summed over colours."""
@@ -31,7 +27,7 @@ class Edges:
 
     picture         float32, (1, height, width, 3), as the convolution (and the sigmoid) left it
     device          the GPU's name, or "CPU"
-    algorithm       cuDNN's name of it, or what computed it on the CPU
+    algorithm       the name of cuDNN's engine or v7 algorithm, or what computed it on the CPU
     workspace_size  bytes
     milliseconds    of the convolution and the sigmoid, without copies and set-up
     """
@@ -48,19 +44,18 @@ def detect(
     *,
     device: Device = "auto",
     sigmoid: bool = False,
-    prefer: Preference = "fastest",
+    prefer: str = "fastest",
     workspace_limit: int | None = None,
 ) -> Edges:
     """Convolve a picture (1, height, width, 3), float32, with EDGE_KERNEL; zeros surround it, so the size stays.
 
     device            "cuda", "cpu", or "auto": the GPU if cuDNN can be used, else the CPU
-    prefer            how cuDNN's algorithm is chosen: its heuristics' first that runs (fastest), that fits into the
-                      limit (limited_workspace), that needs no workspace (no_workspace), or the quickest of all when
-                      measured (autotune). Without effect on the CPU
-    workspace_limit   bytes; by default the free memory (fastest) or 1 GiB (limited_workspace and autotune)
+    prefer            how cuDNN's algorithm is chosen, as in cudnnpy.Convolution; without effect on the CPU
+    workspace_limit   bytes; None for the preference's own
 
-    Raises ValueError or TypeError for a wrong argument, UnavailableError for device "cuda" where cuDNN cannot be used,
-    CudnnError, with every algorithm and what spoke against it, where none does what was asked.
+    Float32 is multiplied as float32 (tf32=False). Raises ValueError or TypeError for a wrong argument, UnavailableError
+    for device "cuda" where cuDNN cannot be used, NoAlgorithmError where no algorithm does what was asked, StatusError
+    where cuDNN fails.
     """
     if device not in DEVICES:
         raise ValueError(f"device={device!r}: expected one of {', '.join(DEVICES)}")
@@ -77,118 +72,49 @@ def detect(
         raise UnavailableError(why)
     if device == "cpu" or why is not None:
         return _on_cpu(picture, sigmoid)
-    return _on_gpu(np.ascontiguousarray(picture), sigmoid, prefer, workspace_limit)
+    return _on_gpu(picture, sigmoid, prefer, workspace_limit)
 
 
 def _on_cpu(picture: NDArray[np.float32], sigmoid: bool) -> Edges:
-    kernel = np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))  # (K, R, S, C), as layout "NHWC" has it
     start = time.perf_counter()
-    result = reference.Convolution(padding=1, layout="NHWC").forward(picture, kernel)
+    result = reference.Convolution(padding=1, layout="NHWC").forward(picture, _kernel())
     if sigmoid:
         result = reference.sigmoid(result, out=result)
     milliseconds = (time.perf_counter() - start) * 1e3
     return Edges(result, "CPU", "matrix products in NumPy (cudnnpy.reference)", 0, milliseconds)
 
 
-def _on_gpu(picture: NDArray[np.float32], sigmoid: bool, prefer: Preference, limit: int | None) -> Edges:
+def _on_gpu(picture: NDArray[np.float32], sigmoid: bool, prefer: str, limit: int | None) -> Edges:
     from cuda.bindings import runtime
 
-    _, height, width, channels = picture.shape
-    with ExitStack() as stack:
+    from cudnnpy.arrays import empty, to_device, to_numpy
+    from cudnnpy.convolution.convolution import Convolution
+    from cudnnpy.workspace import workspace
 
-        def create(kind: Any, name: str) -> Any:
-            created = kind()
-            raw.call(f"cudnnCreate{name}", byref(created))
-            stack.callback(raw.call, f"cudnnDestroy{name}", created)
-            return created
-
-        def allocate(size: int) -> int:
-            pointer: int = _cuda(runtime.cudaMalloc(size))
-            stack.callback(runtime.cudaFree, pointer)
-            return pointer
-
-        handle = create(raw.cudnnHandle_t, "")
-        tensor = create(raw.cudnnTensorDescriptor_t, "TensorDescriptor")  # of the input and of the output, alike
-        shape = (1, channels, height, width)
-        raw.call("cudnnSetTensor4dDescriptor", tensor, raw.CUDNN_TENSOR_NHWC, raw.CUDNN_DATA_FLOAT, *shape)
-        kernel = create(raw.cudnnFilterDescriptor_t, "FilterDescriptor")
-        raw.call("cudnnSetFilter4dDescriptor", kernel, raw.CUDNN_DATA_FLOAT, raw.CUDNN_TENSOR_NCHW, *EDGE_KERNEL.shape)
-        convolution = create(raw.cudnnConvolutionDescriptor_t, "ConvolutionDescriptor")
-        # padding, stride and dilation, each for height and width
-        geometry = (1, 1, 1, 1, 1, 1, raw.CUDNN_CROSS_CORRELATION, raw.CUDNN_DATA_FLOAT)
-        raw.call("cudnnSetConvolution2dDescriptor", convolution, *geometry)
-        # float32 as it is: by default cuDNN may round to tf32, ten bits, where there are tensor cores
-        raw.call("cudnnSetConvolutionMathType", convolution, raw.CUDNN_FMA_MATH)
-        activation = create(raw.cudnnActivationDescriptor_t, "ActivationDescriptor")
-        modes = (raw.CUDNN_ACTIVATION_SIGMOID, raw.CUDNN_NOT_PROPAGATE_NAN, 0.0)
-        raw.call("cudnnSetActivationDescriptor", activation, *modes)
-
-        x, w, y = allocate(picture.nbytes), allocate(EDGE_KERNEL.nbytes), allocate(picture.nbytes)
-        to_device = runtime.cudaMemcpyKind.cudaMemcpyHostToDevice
-        _cuda(runtime.cudaMemcpy(x, picture.ctypes.data, picture.nbytes, to_device))
-        _cuda(runtime.cudaMemcpy(w, EDGE_KERNEL.ctypes.data, EDGE_KERNEL.nbytes, to_device))
-        start, end = _cuda(runtime.cudaEventCreate()), _cuda(runtime.cudaEventCreate())
-        stack.callback(runtime.cudaEventDestroy, start)
-        stack.callback(runtime.cudaEventDestroy, end)
-        one, zero = c_float(1.0), c_float(0.0)
-
-        def run(algorithm: int, workspace: int, size: int) -> None:
-            raw.call(
-                "cudnnConvolutionForward", handle, byref(one), tensor, x, kernel, w, convolution, algorithm,
-                workspace, size, byref(zero), tensor, y,
-            )  # fmt: skip
-            if sigmoid:
-                raw.call("cudnnActivationForward", handle, activation, byref(one), tensor, y, byref(zero), tensor, y)
-
-        if limit is None:
-            limit = _cuda(runtime.cudaMemGetInfo())[0] if prefer == "fastest" else DEFAULT_LIMIT
-        if prefer == "no_workspace":
-            limit = 0
-        question = "Find{}Algorithm" if prefer == "autotune" else "Get{}Algorithm_v7"
-        refused: list[str] = []
-        for candidate in _candidates(question, handle, tensor, kernel, convolution):
-            name = raw.cudnnConvolutionFwdAlgo_t(candidate.algo).name
-            try:
-                raw.check(candidate.status)
-                if candidate.mathType not in (raw.CUDNN_FMA_MATH, raw.CUDNN_DEFAULT_MATH):
-                    raise _RefusedError("computes on tensor cores, with fewer bits than float32 has")
-                raw.call("cudnnSetConvolutionMathType", convolution, candidate.mathType)
-                needed = c_size_t()
-                problem = (handle, tensor, kernel, convolution, tensor, candidate.algo)
-                raw.call("cudnnGetConvolutionForwardWorkspaceSize", *problem, byref(needed))
-                size = needed.value
-                if size > limit:
-                    raise _RefusedError(f"needs {size} bytes of workspace, and the limit is {limit}")
-                workspace = allocate(size) if size else 0
-                run(candidate.algo, workspace, size)  # the first run also loads the kernels
-            except CudnnError as error:
-                refused.append(f"  {name} (math type {candidate.mathType}): {error}")
-                continue
-            _cuda(runtime.cudaEventRecord(start, 0))
-            run(candidate.algo, workspace, size)
-            _cuda(runtime.cudaEventRecord(end, 0))
-            result = np.empty_like(picture)
-            to_host = runtime.cudaMemcpyKind.cudaMemcpyDeviceToHost
-            _cuda(runtime.cudaMemcpy(result.ctypes.data, y, result.nbytes, to_host))
-            milliseconds = _cuda(runtime.cudaEventElapsedTime(start, end))
-            device = _cuda(runtime.cudaGetDeviceProperties(_cuda(runtime.cudaGetDevice()))).name.decode().rstrip("\0")
-            return Edges(result, device, name, size, milliseconds)
-    table = "\n".join(refused) or "  cuDNN offers none"
-    raise CudnnError(f"no convolution algorithm does prefer={prefer!r} within {limit} bytes of workspace:\n{table}")
+    conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=limit)
+    x, w, y = to_device(np.ascontiguousarray(picture)), to_device(_kernel()), empty(picture.shape)
+    plan = conv.plan("forward", x, w, out=y, activation="sigmoid" if sigmoid else None)
+    stream = 0  # the default one, on which to_device, empty and to_numpy work
+    space = workspace(plan.workspace_size, y.device, stream) if plan.workspace_size else 0
+    addresses = (x.pointer, w.pointer, y.pointer, space, stream)
+    plan.execute(*addresses)  # the first run also loads the kernels
+    start, end = _cuda(runtime.cudaEventCreate()), _cuda(runtime.cudaEventCreate())
+    try:
+        _cuda(runtime.cudaEventRecord(start, stream))
+        plan.execute(*addresses)
+        _cuda(runtime.cudaEventRecord(end, stream))
+        result = to_numpy(y)
+        milliseconds = _cuda(runtime.cudaEventElapsedTime(start, end))
+    finally:
+        runtime.cudaEventDestroy(start)
+        runtime.cudaEventDestroy(end)
+    device = _cuda(runtime.cudaGetDeviceProperties(y.device)).name.decode().rstrip("\0")
+    return Edges(result, device, plan.name, plan.workspace_size, milliseconds)
 
 
-class _RefusedError(CudnnError):
-    """An algorithm does not do what was asked."""
-
-
-def _candidates(question: str, handle: Any, tensor: Any, kernel: Any, convolution: Any) -> list[Any]:
-    """Ask cuDNN for its forward algorithms, best first; with Find, which measures them, by time."""
-    count = c_int()
-    raw.call("cudnnGetConvolutionForwardAlgorithmMaxCount", handle, byref(count))
-    found = (raw.cudnnConvolutionFwdAlgoPerf_t * count.value)()
-    name = f"cudnn{question.format('ConvolutionForward')}"
-    raw.call(name, handle, tensor, kernel, convolution, tensor, len(found), byref(count), found)
-    return list(found[: count.value])
+def _kernel() -> NDArray[np.float32]:
+    """EDGE_KERNEL as layout "NHWC" has it: (K, R, S, C)."""
+    return np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))
 
 
 def _cuda(result: tuple[Any, ...]) -> Any:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cudnnpy import edges, pictures
-from cudnnpy.errors import CudnnError
+from cudnnpy import cli, edges, pictures
+from cudnnpy.convolution import selection
+from cudnnpy.errors import NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,7 +49,7 @@ def test_the_gpus_picture_is_the_cpus_within_one_grey_level(name, sigmoid, prefe
     print(f"{found.milliseconds:.3f} ms, largest difference {difference.max()}, pixels {np.count_nonzero(difference)}")
     assert difference.max() <= 1
     assert found.device != "CPU"
-    assert found.algorithm.startswith("CUDNN_CONVOLUTION_FWD_ALGO_")
+    assert found.algorithm.startswith("engine ")
     assert found.milliseconds > 0
     assert prefer != "no_workspace" or found.workspace_size == 0
 
@@ -75,21 +76,27 @@ def test_small_pictures(size):
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-5)
 
 
-def test_where_no_algorithm_remains_each_is_listed_with_the_reason(monkeypatch):
-    offered = edges._candidates
+@pytest.fixture
+def every_candidate_is_refused(monkeypatch):
+    monkeypatch.setattr(selection, "refusal", lambda *_: "refused by this test")
 
-    def on_tensor_cores(*arguments):
-        candidates = offered(*arguments)
-        for candidate in candidates:
-            candidate.mathType = edges.raw.CUDNN_TENSOR_OP_MATH
-        return candidates
 
-    monkeypatch.setattr(edges, "_candidates", on_tensor_cores)
-    with pytest.raises(CudnnError, match="prefer='no_workspace' within 0 bytes") as caught:
+@pytest.mark.usefixtures("every_candidate_is_refused")
+def test_where_no_algorithm_remains_each_is_listed_with_the_reason():
+    with pytest.raises(NoAlgorithmError, match="prefer='no_workspace', so at most 0 bytes of workspace") as caught:
         edges.detect(picture("sample"), device="cuda", prefer="no_workspace")
-    table = str(caught.value).splitlines()[1:]
-    assert len([line for line in table if line.startswith("  CUDNN_CONVOLUTION_FWD_ALGO_")]) >= 6
-    assert any("tensor cores" in line for line in table)
+    table = [line for line in str(caught.value).splitlines() if line.endswith("refused by this test")]
+    assert len(table) == len(caught.value.candidates) > 5
+
+
+@pytest.mark.usefixtures("every_candidate_is_refused")
+def test_the_command_prints_that_table_and_its_status_is_2(tmp_path, capsys):
+    assert cli.main(["edges", "--device", "cuda", "--prefer", "no_workspace", "-o", str(tmp_path / "x.png")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("cudnnpy edges: no algorithm for forward: ")
+    assert printed.err.count("refused by this test\n") > 5
+    assert list(tmp_path.iterdir()) == []
 
 
 def program(*arguments):
@@ -108,7 +115,7 @@ def test_the_command(tmp_path):
         "-m", "cudnnpy", "edges", "-o", out, "--prefer", "limited_workspace", "--workspace-limit", "64MiB"
     )
     assert_like_the_cpu(out, sigmoid=False)
-    assert "CUDNN_CONVOLUTION_FWD_ALGO_" in printed
+    assert "\nalgorithm  engine " in printed
     assert "without cuDNN" not in printed
 
 

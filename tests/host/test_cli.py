@@ -17,6 +17,7 @@ from PIL import Image
 
 import cudnnpy
 from cudnnpy import availability, cli, edges, pictures, raw
+from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,6 +105,52 @@ def test_bad_input_is_one_line_and_status_2(tmp_path, arguments, words):
     assert done.stderr.startswith("cudnnpy")
     assert any(word in done.stderr for word in words.split("|"))
     assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (
+            NoAlgorithmError("forward: x", "prefer='no_workspace'", "  engine 1  too large\n  engine 2  uses tf32", []),
+            2,
+        ),
+        (CudnnError("the GPU fell\nfrom the table"), 1),
+        (MemoryError("device 0 has no 1 bytes"), 1),
+    ],
+)
+def test_what_cudnn_could_not_do_is_told_whole(tmp_path, capsys, monkeypatch, error, status):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "detect", fail)
+    assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == status
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"cudnnpy edges: {error}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):
+    given_to = {}
+
+    def remember(picture, **options):
+        given_to.update(options)
+        return edges.Edges(picture, "a GPU", "engine 7", 5, 0.25)
+
+    monkeypatch.setattr(cli, "detect", remember)
+    out = tmp_path / "x.png"
+    options = ["--device", "cuda", "--sigmoid", "--prefer", "limited_workspace", "--workspace-limit", "64MiB"]
+    assert cli.main(["edges", "-o", str(out), *options]) == 0
+    expected = {"device": "cuda", "sigmoid": True, "prefer": "limited_workspace", "workspace_limit": 64 * 2**20}
+    assert given_to == expected
+
+
+def test_the_command_loads_neither_cudnn_nor_cuda():
+    program = (
+        "import sys, cudnnpy.cli; from cudnnpy.raw import _library; assert _library._loaded is None; "
+        "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL', 'rich')})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
 
 @pytest.mark.parametrize(
