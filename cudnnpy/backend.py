@@ -20,6 +20,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._owned import Owned
+from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 
 _POINTER_TYPES = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE, raw.CUDNN_TYPE_VOID_PTR)
@@ -88,6 +89,8 @@ class Descriptor(Owned):
         raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kind, count.value, byref(count), array)
         if kind == raw.CUDNN_TYPE_CHAR:
             return bytes(array).rstrip(b"\0").decode()
+        if kind == raw.CUDNN_TYPE_FRACTION:
+            return tuple((fraction.numerator, fraction.denominator) for fraction in array[: count.value])
         return tuple(array[: count.value])
 
     def children(self, attribute: int, kind: int, limit: int | None = None) -> list[Descriptor]:
@@ -117,11 +120,20 @@ def _as_values(name: str, kind: int, value: Any) -> Sequence[Any]:
         if not isinstance(value, str):
             raise TypeError(f"{name} takes text ({wanted}), {value!r} given")
         return [bytes([byte]) for byte in value.encode() + b"\0"]
-    values = list(value) if isinstance(value, tuple | list) else [value]
     if kind == raw.CUDNN_TYPE_FRACTION:
-        values = [value] if isinstance(value, tuple) else values
-        return [_api.cudnnFraction_t(*pair) for pair in values]
+        return _as_fractions(name, wanted, value)
+    values = list(value) if isinstance(value, tuple | list) else [value]
     return [_as_element(name, wanted, kind, element) for element in values]
+
+
+def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
+    """One (numerator, denominator), or a sequence of them."""
+    several = isinstance(value, tuple | list) and all(isinstance(pair, tuple | list) for pair in value)
+    pairs = value if several else [value]
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"{name} takes {wanted}, so (numerator, denominator) pairs; {pair!r} given")
+    return [_api.cudnnFraction_t(*(_as_element(name, wanted, raw.CUDNN_TYPE_INT64, n) for n in pair)) for pair in pairs]
 
 
 def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
@@ -130,7 +142,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
     elif kind in _FLOAT_TYPES:
         good = isinstance(element, float | int) and not isinstance(element, bool)
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
-        good = isinstance(element, Owned)
+        good = isinstance(element, Descriptor if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR else Handle)
         element = element.address if good else element
     else:
         good = isinstance(element, int) and not isinstance(element, bool)
