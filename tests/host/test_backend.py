@@ -1,0 +1,246 @@
+"""Backend descriptors: every kind of attribute crosses into C and back; what does not fit is refused before that."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from ctypes import c_void_p, cast
+from typing import Any
+
+import pytest
+
+from cudnnpy import raw
+from cudnnpy.backend import Descriptor
+from cudnnpy.descriptors import TensorDescriptor
+from cudnnpy.errors import ClosedError, StatusError
+from cudnnpy.handle import Handle
+from cudnnpy.raw import _api
+
+PAIRS = [
+    (attribute, kind)
+    for attribute, kinds in _api.ATTRIBUTE_TYPES.items()
+    for kind in kinds
+]  # fmt: skip
+FIRST_OF_KIND = {kind: attribute for attribute, kind in reversed(PAIRS)}
+
+
+class Attributes:
+    """In place of the library: what cudnnBackendSetAttribute is given, cudnnBackendGetAttribute gives back."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self.held: dict[int, tuple[int, int, bytes]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        self.counts[name] += 1
+        if name == "cudnnBackendSetAttribute":
+            _, attribute, kind, count, array = arguments
+            self.held[attribute] = kind, count, bytes(array)
+        elif name == "cudnnBackendGetAttribute":
+            _, attribute, kind, room, count, array = arguments
+            held_kind, held_count, held = self.held[attribute]
+            assert kind == held_kind
+            count._obj.value = held_count
+            if array is not None:
+                assert room >= held_count
+                ctypes.memmove(array, held, len(held))
+        else:
+            self._call(name, *arguments)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Attributes:
+    fake = Attributes(raw.call)
+    monkeypatch.setattr(raw, "call", fake)
+    return fake
+
+
+def handle() -> Handle:
+    """A Handle with an address, made without a GPU."""
+    made = Handle.__new__(Handle)
+    made._pointer = cast(c_void_p(0x1230), raw.cudnnHandle_t)
+    return made
+
+
+def samples(kind: int) -> tuple[Any, ...]:
+    """Values of an attribute type; each is given to set as it stands."""
+    if kind == raw.CUDNN_TYPE_BOOLEAN:
+        return True, False
+    if kind == raw.CUDNN_TYPE_CHAR:
+        return '{"a": "é"}', ""
+    if kind == raw.CUDNN_TYPE_INT64:
+        return 0, -1, 2**63 - 1, -(2**63)
+    if kind == raw.CUDNN_TYPE_INT32:
+        return 0, -1, 2**31 - 1, -(2**31)
+    if kind == raw.CUDNN_TYPE_VOID_PTR:
+        return 16, 2**64 - 16
+    if kind == raw.CUDNN_TYPE_DOUBLE:
+        return 0.1, -2.5, 3
+    if kind == raw.CUDNN_TYPE_FLOAT:
+        return 0.25, -2.5, 3
+    if kind == raw.CUDNN_TYPE_FRACTION:
+        return (1, 2), (7, 3)
+    return tuple(getattr(_api, _api.ATTRIBUTE_C_TYPES[kind]))[:3]  # an enum
+
+
+POINTERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(set(FIRST_OF_KIND) - set(POINTERS)), ids=lambda k: raw.cudnnBackendAttributeType_t(k).name
+)
+def test_a_value_of_every_attribute_type_comes_back(library: Attributes, kind: int) -> None:
+    attribute = FIRST_OF_KIND[kind]
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
+        for value in samples(kind):
+            descriptor.set(attribute, value, kind)
+            got = descriptor.get(attribute, kind)
+            assert got == (value if kind == raw.CUDNN_TYPE_CHAR else (value,))
+
+
+@pytest.mark.parametrize(("attribute", "kind"), [(a, k) for a, k in PAIRS if k not in (*POINTERS, raw.CUDNN_TYPE_CHAR)])
+def test_sequences_come_back_where_there_may_be_several(library: Attributes, attribute: int, kind: int) -> None:
+    values = samples(kind)[:2]
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
+        if attribute in _api.SINGLE_ATTRIBUTES:
+            with pytest.raises(
+                ValueError, match=rf"{raw.cudnnBackendAttributeName_t(attribute).name} takes one element, 2"
+            ):
+                descriptor.set(attribute, values, kind)
+            assert library.counts["cudnnBackendSetAttribute"] == 0
+            descriptor.set(attribute, values[:1], kind)
+            assert descriptor.get(attribute, kind) == tuple(values[:1])
+            if kind == raw.attribute_types(attribute)[0]:
+                assert descriptor[attribute] == values[0]
+        else:
+            for given in (values, list(values)):
+                descriptor.set(attribute, given, kind)
+                assert descriptor.get(attribute, kind) == tuple(values)
+            descriptor.set(attribute, [], kind)
+            assert descriptor.get(attribute, kind) == ()
+
+
+def test_descriptors_and_handles_go_as_their_addresses_and_live_as_long(library: Attributes) -> None:
+    child = Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    owner = handle()
+    with Descriptor(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) as graph:
+        graph[raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE] = owner
+        graph[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS] = [child, child]
+        held = {attribute: bytes_ for attribute, (_, _, bytes_) in library.held.items()}
+        assert held[raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE] == (0x1230).to_bytes(8, "little")
+        assert held[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS] == child.address.to_bytes(8, "little") * 2
+        assert graph._children == [owner, [child, child]]
+
+
+WRONG: list[tuple[str, Any, type[Exception]]] = [
+    ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 2.0), TypeError),
+    ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, True), TypeError),
+    ("CUDNN_ATTR_TENSOR_DIMENSIONS", "12", TypeError),
+    ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 2**63), ValueError),
+    ("CUDNN_ATTR_TENSOR_DIMENSIONS", (-(2**63) - 1,), ValueError),
+    ("CUDNN_ATTR_TENSOR_UNIQUE_ID", None, TypeError),
+    ("CUDNN_ATTR_TENSOR_UNIQUE_ID", (1, 2), ValueError),
+    ("CUDNN_ATTR_TENSOR_UNIQUE_ID", (), ValueError),
+    ("CUDNN_ATTR_TENSOR_IS_VIRTUAL", 1, TypeError),
+    ("CUDNN_ATTR_TENSOR_DATA_TYPE", "float32", TypeError),
+    ("CUDNN_ATTR_TENSOR_DATA_TYPE", 2**31, ValueError),
+    ("CUDNN_ATTR_POINTWISE_ELU_ALPHA", "1", TypeError),
+    ("CUDNN_ATTR_POINTWISE_ELU_ALPHA", True, TypeError),
+    ("CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET", 2**31, ValueError),
+    ("CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS", (2**64,), ValueError),
+    ("CUDNN_ATTR_VARIANT_PACK_WORKSPACE", 16.0, TypeError),
+    ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", b"{}", TypeError),
+    ("CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH", 0x1230, TypeError),
+    ("CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH", "handle", TypeError),
+    ("CUDNN_ATTR_OPERATIONGRAPH_OPS", "tensor", TypeError),
+    ("CUDNN_ATTR_OPERATIONGRAPH_HANDLE", "descriptor", TypeError),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "kind"), WRONG)
+def test_what_does_not_fit_is_refused_before_c_is_called(
+    library: Attributes, name: str, value: Any, kind: type[Exception]
+) -> None:
+    owners = {"handle": handle, "tensor": lambda: TensorDescriptor((1, 1, 1, 1)), "descriptor": _descriptor}
+    given = owners[value]() if "OPERATION" in name and isinstance(value, str) else value
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
+        with pytest.raises(kind, match=name):
+            descriptor[getattr(raw, name)] = given
+        assert library.counts["cudnnBackendSetAttribute"] == 0
+
+
+def _descriptor() -> Descriptor:
+    return Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+
+
+@pytest.mark.parametrize("value", [3, (1, 2, 3), [(1, 2), 3], ((1, 2.5),), "1/2", (1,)])
+def test_fractions_are_pairs_of_integers(library: Attributes, value: Any) -> None:
+    with Descriptor(raw.CUDNN_BACKEND_RESAMPLE_DESCRIPTOR) as descriptor:
+        with pytest.raises(TypeError, match="CUDNN_ATTR_RESAMPLE_STRIDES takes CUDNN_TYPE_FRACTION"):
+            descriptor.set(raw.CUDNN_ATTR_RESAMPLE_STRIDES, value, raw.CUDNN_TYPE_FRACTION)
+        assert library.counts["cudnnBackendSetAttribute"] == 0
+
+
+def test_an_attribute_type_that_the_attribute_has_not_is_refused(library: Attributes) -> None:
+    with (
+        Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor,
+        pytest.raises(TypeError, match="POINTWISE_ELU_ALPHA takes CUDNN_TYPE_DOUBLE or CUDNN_TYPE_FLOAT, not"),
+    ):
+        descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0, raw.CUDNN_TYPE_INT64)
+    assert library.counts["cudnnBackendSetAttribute"] == 0
+
+
+def test_an_attribute_set_to_none_is_left_out(library: Attributes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Descriptor, "finalize", lambda self: None)
+    attributes: dict[int, Any] = {raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: 0, raw.CUDNN_ATTR_TENSOR_IS_VIRTUAL: None}
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, attributes):
+        assert set(library.held) == {raw.CUDNN_ATTR_TENSOR_UNIQUE_ID}
+
+
+# The real library. What must be finalized first needs a driver, and is in test_planning.py.
+
+
+def test_a_refusal_carries_the_function_and_the_librarys_own_text() -> None:
+    with Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR) as descriptor:
+        with pytest.raises(StatusError) as foreign:
+            descriptor[raw.CUDNN_ATTR_TENSOR_UNIQUE_ID] = 1
+        texts = [raw.last_error()]
+        with pytest.raises(StatusError) as early:
+            descriptor[raw.CUDNN_ATTR_REDUCTION_OPERATOR]
+        texts.append(raw.last_error())
+    assert foreign.value.function == "cudnnBackendSetAttribute"
+    assert early.value.function == "cudnnBackendGetAttribute"
+    assert [foreign.value.detail, early.value.detail] == texts
+    if raw.version_text(raw.version()) == raw.HEADER_VERSION:  # older releases keep silent
+        assert any(texts)
+    for error in (foreign.value, early.value):
+        why = f": {error.detail}" if error.detail else ""
+        assert str(error).startswith(f"{error.function} returned {error.name} ({error.status}){why}")
+
+
+def test_a_descriptor_that_cannot_be_set_up_is_destroyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: Counter[str] = Counter()
+    real = raw.call
+
+    def counting(name: str, *arguments: Any) -> None:
+        counts[name] += 1
+        real(name, *arguments)
+
+    monkeypatch.setattr(raw, "call", counting)
+    for attribute, value in ((raw.CUDNN_ATTR_REDUCTION_OPERATOR, "add"), (raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1)):
+        with pytest.raises((TypeError, StatusError)):
+            Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR, {attribute: value})
+    assert counts["cudnnBackendCreateDescriptor"] == counts["cudnnBackendDestroyDescriptor"] == 2
+
+
+def test_a_closed_descriptor_says_so() -> None:
+    closed = Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR)
+    closed.close()
+    with pytest.raises(ClosedError):
+        closed[raw.CUDNN_ATTR_REDUCTION_OPERATOR]
+    with (
+        Descriptor(raw.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR) as operation,
+        pytest.raises(ClosedError, match="this Descriptor is closed"),
+    ):
+        operation[raw.CUDNN_ATTR_OPERATION_REDUCTION_DESC] = closed
