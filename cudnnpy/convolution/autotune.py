@@ -75,10 +75,10 @@ class Tuner:
         ran: list[Candidate] = []
         for candidate in candidates:
             if ran and time.monotonic() > deadline:
-                candidate.refused = f"not measured: tune_seconds={options.tune_seconds} were used up"
-                candidate.executable = None
-                continue
-            if bench.measure(candidate):
+                candidate.refused = (
+                    candidate.refused or f"not measured: tune_seconds={options.tune_seconds} were used up"
+                )
+            elif is_usable(candidate, problem, options, limit) and bench.measure(candidate):
                 ran.append(candidate)
         for candidate in _other_knobs(problem, ran):
             if time.monotonic() > deadline:

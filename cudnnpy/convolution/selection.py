@@ -20,6 +20,8 @@ from cudnnpy.convolution.graph import Target
 from cudnnpy.convolution.problem import DEFAULT_LIMIT, Options, Problem
 from cudnnpy.errors import NoAlgorithmError
 
+_BEST = 8  # of the heuristics' list, measured before all engines
+
 # measures the usable candidates of a problem and returns the fastest (autotune.py)
 Tuner = Callable[[Problem, Options, Iterable[Candidate], int], Candidate | None]
 
@@ -89,8 +91,8 @@ def choose(
         found = None if before is None else first([forced(problem, options._replace(algorithm=before), target)])
         if found is None and options.prefer == "autotune" and tune is not None:
             tried.clear()
-            every = (*likely(problem, options, target), *engines(problem, target))
-            found = tune(problem, options, _usable(every, tried, problem, options, limit), limit)
+            tried += _to_measure(problem, options, target)
+            found = tune(problem, options, tried, limit)
             found = found or first(legacy_candidates(problem, options, target))
         elif found is None:
             found = first(likely(problem, options, target)) or first(engines(problem, target))
@@ -100,17 +102,16 @@ def choose(
     return found
 
 
-def _usable(
-    candidates: Iterable[Candidate], tried: list[Candidate], problem: Problem, options: Options, limit: int
-) -> Iterable[Candidate]:
-    seen = set()
-    for candidate in candidates:
-        if candidate.name in seen:
-            continue
-        seen.add(candidate.name)
-        tried.append(candidate)
-        if is_usable(candidate, problem, options, limit):
-            yield candidate
+def _to_measure(problem: Problem, options: Options, target: Target) -> list[Candidate]:
+    """What autotune measures, in an order that serves a short `tune_seconds`.
+
+    First the heuristics' best, then every engine at its own knobs (the heuristics leave some fast ones out), then the
+    rest of the heuristics' list; engines that compile at run time, which are slow to plan, at the end of each part.
+    """
+    ranked = list(likely(problem, options, target))
+    parts = (ranked[:_BEST], engines(problem, target), ranked[_BEST:])
+    ordered = [c for part in parts for c in sorted(part, key=lambda candidate: candidate.compiled_at_run_time)]
+    return list({candidate.name: candidate for candidate in ordered}.values())
 
 
 def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:

@@ -23,7 +23,7 @@ def handle() -> Iterator[Handle]:
 def test_dropout_keeps_its_states_where_it_was_told(handle: Handle) -> None:
     size = DropoutDescriptor.needed_states_size(handle)
     assert size > 0
-    memory = Device(0).allocate(size)
+    memory = Device(0).allocate(size, stream=Device(0).default_stream)
     address = int(memory.handle)
     with DropoutDescriptor(handle, 0.25, states=address, states_size=size, seed=7) as dropout:
         read = dropout.get("cudnnGetDropoutDescriptor", handle)

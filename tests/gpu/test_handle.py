@@ -53,8 +53,9 @@ def test_a_thread_without_a_context_keeps_none() -> None:
 
     def work() -> None:
         driver.cuCtxSetCurrent(driver.CUcontext(0))
-        Handle(0).close()
+        handle = Handle(0)
         seen.append(current_context())
+        handle.close()  # which makes the device's own context current
 
     thread = threading.Thread(target=work)
     thread.start()
