@@ -205,15 +205,13 @@ def test_a_refusal_carries_the_function_and_the_librarys_own_text() -> None:
     with Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR) as descriptor:
         with pytest.raises(StatusError) as foreign:
             descriptor[raw.CUDNN_ATTR_TENSOR_UNIQUE_ID] = 1
-        texts = [raw.last_error()]
         with pytest.raises(StatusError) as early:
             descriptor[raw.CUDNN_ATTR_REDUCTION_OPERATOR]
-        texts.append(raw.last_error())
     assert foreign.value.function == "cudnnBackendSetAttribute"
     assert early.value.function == "cudnnBackendGetAttribute"
-    assert [foreign.value.detail, early.value.detail] == texts
     if raw.version_text(raw.version()) == raw.HEADER_VERSION:  # older releases keep silent
-        assert any(texts)
+        assert foreign.value.detail
+        assert early.value.detail
     for error in (foreign.value, early.value):
         why = f": {error.detail}" if error.detail else ""
         assert str(error).startswith(f"{error.function} returned {error.name} ({error.status}){why}")
