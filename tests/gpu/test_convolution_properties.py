@@ -1,0 +1,325 @@
+"""Drawn convolutions on the GPU against cudnnpy.reference: every operation, dtype, layout and option.
+
+CUDNNPY_PROPERTY_EXAMPLES is how many are drawn (300 by default; a release is tested with 2,000 or more), and
+CUDNNPY_PROPERTY_SEED repeats a run. Both, and how many problems ran or were refused and why, are printed at the end.
+Failures are collected, so that one run tells them all, the smallest problem first; each is printed as a `Drawn(...)`
+that test_one_drawn_problem, given it in DRAWN, repeats.
+
+`pytest tests/gpu -k smoke` is a small selection of all GPU tests, quick enough under compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import strategies
+import torch
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, problems
+from tolerance import difference, is_approximate
+
+import cudnnpy
+from cudnnpy.errors import NoAlgorithmError
+
+EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
+SEED = int(os.environ.get("CUDNNPY_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
+PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine
+ENOUGH = 25  # failures after which a run stops
+
+# A case that a run has found, to be looked at by itself.
+DRAWN: list[Drawn] = []
+
+
+class Outcomes:
+    """What became of the problems of a session; printed at the end of it."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.plain_refusals: Counter[str] = Counter()
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("drawn problems")
+        terminalreporter.line(f"CUDNNPY_PROPERTY_SEED={SEED} CUDNNPY_PROPERTY_EXAMPLES={EXAMPLES}")
+        for what, count in sorted(self.counts.items()):
+            terminalreporter.line(f"{count:7} {what}")
+        for what, count in self.plain_refusals.most_common(20):
+            terminalreporter.line(f"{count:7} plain, refused: {what}")
+
+
+@pytest.fixture(scope="module")
+def outcomes(request: pytest.FixtureRequest) -> Outcomes:
+    found = Outcomes()
+    request.config.pluginmanager.register(found)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _own_allocator_afterwards() -> Iterator[None]:
+    yield
+    cudnnpy.set_allocator(None)
+
+
+def check_each(examples: int, drawn: Any, check: Callable[[Drawn], None]) -> None:
+    """Runs a check on drawn problems; AssertionError with every failure, the smallest problem's first."""
+    failures: list[tuple[int, str]] = []
+    seen: set[str] = set()
+
+    @seed(SEED)
+    @settings(
+        max_examples=examples,
+        database=None,
+        phases=[Phase.generate],
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(drawn)
+    def each(problem: Drawn) -> None:
+        if len(failures) >= ENOUGH:
+            return
+        assume(str(problem) not in seen)  # other choices can mean the same problem
+        seen.add(str(problem))
+        try:
+            check(problem)
+        except Exception as error:
+            size = math.prod(problem.x_shape) + math.prod(problem.w_shape)
+            text = str(error).split("\nassert ")[0]  # without what pytest adds
+            failures.append((size, f"{problem}\n    {type(error).__name__}: {text}"))
+            if "CUDA error" in str(error) or "illegal" in str(error):  # nothing works in this process from here on
+                raise AssertionError(failures[-1][1]) from error
+
+    each()
+    if failures:
+        texts = [text for _, text in sorted(failures)]
+        raise AssertionError(f"{len(texts)} problems failed:\n" + "\n".join(texts))
+
+
+def chosen() -> Any:
+    """The plan of the last call, for its notes: the newest in the cache."""
+    from cudnnpy.plan_cache import plan_cache
+
+    for entry in reversed(plan_cache().values()):
+        plan = entry if hasattr(entry, "executable") else getattr(getattr(entry, "launcher", None), "plan", None)
+        if plan is not None:
+            return plan
+    return None
+
+
+def kind_of(plan: Any, drawn: Drawn) -> dict[str, bool]:
+    """What tolerance.allowed wants to know of an engine."""
+    notes, name, source = getattr(plan, "notes", ()), getattr(plan, "name", ""), getattr(plan, "source", "")
+    tensor_cores = not {"tensor_core", "down_convert_inputs"}.isdisjoint(notes) or source == "legacy"
+    return {
+        "tf32": drawn.dtype == "float32" and drawn.tf32 and tensor_cores,
+        "approximate": is_approximate(name, notes),
+        "reduced": "reduced_precision_reduction" in notes,
+    }
+
+
+def assert_filters_kept(plan: Any, drawn: Drawn) -> None:
+    """The options that rule candidates out rule out what they say."""
+    if drawn.operation == "backward_bias":
+        return
+    limit = 0 if drawn.prefer == "no_workspace" else drawn.workspace_limit
+    assert limit is None or plan.workspace_size <= limit, f"{plan} above the limit of {limit} bytes"
+    assert plan.deterministic or not drawn.deterministic, f"{plan} is not deterministic"
+    if drawn.dtype == "float32" and not drawn.tf32:
+        assert {"tensor_core", "down_convert_inputs"}.isdisjoint(plan.notes), f"{plan} uses tf32"
+
+
+def call(case: Case) -> torch.Tensor:
+    """The call on the stream that was drawn, complete when this returns."""
+    if DEVICE != "cuda":
+        return case.call()
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream() if case.drawn.stream != "current" else None
+    with torch.cuda.stream(stream) if case.drawn.stream == "side" else nullcontext():
+        result = case.call(stream if case.drawn.stream == "argument" else None)
+    torch.cuda.synchronize()
+    return result
+
+
+def check_call(drawn: Drawn, outcomes: Outcomes) -> None:
+    """One drawn problem through the operation's own call."""
+    case = Case(drawn)
+    workspace = GuardedWorkspace()
+    cudnnpy.clear_cache()
+    cudnnpy.set_allocator(workspace)
+    kind = f"{drawn.operation} {drawn.dtype}"
+    outcomes.counts["drawn"] += 1
+    outcomes.counts["plain"] += drawn.is_plain
+    try:
+        result = call(case)
+    except NoAlgorithmError as error:
+        outcomes.counts[f"refused: {reason(drawn)}"] += 1
+        if drawn.is_plain:
+            outcomes.plain_refusals[f"{kind} {error.problem}"] += 1
+            outcomes.counts["plain, refused"] += 1
+        return
+    outcomes.counts[f"ran: {kind}"] += 1
+    plan = chosen()
+    assert_filters_kept(plan, drawn)
+    first = torch.clone(result)
+    for _ in range(drawn.repeats - 1):
+        if case.out is not None:
+            case.out.restore()
+        result = call(case)
+        if getattr(plan, "deterministic", False):
+            assert same_bits(result, first), f"{plan} gave other bits when it was called again"
+    assert result.dtype == case.dtype
+    assert result.device.type == DEVICE
+    assert case.out is None or result is case.out.tensor
+    assert tuple(result.shape) == case.result_shape
+    kinds = kind_of(plan, drawn)
+    wrong = difference(strategies.to_float64(result), case.expected, case.allowed(**kinds))
+    assert not wrong, f"{wrong}\n    by {plan}, notes {getattr(plan, 'notes', ())}"
+    assert not case.spoiled(), f"{case.spoiled()}\n    by {plan}"
+    assert not workspace.changed_outside(), f"written outside the workspace by {plan}"
+
+
+def reason(drawn: Drawn) -> str:
+    """What about a problem makes an engine rare, for the counts."""
+    reasons = []
+    if drawn.dtype == "float64":
+        reasons.append("float64")
+    if drawn.prefer == "no_workspace" or drawn.workspace_limit is not None:
+        reasons.append("workspace")
+    if drawn.deterministic:
+        reasons.append("deterministic")
+    if drawn.dtype == "float32" and not drawn.tf32:
+        reasons.append("no tf32")
+    if any(memory.has_gaps for memory in drawn.memories):
+        reasons.append("gaps")
+    if any(memory.offset for memory in drawn.memories):
+        reasons.append("misaligned")
+    return " and ".join(reasons) or "plain"
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    packed = (t.clone(memory_format=torch.contiguous_format).view(torch.uint8) for t in (a, b))
+    return torch.equal(*packed)
+
+
+def test_drawn_problems(outcomes: Outcomes) -> None:
+    """Every drawn problem runs right or has no engine; and few plain ones have none."""
+    check_each(EXAMPLES, problems(), lambda drawn: check_call(drawn, outcomes))
+    plain, refused = outcomes.counts["plain"], outcomes.counts["plain, refused"]
+    assert plain > EXAMPLES / 20
+    assert refused <= PLAIN_REFUSALS * plain, f"{refused} of {plain} plain problems have no engine"
+
+
+def test_drawn_problems_tuned(outcomes: Outcomes) -> None:
+    """The same with prefer="autotune": what wins is right, and tuning leaves everything of the caller's alone."""
+    check_each(max(5, EXAMPLES // 60), problems(prefer="autotune"), lambda drawn: check_call(drawn, outcomes))
+
+
+def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
+    """Every candidate for a problem that can be planned: executed on raw addresses, each compared."""
+    case = Case(drawn)
+    conv = drawn.of(cudnnpy)
+    arrays = case.arguments([placed.tensor for placed in case.inputs])
+    bias = case.bias.tensor if case.bias is not None else None
+    out = case.out
+    assert out is not None
+    options = {"alpha": drawn.alpha, "beta": drawn.beta, "out": out.tensor}
+    if drawn.operation == "forward":
+        options |= {"bias": bias, "activation": drawn.activation}
+    inputs = [placed.tensor for placed in case.inputs] + ([bias] if bias is not None else [])
+    addresses = [tensor.data_ptr() for tensor in (*inputs, out.tensor)]
+    try:
+        problem = conv.plan(drawn.operation, *arrays, **options).problem
+    except NoAlgorithmError:
+        outcomes.counts["candidates, none"] += 1
+        return
+    wrong = []
+    for candidate in conv.candidates(drawn.operation, *arrays, **options):
+        if candidate.refused:
+            outcomes.counts[f"candidates, refused: {candidate.refused.split(':')[0].split(',')[0]}"] += 1
+            continue
+        plan = cudnnpy.Plan(problem, candidate)
+        outcomes.counts[f"candidates, ran: {candidate.source}"] += 1
+        try:
+            check_plan(plan, case, addresses)
+        except (AssertionError, cudnnpy.CudnnError) as error:
+            text = str(error).split("\nassert ")[0]
+            wrong.append(f"{candidate.source} {plan.name}, notes {plan.notes}: {text}")
+        candidate.executable = None
+    assert not wrong, "\n    ".join(wrong)
+
+
+def check_plan(plan: cudnnpy.Plan, case: Case, addresses: list[int]) -> None:
+    """Ten runs of a plan: right, inside its own memory, and with the same bits each time if it says so."""
+    out = case.out
+    assert out is not None
+    workspace = GuardedWorkspace()
+    space = workspace(plan.workspace_size) if plan.workspace_size else None
+    stream = torch.cuda.current_stream().cuda_stream
+    first: torch.Tensor | None = None
+    for run in range(10 if plan.deterministic else 2):
+        out.restore()
+        if space is not None:
+            space.fill_(NOT_A_NUMBER)
+        plan.execute(*addresses, space.data_ptr() if space is not None else 0, stream)
+        torch.cuda.synchronize()
+        if first is None:
+            first = out.tensor.clone()
+            found = strategies.to_float64(first)
+            wrong = difference(found, case.expected, case.allowed(**kind_of(plan, case.drawn)))
+            assert not wrong, wrong
+        elif plan.deterministic:
+            assert same_bits(out.tensor, first), f"run {run + 1} gave other bits, and it is called deterministic"
+    assert not case.spoiled(), case.spoiled()
+    assert not workspace.changed_outside(), "it wrote outside the workspace"
+
+
+def only_candidates(drawn: Drawn) -> bool:
+    return drawn.operation != "backward_bias" and not drawn.transpose
+
+
+def with_result(drawn: Drawn) -> Drawn:
+    return replace(drawn, with_out=True, prefer="fastest", workspace_limit=None, deterministic=False, stream="current")
+
+
+def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
+    """Not only the chosen one: each engine and each v7 algorithm that runs gives the right result."""
+    drawn = problems().filter(only_candidates).map(with_result)
+    check_each(max(3, EXAMPLES // 33), drawn, lambda problem: check_candidates(problem, outcomes))
+    assert outcomes.counts["candidates, ran: heuristics"] > 0
+    assert outcomes.counts["candidates, ran: engines"] > 0
+    assert outcomes.counts["candidates, ran: legacy"] > 0
+
+
+@pytest.mark.parametrize("drawn", DRAWN, ids=str)
+def test_one_drawn_problem(drawn: Drawn, outcomes: Outcomes) -> None:
+    check_call(drawn, outcomes)
+
+
+LAST = Memory(channels_last=True)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        Drawn("forward", (2, 8, 7, 6), (8, 8, 3, 3), padding=1, whole_numbers=True),
+        Drawn("forward", (2, 8, 7, 6), (8, 8, 3, 3), "float16", memory=(LAST,) * 3, bias=True, activation="relu"),
+        Drawn("backward_data", (2, 8, 7, 6), (8, 8, 3, 3), "bfloat16", padding=((1, 0), (0, 2)), stride=(2, 1)),
+        Drawn("backward_filter", (2, 8, 7, 6), (16, 4, 3, 3), groups=2, with_out=True, beta=1.0, alpha=0.5),
+        Drawn("backward_bias", (2, 8, 7, 6), (8, 8, 1, 1), "float16"),
+        Drawn("forward", (2, 4, 9), (6, 4, 3), layout="NHWC", mode="convolution", dilation=(2,)),
+        Drawn("forward", (1, 4, 3, 4, 5), (4, 6, 2, 2, 2), transpose=True, stride=(2, 2, 2), output_padding=(1, 0, 1)),
+        Drawn("forward", (2, 4, 6, 6), (4, 4, 3, 3), "float64", padding="same"),
+    ],
+    ids=lambda drawn: f"{drawn.operation}-{drawn.dtype}-{len(drawn.x_shape) - 2}d",
+)
+def test_smoke_chosen_problems(drawn: Drawn, outcomes: Outcomes) -> None:
+    """A handful by hand, one of each kind, that any GPU must run."""
+    ran = sum(count for what, count in outcomes.counts.items() if what.startswith("ran"))
+    check_call(drawn, outcomes)
+    assert sum(count for what, count in outcomes.counts.items() if what.startswith("ran")) == ran + 1
