@@ -27,10 +27,14 @@ class Engine:
     knobs: Any = None
 
     def __post_init__(self) -> None:
-        for number in (self.index, *(n for pair in dict(self.knobs or {}).items() for n in pair)):
+        try:
+            given = dict(self.knobs or {}).items()
+        except (TypeError, ValueError):
+            given = {None: None}.items()
+        for number in (self.index, *(n for pair in given for n in pair)):
             if isinstance(number, bool) or not isinstance(number, int):
                 raise TypeError(f"Engine({self.index!r}, {self.knobs!r}): expected integers")
-        pairs = tuple(sorted((int(kind), value) for kind, value in dict(self.knobs or {}).items()))
+        pairs = tuple(sorted((int(kind), value) for kind, value in given))
         object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
 
 

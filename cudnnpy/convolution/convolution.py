@@ -124,7 +124,7 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out. `x_shape` is x's, in the arrays' axis order; `out` may stand for it."""
-        shape = x_shape if x_shape is None or isinstance(x_shape, tuple) else tuple(x_shape)
+        shape = x_shape if x_shape is None or isinstance(x_shape, tuple) else ask.as_shape("x_shape", x_shape)
         return self._run("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
 
     def backward_filter(
@@ -138,7 +138,7 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out. `w_shape` is w's, in the arrays' axis order; `out` may stand for it."""
-        shape = w_shape if w_shape is None or isinstance(w_shape, tuple) else tuple(w_shape)
+        shape = w_shape if w_shape is None or isinstance(w_shape, tuple) else ask.as_shape("w_shape", w_shape)
         return self._run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
@@ -148,9 +148,8 @@ class Convolution:
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        logical = ask.output_shape(
-            self.options, ask.to_logical(tuple(x_shape), last), ask.to_logical(tuple(w_shape), last)
-        )
+        x, w = ask.as_shape("x_shape", x_shape), ask.as_shape("w_shape", w_shape)
+        logical = ask.output_shape(self.options, ask.to_logical(x, last), ask.to_logical(w, last))
         return ask.from_logical(logical, last)
 
     def plan(

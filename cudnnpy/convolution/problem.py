@@ -65,10 +65,16 @@ def checked(options: Options) -> Options:
     if (
         isinstance(options.tune_seconds, bool)
         or not isinstance(options.tune_seconds, int | float)
-        or options.tune_seconds <= 0
+        or not options.tune_seconds > 0  # so that NaN is refused too
     ):
         raise ValueError(f"tune_seconds: {options.tune_seconds!r} given; expected a number of seconds above 0")
     _integer("groups", options.groups, 1, "an integer, 1 or more")
+    algorithm = options.algorithm
+    # an Engine or a Plan, whose modules are below this one
+    if not (
+        algorithm is None or isinstance(algorithm, str) or hasattr(algorithm, "knobs") or hasattr(algorithm, "execute")
+    ):
+        raise TypeError(f"algorithm: {algorithm!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
     compute = options.compute_dtype
     if compute is not None:
         compute = dtype_of(compute, "compute_dtype").name
@@ -167,13 +173,21 @@ def axes(name: str, given: Any, rank: int) -> tuple[Any, ...]:
 
 
 def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that."""
-    return (shape[0], shape[-1], *shape[1:-1]) if channels_last else tuple(shape)
+    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that; too short a shape stays as it is."""
+    return (shape[0], shape[-1], *shape[1:-1]) if channels_last and len(shape) > 2 else tuple(shape)
 
 
 def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
     """The inverse of to_logical."""
     return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
+
+
+def as_shape(name: str, given: Any) -> tuple[Any, ...]:
+    """What a sequence holds, as a tuple; TypeError, naming the argument, for what is no sequence."""
+    try:
+        return tuple(given)
+    except TypeError:
+        raise TypeError(f"{name}: {given!r} given; expected a tuple of sizes") from None
 
 
 def check_layout(options: Options, rank: int) -> None:
@@ -310,7 +324,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
     # Gaps: an axis of size 1 gets the stride that it would have if it were the slowest of those inside it.
     order = _axis_order(strides, shape)
     filled = list(strides)
-    for axis in range(len(shape)):
+    for axis in reversed(order):
         if shape[axis] == 1:
             inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
             filled[axis] = max(inner, default=1)
@@ -373,6 +387,9 @@ def make_problem(
         raise TypeError(f"the inputs are {first.dtype} and {second.dtype}; expected one element type for both")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     _check_result_dtype(operation, first.dtype, result.dtype)
+    for name, given in (("bias", bias), ("activation", activation)):
+        if given is not None and operation != "forward":
+            raise ValueError(f"{name}: {given!r} given for {operation}; expected None: forward alone has one")
     check_bias(bias, w.shape[0], result.dtype)
     check_activation(activation)
     check_scales(alpha, beta)

@@ -137,11 +137,10 @@ class ConvolutionTranspose:
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        rank = len(tuple(x_shape))
+        x_shape = ask.as_shape("x", x_shape)
+        rank = len(x_shape)
         if rank not in ask.CHANNELS_FIRST:
-            raise ValueError(
-                f"x has {rank} axes, shape {tuple(x_shape)}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes"
-            )
+            raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
         ask.check_layout(self.options, rank)
         x = ask.to_logical(checked_shape(x_shape, "x", rank), last)
         w = ask.to_logical(checked_shape(w_shape, "w", rank), last)
