@@ -89,11 +89,9 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
     padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
     written = []
     for axis in range(rank):
-        limit = max(stride[axis], dilation[axis])
-        if extra[axis] >= limit:
+        if extra[axis] >= stride[axis]:
             raise ValueError(
-                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the larger of stride and "
-                f"dilation, {limit}"
+                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the stride, {stride[axis]}"
             )
         size = (sizes[axis] - 1) * stride[axis] + reach[axis] + extra[axis] - sum(padding[axis])
         if size < 1:

@@ -97,7 +97,7 @@ class Operation(Options):
         self,
         dy: Array,
         w: Array,
-        x_shape: Shape,
+        x_shape: Shape | None = None,
         out: Array | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
@@ -105,12 +105,12 @@ class Operation(Options):
     ) -> Array:
         """Return alpha * (gradient in x, of shape x_shape) + beta * out, for the gradient dy of forward's result.
 
-        dy and w have one dtype: float16, bfloat16, float32 or float64. The result has it, or goes to out, of any of
-        them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        x_shape may be left to out. dy and w have one dtype: float16, bfloat16, float32 or float64. The result has it,
+        or goes to out, of any of them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
         self._check_pair("w", w, "dy", dy)
+        x_shape = _shape_or_outs("x_shape", x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
-        x_shape = _geometry.shape("x_shape", x_shape)
         alpha, beta = real("alpha", alpha), real("beta", beta)
         if out is not None:
             _arrays.check_out(out, x_shape, _arrays.FLOATS, dy=dy, w=w)
@@ -122,7 +122,7 @@ class Operation(Options):
         self,
         dy: Array,
         x: Array,
-        w_shape: Shape,
+        w_shape: Shape | None = None,
         out: Array | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
@@ -130,12 +130,12 @@ class Operation(Options):
     ) -> Array:
         """Return alpha * (gradient in w, of shape w_shape) + beta * out, for the gradient dy of forward's result.
 
-        dy and x have one dtype: float16, bfloat16, float32 or float64. The result has it, or goes to out, of any of
-        them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        w_shape may be left to out. dy and x have one dtype: float16, bfloat16, float32 or float64. The result has it,
+        or goes to out, of any of them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
         self._check_pair("x", x, "dy", dy)
+        w_shape = _shape_or_outs("w_shape", w_shape, out)
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
-        w_shape = _geometry.shape("w_shape", w_shape)
         alpha, beta = real("alpha", alpha), real("beta", beta)
         if out is not None:
             _arrays.check_out(out, w_shape, _arrays.FLOATS, dy=dy, x=x)
@@ -211,3 +211,10 @@ class Operation(Options):
         if out is not None and beta:
             values += beta * self._float64(out)
         return values
+
+
+def _shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
+    """The shape of a gradient: as given, else that of out."""
+    if shape is None and out is None:
+        raise TypeError(f"{name} is missing: expected the shape of the result, or out")
+    return _geometry.shape(name, getattr(out, "shape", None) if shape is None else shape)

@@ -20,8 +20,8 @@ class ConvolutionTranspose(Operation):
 
     padding          as for `Convolution`, cropped from the output; "same" crops the dilated kernel less the stride, so
                      that the output size is input * stride unless the kernel is smaller than that
-    output_padding   an int, or one for each spatial axis: elements added after the output, less than the larger of
-                     stride and dilation
+    output_padding   an int, or one for each spatial axis: elements added after the output, less than the stride, so
+                     that the convolution maps the output's size to the input's
     """
 
     output_padding: PerAxis = 0

@@ -106,7 +106,7 @@ def problems(draw: st.DrawFn) -> Problem:
     padding = each(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
     if transpose:
-        output_padding = tuple(draw(st.integers(0, max(pair) - 1)) for pair in zip(stride, dilation, strict=True))
+        output_padding = tuple(draw(st.integers(0, step - 1)) for step in stride)
         smallest = [
             max(1, -(-(1 + sum(pads) - span - extra) // step) + 1)
             for pads, span, extra, step in zip(padding, reach, output_padding, stride, strict=True)
