@@ -1,0 +1,495 @@
+"""What is asked: geometry and shapes against counting and against the reference; strides; bad input; cache keys."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnnpy
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
+from cudnnpy.arrays import packed_strides
+from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.problem import Options, Problem
+
+# Drawing options and shapes
+
+LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+
+
+@st.composite
+def paddings(draw: st.DrawFn, rank: int) -> Any:
+    amount = st.integers(0, 3)
+    per_axis = st.lists(st.one_of(amount, st.tuples(amount, amount)), min_size=rank, max_size=rank)
+    return draw(st.one_of(st.sampled_from(ask.PADDINGS), amount, per_axis, per_axis.map(tuple)))
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Options, and logical shapes of x and w, which mostly go together."""
+    rank = draw(st.integers(1, 3))
+    steps = st.one_of(st.integers(1, 3), st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
+    groups = draw(st.integers(1, 3))
+    options = {
+        "padding": draw(paddings(rank)),
+        "stride": draw(steps),
+        "dilation": draw(steps),
+        "groups": groups,
+        "layout": draw(st.sampled_from((*LAYOUTS[rank], "NCHW", "NHWC"))),
+        "mode": draw(st.sampled_from(ask.MODES)),
+    }
+    per_group = draw(st.integers(1, 3))
+    x = (draw(st.integers(1, 2)), per_group * groups, *(draw(st.integers(1, 9)) for _ in range(rank)))
+    w = (groups * draw(st.integers(1, 2)), per_group, *(draw(st.integers(1, 4)) for _ in range(rank)))
+    return options, x, w
+
+
+def outcome(function: Callable[[], Any]) -> Any:
+    """What a call returns, or the type of what it raises."""
+    try:
+        return function()
+    except (TypeError, ValueError) as error:
+        return type(error)
+
+
+# Geometry
+
+
+@given(asked())
+def test_the_output_has_a_place_for_every_step_of_the_filter(drawn: Any) -> None:
+    options, x, w = drawn
+    checked = ask.checked(Options(**options))
+    spatial = ask.geometry(checked, x[2:], w[2:])
+    places = []
+    for size, kernel, before, after, stride, dilation in zip(x[2:], w[2:], *spatial, strict=True):
+        taps = range(0, kernel * dilation, dilation)
+        padded = range(size + before + after)
+        places.append(sum(all(start + tap in padded for tap in taps) for start in padded[::stride]))
+    if all(places):
+        assert ask.output_shape(checked, x, w) == (x[0], w[0], *places)
+    else:
+        with pytest.raises(ValueError, match="the output would be empty"):
+            ask.output_shape(checked, x, w)
+
+
+@given(asked())
+def test_named_paddings_are_what_their_names_say(drawn: Any) -> None:
+    options, x, w = drawn
+    rank = len(x) - 2
+    stride = options["stride"] if isinstance(options["stride"], list) else [options["stride"]] * rank
+    dilation = options["dilation"] if isinstance(options["dilation"], list) else [options["dilation"]] * rank
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, w[2:], strict=True)]
+
+    def sides(padding: Any) -> list[tuple[int, int]]:
+        spatial = ask.geometry(ask.checked(Options(**{**options, "padding": padding})), x[2:], w[2:])
+        return list(zip(spatial.pre_padding, spatial.post_padding, strict=True))
+
+    assert sides("valid") == [(0, 0)] * rank == sides(0)
+    assert sides("half") == [(r // 2, r // 2) for r in reach] == sides([r // 2 for r in reach])
+    assert sides("full") == [(r - 1, r - 1) for r in reach] == sides([(r - 1, r - 1) for r in reach])
+    same = ask.checked(Options(**{**options, "padding": "same"}))
+    assert ask.output_shape(same, x, w)[2:] == tuple(math.ceil(n / s) for n, s in zip(x[2:], stride, strict=True))
+    assert all(0 <= after - before <= 1 for before, after in sides("same"))
+
+
+@given(asked(), st.integers(0, 3))
+def test_output_shapes_are_the_references(drawn: Any, change: int) -> None:
+    options, x, w = drawn
+    if change == 1:
+        w = (w[0], w[1] + 1, *w[2:])  # channels that do not fit
+    if change == 2:
+        w = w[:-1]
+    last = options["layout"].endswith("C")
+    shapes = [ask.from_logical(shape, last) for shape in (x, w)]
+    for ours, twin in (
+        (Convolution, reference.Convolution),
+        (ConvolutionTranspose, reference.ConvolutionTranspose),
+    ):
+        given_shapes = shapes
+        if ours is ConvolutionTranspose and change != 1:
+            given_shapes = [shapes[0], ask.from_logical((x[1], *w[1:]), last)]
+        expected = outcome(lambda: twin(**options).output_shape(*given_shapes))  # noqa: B023  # called at once
+        assert outcome(lambda: ours(**options).output_shape(*given_shapes)) == expected  # noqa: B023
+
+
+@given(asked(), st.integers(0, 3))
+def test_output_padding_picks_a_size_that_the_convolution_maps_back(drawn: Any, extra: int) -> None:
+    options, x, w = drawn
+    w = (x[1], *w[1:])
+    last = options["layout"].endswith("C")
+    shapes = [ask.from_logical(shape, last) for shape in (x, w)]
+    transpose = ConvolutionTranspose(**options, output_padding=extra)
+    got = outcome(lambda: transpose.output_shape(*shapes))
+    assert got == outcome(lambda: reference.ConvolutionTranspose(**options, output_padding=extra).output_shape(*shapes))
+    if isinstance(got, tuple) and options["padding"] != "same":
+        assert Convolution(**options).output_shape(got, shapes[1]) == shapes[0]
+
+
+# Bad input
+
+X, W, Y = TensorSpec((2, 4, 8, 8)), TensorSpec((6, 4, 3, 3)), TensorSpec((2, 6, 6, 6))
+
+
+@pytest.fixture
+def no_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any call of cuDNN fails the test."""
+
+    def called(name: str, *_: Any) -> Any:
+        pytest.fail(f"{name} was called")
+
+    for way in ("call", "bound", "unchecked"):
+        monkeypatch.setattr(raw, way, called)
+
+
+BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"padding": -1}, ValueError, "padding: -1 given; expected an integer of 0 or more"),
+    ({"padding": (1, -2)}, ValueError, "padding: -2 given"),
+    ({"padding": ((1, 2), (0, -3))}, ValueError, "padding: -3 given"),
+    ({"padding": ((1, 2, 3), (0, 0))}, ValueError, r"padding: \(1, 2, 3\) given for one axis"),
+    ({"padding": (1, 1, 1, 1)}, ValueError, r"padding: \(1, 1, 1, 1\) has 4 elements; expected"),
+    ({"padding": ()}, ValueError, r"padding: \(\) has 0 elements"),
+    ({"padding": "sane"}, ValueError, "padding: 'sane' given; expected one of 'valid', 'same', 'half', 'full'"),
+    ({"padding": 1.5}, TypeError, "padding: 1.5 given"),
+    ({"padding": True}, TypeError, "padding: True given"),
+    ({"stride": 0}, ValueError, "stride: 0 given; expected an integer of 1 or more"),
+    ({"stride": (1, 0)}, ValueError, "stride: 0 given"),
+    ({"stride": (1, 1, 1, 1)}, ValueError, "stride: .* has 4 elements"),
+    ({"stride": "2"}, TypeError, "stride: '2' given"),
+    ({"dilation": 0}, ValueError, "dilation: 0 given; expected an integer of 1 or more"),
+    ({"dilation": 1.0}, TypeError, "dilation: 1.0 given"),
+    ({"groups": 0}, ValueError, "groups: 0 given; expected an integer, 1 or more"),
+    ({"groups": 2.0}, TypeError, "groups: 2.0 given"),
+    ({"mode": "correlation"}, ValueError, "mode: 'correlation' given; expected one of 'cross_correlation', 'conv"),
+    ({"layout": "NHCW"}, ValueError, "layout: 'NHCW' given; expected one of .*'NCHW'"),
+    ({"compute_dtype": "bfloat16"}, ValueError, "compute_dtype: 'bfloat16' given; expected one of 'float32'"),
+    ({"compute_dtype": "coffee"}, TypeError, "compute_dtype: 'coffee' is no element type"),
+    ({"prefer": "quickest"}, ValueError, "prefer: 'quickest' given; expected one of 'fastest', 'limited_workspace'"),
+    ({"prefer": None}, ValueError, "prefer: None given"),
+    ({"workspace_limit": -1}, ValueError, "workspace_limit: -1 given; expected a number of bytes, 0 or more"),
+    ({"workspace_limit": 1e9}, TypeError, "workspace_limit: 1000000000.0 given"),
+    ({"deterministic": 1}, TypeError, "deterministic: 1 given; expected True or False"),
+    ({"tf32": None}, TypeError, "tf32: None given; expected True or False"),
+    ({"policy": "twice"}, ValueError, "policy: 'twice' given; expected one of 'on_shape_change', 'once'"),
+    ({"tune_seconds": 0}, ValueError, "tune_seconds: 0 given; expected a number of seconds above 0"),
+    ({"tune_seconds": math.nan}, ValueError, "tune_seconds: nan given"),
+    ({"tune_seconds": "5"}, ValueError, "tune_seconds: '5' given"),
+    ({"algorithm": ["fft"]}, TypeError, r"algorithm: \['fft'\] given; expected"),
+    ({"algorithm": 3}, TypeError, "algorithm: 3 given; expected"),
+    ({"paddding": 1}, TypeError, "paddding"),
+]
+
+
+@pytest.mark.usefixtures("no_c")
+@pytest.mark.parametrize(("options", "kind", "text"), BAD_OPTIONS)
+def test_a_bad_option_is_refused_when_the_object_is_made(
+    options: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    for maker in (Convolution, ConvolutionTranspose):
+        with pytest.raises(kind, match=text):
+            maker(**options)
+
+
+@pytest.mark.usefixtures("no_c")
+@pytest.mark.parametrize("extra", [-1, 1.5, (0, -1)])
+def test_a_bad_output_padding_is_refused_when_the_object_is_made(extra: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="output_padding: "):
+        ConvolutionTranspose(output_padding=extra)
+
+
+def spec(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> TensorSpec:
+    return TensorSpec(shape, dtype, strides)
+
+
+BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    # options; arguments of plan; its keyword arguments; what is raised
+    ({}, ("sideways", X, W), {}, ValueError, "operation: 'sideways' given; expected one of forward, backward_data"),
+    ({}, ("forward", spec(2, 4), W), {}, ValueError, r"x: shape \(2, 4\) has 2 axes; expected 3, 4 or 5"),
+    ({}, ("forward", spec(1, 2, 3, 4, 5, 6), W), {}, ValueError, "x: shape .* has 6 axes"),
+    ({}, ("forward", X, spec(6, 4, 3)), {}, ValueError, r"w has 3 axes, shape \(6, 4, 3\); x has 4"),
+    ({}, ("forward", X, spec(6, 5, 3, 3)), {}, ValueError, r"w takes 5 channels .* x has 4"),
+    ({"groups": 2}, ("forward", X, W), {}, ValueError, r"w takes 4 channels in each of 2 group\(s\), so 8 in all"),
+    ({"groups": 4}, ("forward", X, spec(6, 1, 3, 3)), {}, ValueError, "groups: 4 does not divide w's 6 output"),
+    ({}, ("forward", spec(2, 4, -8, 8), W), {}, ValueError, "x_shape: -8 given; expected sizes of 1 or more"),
+    ({}, ("forward", spec(0, 4, 8, 8), W), {}, ValueError, "x_shape: 0 given; expected sizes of 1 or more"),
+    ({}, ("forward", X, spec(6, 4, 0, 3)), {}, ValueError, "w_shape: 0 given; expected sizes of 1 or more"),
+    ({}, ("forward", X, spec(6, 4, 9, 9)), {}, ValueError, "the output would be empty: a filter of size 9"),
+    ({"dilation": 4}, ("forward", X, W), {}, ValueError, "the output would be empty: .* dilation 4"),
+    ({"padding": (1, 1, 1)}, ("forward", X, W), {}, ValueError, r"padding: .* has 3 elements; the arrays have 2"),
+    ({"stride": (1,)}, ("forward", X, W), {}, ValueError, r"stride: .* has 1 elements; the arrays have 2"),
+    ({"layout": "NCDHW"}, ("forward", X, W), {}, ValueError, "layout: 'NCDHW' has 5 axes; x has 4"),
+    ({}, ("forward", X, W._replace(dtype="float16")), {}, TypeError, "the inputs are float32 and float16"),
+    ({}, ("forward", X, W), {"out": spec(2, 6, 6, 6, dtype="float16")}, TypeError, "out: float16 given; .* float32"),
+    (
+        {},
+        ("forward", X, W),
+        {"out": spec(2, 6, 6, 5)},
+        ValueError,
+        r"out: .*\(2, 6, 6, 5\) given; expected \(2, 6, 6, 6\)",
+    ),
+    ({}, ("forward", X, W), {"bias": spec(5)}, ValueError, r"bias: shape \(5,\).* expected packed \(6,\)"),
+    ({}, ("forward", X, W), {"bias": spec(1, 6, 1, 1)}, ValueError, "bias: shape"),
+    ({}, ("forward", X, W), {"bias": spec(6, strides=(2,))}, ValueError, r"bias: .* strides \(2,\) given"),
+    ({}, ("forward", X, W), {"bias": spec(6, dtype="float16")}, TypeError, "bias: float16 given; expected float32"),
+    ({}, ("forward", X, W), {"activation": "gelu"}, ValueError, "activation: 'gelu' given; expected one of 'identity'"),
+    ({}, ("forward", X, W), {"alpha": "1"}, TypeError, "alpha: '1' given; expected a finite number"),
+    ({}, ("forward", X, W), {"alpha": math.inf}, TypeError, "alpha: inf given"),
+    ({}, ("forward", X, W), {"beta": math.nan, "out": Y}, TypeError, "beta: nan given"),
+    ({}, ("forward", X, W), {"beta": 1.0}, ValueError, "beta: 1.0 given without out"),
+    ({"compute_dtype": "float64"}, ("forward", X, W), {}, ValueError, "compute_dtype: 'float64' given; for float32"),
+    ({}, ("forward", X, W), {"device": "cuda"}, TypeError, "device: "),
+    ({}, ("forward", X, W), {"device": -1}, ValueError, "device: -1"),
+    ({}, ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, 0)), W), {}, ValueError, "x: strides .* not all above 0"),
+    ({}, ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, -1)), W), {}, ValueError, "x: strides .* not all above 0"),
+    ({}, ("forward", spec(2, 4, 8, 8, strides=(256, 64, 4, 1)), W), {}, ValueError, "x: elements overlap in memory"),
+    ({}, ("forward", spec(2, 4, 8, 8, strides=(64, 8, 1)), W), {}, ValueError, r"x: strides \(64, 8, 1\) given for"),
+    ({}, ("forward", spec(2, 4, 8, 8, dtype="int64"), W), {}, TypeError, "int64"),
+    ({}, ("forward", None, W), {}, TypeError, "x and w: expected arrays or TensorSpecs"),
+    ({}, ("backward_data", Y, W), {}, TypeError, "x_shape: not given; expected the shape of the result, or out"),
+    ({}, ("backward_data", Y, W, 8), {}, TypeError, "x_shape: 8 given; expected a tuple of 4 sizes"),
+    ({}, ("backward_data", Y, W, (2, 4, 8)), {}, ValueError, r"x_shape: \(2, 4, 8\) given; expected 4 sizes"),
+    ({}, ("backward_data", Y, W, (2, 4, 8, 0)), {}, ValueError, "x_shape: .* expected 4 sizes of 1 or more"),
+    (
+        {},
+        ("backward_data", Y, W, (2, 4, 9, 8)),
+        {},
+        ValueError,
+        r"dy: shape \(2, 6, 6, 6\) given; expected \(2, 6, 7, 6\)",
+    ),
+    ({}, ("backward_data", Y, W, (2, 4, 8, 8)), {"bias": spec(4)}, ValueError, "bias: .* backward_data"),
+    ({}, ("backward_data", Y, W, (2, 4, 8, 8)), {"activation": "relu"}, ValueError, "activation: .* backward_data"),
+    ({}, ("backward_filter", Y, X), {}, TypeError, "w_shape: not given"),
+    ({}, ("backward_filter", Y, X, (6, 4, 3, "3")), {}, TypeError, "w_shape: .* given; expected a tuple of 4 sizes"),
+    ({}, ("backward_filter", Y, X, (5, 4, 3, 3)), {}, ValueError, r"dy: shape .* expected \(2, 5, 6, 6\)"),
+    ({}, ("backward_filter", Y, X._replace(dtype="float64"), W.shape), {}, TypeError, "float32 and float64"),
+    (
+        {},
+        ("backward_data", Y._replace(dtype="int8"), W._replace(dtype="int8"), X.shape),
+        {},
+        TypeError,
+        "backward_data: int8 is supported by forward alone|out: int32 given",
+    ),
+]
+
+
+@pytest.mark.usefixtures("no_c")
+@pytest.mark.parametrize(("options", "arguments", "keywords", "kind", "text"), BAD_CALLS)
+def test_a_bad_argument_is_refused_before_any_c_call(
+    options: dict[str, Any], arguments: tuple[Any, ...], keywords: dict[str, Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        Convolution(**options).plan(*arguments, **{"device": 0, **keywords})
+    assert re.search(text, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.usefixtures("no_c")
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda conv: conv.output_shape(8, (6, 4, 3, 3)), "x_shape: 8 given"),
+        (lambda conv: conv.output_shape((2, 4, 8, 8), None), "w_shape: None given"),
+        (lambda conv: conv.output_shape((2, 4, 8.5, 8), (6, 4, 3, 3)), "x_shape: 8.5 given"),
+        (lambda conv: conv.output_shape("NCHW", (6, 4, 3, 3)), "x_shape: 'N' given"),
+        (lambda conv: conv.backward_data(None, None, 8), "x_shape: 8 given"),
+        (lambda conv: conv.backward_filter(None, None, 8), "w_shape: 8 given"),
+    ],
+)
+def test_a_shape_that_is_none_is_refused_by_name(call: Callable[[Convolution], Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        call(Convolution())
+
+
+@pytest.mark.usefixtures("no_c")
+@pytest.mark.parametrize(
+    ("options", "x", "w", "text"),
+    [
+        ({}, (2, 4), (4, 3), "x has 2 axes"),
+        ({}, (2, 4, 5, 5), (3, 3, 3, 3), "w takes 3 input channels; x has 4"),
+        ({"groups": 3}, (2, 4, 5, 5), (4, 3, 3, 3), "groups: 3 does not divide the 4 input channels"),
+        (
+            {"output_padding": 1},
+            (2, 4, 5, 5),
+            (4, 3, 3, 3),
+            "output_padding: 1 given; expected less than the stride, 1",
+        ),
+        ({"padding": 7}, (2, 4, 5, 5), (4, 3, 3, 3), "the output would be empty"),
+        ({"layout": "NCW"}, (2, 4, 5, 5), (4, 3, 3, 3), "layout: 'NCW' has 3 axes; x has 4"),
+        ({"stride": (1, 1, 1)}, (2, 4, 5, 5), (4, 3, 3, 3), "stride: .* has 3 elements"),
+        ({}, (2, 4, 5, 5), (4, 3, 3), "w: .* expected 4 sizes"),
+    ],
+)
+def test_a_transposed_convolution_refuses_shapes(
+    options: dict[str, Any], x: tuple[int, ...], w: tuple[int, ...], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        ConvolutionTranspose(**options).output_shape(x, w)
+
+
+@pytest.mark.parametrize("knobs", ["fast", {1: "2"}, {True: 1}, 5])
+def test_an_engine_is_numbers(knobs: Any) -> None:
+    with pytest.raises(TypeError, match=r"Engine\(3, .*expected integers"):
+        Engine(3, knobs)
+    with pytest.raises(TypeError, match=r"Engine\('3', None\): expected integers"):
+        Engine("3")  # type: ignore[arg-type]
+
+
+def test_engines_are_equal_however_their_knobs_are_written() -> None:
+    assert Engine(3, {2: 1, 1: 5}) == Engine(3, [(1, 5), (2, 1)]) == Engine(3, ((2, 1), (1, 5)))
+    assert len({Engine(3, {2: 1}), Engine(3, {2: 2}), Engine(4, {2: 1}), Engine(3), Engine(3, {})}) == 4
+
+
+# Strides
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=3, max_size=5),
+    st.permutations(range(5)),
+    st.lists(st.integers(0, 3), min_size=5, max_size=5),
+    st.integers(0, 99),
+)
+def test_canonical_strides_reach_the_same_elements(
+    sizes: list[int], order: list[int], gaps: list[int], odd: int
+) -> None:
+    shape = tuple(sizes)
+    strides, step = [0] * len(shape), 1
+    for axis in [axis for axis in order if axis < len(shape)]:
+        strides[axis] = step
+        step *= shape[axis]
+        step += gaps[axis]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            strides[axis] = odd  # means nothing
+    given_spec = TensorSpec(shape, "float32", tuple(strides))
+    found = ask.canonical(given_spec, "x")
+    assert found.strides is not None
+    assert all(stride > 0 for stride in found.strides)
+    assert [s for s, n in zip(found.strides, shape, strict=True) if n > 1] == [
+        s for s, n in zip(strides, shape, strict=True) if n > 1
+    ]
+    assert ask.canonical(found, "x") == found
+    for odd_axis in [axis for axis, size in enumerate(shape) if size == 1]:  # nor does any other number there
+        packed = [packed_strides(shape), ask.channels_last_strides(shape)]
+        other = tuple(1000 if axis == odd_axis else stride for axis, stride in enumerate(strides))
+        if tuple(strides) not in packed and other not in packed:
+            assert ask.canonical(given_spec._replace(strides=other), "x") == found
+
+
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=4), st.lists(st.integers(1, 9), min_size=4, max_size=4))
+def test_strides_that_let_elements_overlap_are_found(sizes: list[int], steps: list[int]) -> None:
+    """Whatever is taken has as many addresses as elements; what is refused has fewer, or is interleaved."""
+    strides = tuple(steps[: len(sizes)])
+    addresses = [
+        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, sizes))
+    ]
+    distinct = len(set(addresses)) == len(addresses)
+    try:
+        ask.canonical(TensorSpec(tuple(sizes), "float32", strides), "x")
+    except ValueError as error:
+        assert "x: elements overlap in memory" in str(error)  # noqa: PT017
+    else:
+        assert distinct
+
+
+def test_results_have_the_memory_order_of_what_they_are_like() -> None:
+    shape = (2, 6, 5, 4)
+    first, last = packed_strides(shape), ask.channels_last_strides(shape)
+    assert last == (120, 1, 24, 6)
+    assert ask.result_strides(shape, spec(2, 3, 7, 7)) == first
+    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(147, 1, 21, 3))) == last
+    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(1000, 1, 40, 4))) == last
+    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(1000, 200, 20, 2))) == first
+    assert ask.result_strides((2, 6, 5), spec(2, 3, 7, strides=(21, 1, 3))) == (30, 1, 6)
+
+
+# What a problem says of itself
+
+
+def test_a_problem_knows_its_operands_and_its_sums() -> None:
+    options = ask.checked(Options(groups=2, padding=1))
+    x, w, y = spec(2, 4, 8, 8), spec(6, 2, 3, 3), spec(2, 6, 8, 8)
+    made = {operation: ask.make_problem(options, operation, x, w, y) for operation in ask.OPERATIONS}
+    assert {operation: p.operands for operation, p in made.items()} == {
+        "forward": ("x", "w", "y"),
+        "backward_data": ("dy", "w", "dx"),
+        "backward_filter": ("dy", "x", "dw"),
+    }
+    assert [p.specs[-1].shape for p in made.values()] == [y.shape, x.shape, w.shape]
+    assert [p.reduction_length for p in made.values()] == [2 * 9, 3 * 9, 2 * 8 * 8]
+    biased = ask.make_problem(options, "forward", x, w, y, bias=spec(6), activation="relu")
+    assert biased.operands == ("x", "w", "bias", "y")
+    assert [s.shape for s in biased.specs] == [x.shape, w.shape, (6,), y.shape]
+    text = str(biased)
+    for part in ("forward", "2x4x8x8", "padding (1, 1)", "groups 2", "compute float32", "activation relu"):
+        assert part in text
+
+
+# Cache keys
+
+OTHER_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "padding": (1, (0, 1), ((0, 0), (0, 1)), "same", "half", "full", "valid"),
+    "stride": (2, (1, 2)),
+    "dilation": (2, (1, 2)),
+    "groups": (2,),
+    "mode": ("convolution",),
+    "layout": ("NHWC", "NCW", "NWC", "NCDHW", "NDHWC"),
+    "compute_dtype": ("float32", "float64", "float16"),
+    "prefer": ("limited_workspace", "no_workspace", "autotune"),
+    "workspace_limit": (0, 1, 1 << 30),
+    "deterministic": (True,),
+    "tf32": (False,),
+    "algorithm": ("gemm", "fft", Engine(1), Engine(2), Engine(1, {1: 1}), Engine(1, {1: 2})),
+    "policy": ("once",),
+    "tune_seconds": (1.0,),
+    "output_padding": (1, (0, 1)),
+}
+
+
+def test_every_value_of_every_option_has_a_number_of_its_own() -> None:
+    assert set(OTHER_OPTIONS) == set(Options._fields)
+    every = [Options(), *(Options(**{name: value}) for name, values in OTHER_OPTIONS.items() for value in values)]
+    numbers = [Operation(options).number for options in every]
+    assert len(set(numbers)) == len(every)
+    assert [Operation(options).number for options in every] == numbers
+
+
+def test_what_means_the_same_has_the_same_number() -> None:
+    pairs = [
+        (Options(padding=[1, 2]), Options(padding=(1, 2))),
+        (Options(padding=([0, 1], 2)), Options(padding=((0, 1), 2))),
+        (Options(stride=[2, 1]), Options(stride=(2, 1))),
+        (Options(compute_dtype="float"), Options(compute_dtype="float32")),
+        (Options(tune_seconds=5), Options()),
+    ]
+    for one, other in pairs:
+        assert Operation(one).number == Operation(other).number
+
+
+def test_every_field_of_a_problem_tells_problems_apart() -> None:
+    base = ask.make_problem(ask.checked(Options()), "forward", X, W, Y)
+    others: dict[str, Any] = {
+        "operation": "backward_data",
+        "x": base.x._replace(alignment=4),
+        "w": base.w._replace(strides=(36, 1, 12, 4)),
+        "y": base.y._replace(dtype="float16"),
+        "geometry": base.geometry._replace(dilation=(1, 2)),
+        "groups": 2,
+        "mode": "convolution",
+        "compute_dtype": "float64",
+        "alpha": 2.0,
+        "beta": 1.0,
+        "bias": spec(6),
+        "activation": "relu",
+        "device": 1,
+    }
+    assert set(others) == set(Problem._fields)
+    every = {base, *(base._replace(**{name: value}) for name, value in others.items())}
+    assert len(every) == len(others) + 1
+    sides = {base._replace(geometry=base.geometry._replace(**{side: (7, 7)})) for side in ask.Geometry._fields}
+    assert len(sides) == len(ask.Geometry._fields)
+    assert cudnnpy.TensorSpec._fields == ("shape", "dtype", "strides", "alignment")
