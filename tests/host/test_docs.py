@@ -1,0 +1,176 @@
+"""The documentation: its programs that need no GPU run, its links lead somewhere, its tables are what cuDNN says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pages
+import pytest
+
+from cudnnpy import raw
+
+WITH_PROGRAMS = [page for page in pages.PAGES if "```python\n" in (pages.ROOT / "docs" / page).read_text()]
+
+
+def test_there_are_pages_and_programs():
+    wanted = {"quickstart.md", "choosing-algorithms.md", "arrays-and-streams.md", "errors.md", "porting-from-c.md"}
+    assert wanted <= set(pages.PAGES)
+    assert {"quickstart.md", "errors.md"} <= set(WITH_PROGRAMS)
+    assert all(pages.packages(page) for page in wanted - {"errors.md"})
+
+
+@pytest.mark.parametrize("page", WITH_PROGRAMS)
+def test_a_pages_programs_run_without_a_gpu(page, tmp_path):
+    pages.run(page, None, tmp_path)
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_a_pages_programs_can_be_compiled(page):
+    """Those for a GPU too, so that a slip is found here."""
+    text = (pages.ROOT / "docs" / page).read_text()
+    for needs in [None, *pages.packages(page)]:
+        compile(pages.program(text, needs), page, "exec")
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_links_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (pages.ROOT / "docs" / page).read_text())
+    assert [link for link in links if not (pages.ROOT / "docs" / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", pages.PAGES)
+def test_links_within_the_pages_lead_to_headings(page):
+    for target, heading in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", (pages.ROOT / "docs" / page).read_text()):
+        text = (pages.ROOT / "docs" / (target or page)).read_text()
+        titles = [
+            re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)", text, re.M)
+        ]
+        assert heading in titles, f"{target}#{heading}"
+
+
+# How the programs are found
+
+
+PAGE = """# Title
+```python
+a = 1
+```
+```python gpu
+b = a
+```
+```python gpu torch
+c = b
+```
+```text
+python
+```
+"""
+
+
+def test_blocks_keep_their_lines():
+    assert pages.program(PAGE, None) == "\n\na = 1\n" + "\n" * 10
+    assert pages.program(PAGE, ()).splitlines()[2:9] == ["a = 1", "", "", "b = a", "", "", ""]
+    assert pages.program(PAGE, ("torch",)).splitlines()[5:9] == ["b = a", "", "", "c = b"]
+
+
+@pytest.mark.parametrize("text", ["```python\na = 1\n", "```python cpu\na = 1\n```\n", "```python\n```python\n```\n"])
+def test_a_broken_fence_is_found(text):
+    with pytest.raises(AssertionError, match="line 1|line 2"):
+        pages.blocks(text)
+
+
+def test_a_promise_that_is_not_kept_is_found():
+    source = "print(1)  # -> 1\nprint(2)  # -> 2\n"
+    assert pages.unprinted(source, "1\nbetween\n2\n") == []
+    assert pages.unprinted(source, "2\n1\n") == ["2"]
+    assert pages.unprinted(source, "") == ["1", "2"]
+
+
+def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "page.md").write_text("# Title\n\n```python\n1 / 0\n```\n")
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    with pytest.raises(AssertionError, match='File "page.md", line 4'):
+        pages.run("page.md", None, tmp_path)
+
+
+# What choosing-algorithms.md says of cuDNN 9.28.0 on an H200
+
+
+PLANNING = """
+import ast, sys
+import cudnnpy
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.convolution import candidates, graph, selection
+from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.problem import Options
+
+target = graph.Target(profile=open(sys.argv[1]).read())
+memory = 140 * 2**30
+
+
+def ask(how, operation, first, second, shape=None, **options):
+    asked = Operation(Options(padding=1, **options))
+    problem = asked.problem(operation, TensorSpec(first), TensorSpec(second), shape)
+    return how(problem, asked.options, target, memory)
+
+
+x, w = (64, 256, 28, 28), (256, 256, 3, 3)
+of = {"forward": (x, w, None), "backward_data": (x, w, x), "backward_filter": (x, x, w)}
+for line in sys.stdin.read().splitlines():
+    operation, _, options = line.partition(" ")
+    found = ask(selection.choose, operation, *of[operation], **eval(f"dict({options})"))
+    print(f"{line} | engine {found.engine.index} | {found.workspace_size:,}")
+x, w = (32, 64, 56, 56), (64, 64, 3, 3)
+strict = {"prefer": "no_workspace", "tf32": False, "deterministic": True}
+everything = ask(selection.survey, "backward_filter", x, x, w, **strict)
+print(candidates.table(everything))
+print(len(everything), "candidates")
+try:
+    ask(selection.choose, "forward", x, w, prefer="no_workspace", algorithm=cudnnpy.Engine(2))
+except cudnnpy.NoAlgorithmError as error:
+    print(error)
+"""
+# what libcudnn_engines_runtime_compiled needs of the driver in order to be loaded where there is none
+DRIVER = "".join(
+    f"int {name}(void) {{ return 100; }}\n"
+    for name in (
+        "cuGetErrorString",
+        "cuModuleGetFunction",
+        "cuModuleLoadData",
+        "cuModuleUnload",
+        "cuTensorMapEncodeIm2col",
+        "cuTensorMapEncodeTiled",
+    )
+)
+PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
+
+
+@pytest.mark.skipif(raw.version() != 92800, reason="the page's tables are cuDNN 9.28.0's")
+def test_the_tables_are_what_cudnn_answers(tmp_path):
+    (tmp_path / "driver.c").write_text(DRIVER)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
+    text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|(.*?)\| (engine \d+) \| ([\d,]+) \|$", text, re.M)
+    questions = [f"{operation} {options.strip(' `')}" for operation, options, _, _ in rows]
+    done = subprocess.run(
+        [sys.executable, "-c", PLANNING, str(PROFILE)],
+        cwd=pages.ROOT,
+        input="\n".join(questions),
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answers = done.stdout.splitlines()
+    wanted = [f"{question} | {engine} | {size}" for question, (_, _, engine, size) in zip(questions, rows, strict=True)]
+    assert len(wanted) > 8
+    assert [line for line in answers if " | " in line] == wanted, done.stderr[-2000:]
+    printed = [line for block in re.findall(r"```text\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    assert len(printed) > 8
+    assert [line for line in printed if line not in answers] == []
+    count = next(line for line in answers if line.endswith(" candidates"))
+    assert f"(some of {count})" in text

@@ -1,0 +1,79 @@
+"""The programs in the pages of the documentation.
+
+A block that starts with ```python runs anywhere. One that starts with ```python gpu needs a GPU, and words after that
+name packages that it needs as well: ```python gpu torch. The blocks of a page share their names, from top to bottom;
+those that need a package are left out where it is not asked for, so no other block may build on them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+class Block(NamedTuple):
+    first_line: int  # of the page, counted from 0
+    words: tuple[str, ...]  # after "python"
+    lines: list[str]
+
+
+def blocks(text: str) -> list[Block]:
+    """The Python blocks of a page. A fence that is not closed, or a word that means nothing, is an AssertionError."""
+    found: list[Block] = []
+    opened: Block | None = None
+    for number, line in enumerate(text.splitlines()):
+        if not line.startswith("```"):
+            if opened is not None:
+                opened.lines.append(line)
+        elif opened is None:
+            opened = Block(number + 1, tuple(line[3:].split()), [])
+        else:
+            assert line == "```", f"line {number + 1}: a fence inside a block"
+            if opened.words[:1] == ("python",):
+                words = opened.words[1:]
+                assert not words or words[0] == "gpu", f"line {opened.first_line}: {words[0]!r} is not 'gpu'"
+                found.append(opened._replace(words=words))
+            opened = None
+    assert opened is None, f"line {opened.first_line if opened else 0}: the block is not closed"
+    return found
+
+
+def packages(page: str) -> list[tuple[str, ...]]:
+    """Every set of packages that some GPU block of a page needs, () for none; empty if the page has no GPU block."""
+    return sorted({block.words[1:] for block in blocks((ROOT / "docs" / page).read_text()) if block.words})
+
+
+def program(text: str, needs: tuple[str, ...] | None) -> str:
+    """The blocks that run together, on the lines that they have in the page.
+
+    `needs` is None for those that need no GPU; else the packages that GPU blocks may need, all or none.
+    """
+    lines = [""] * len(text.splitlines())
+    for block in blocks(text):
+        if not block.words or (needs is not None and block.words[1:] in ((), needs)):
+            lines[block.first_line : block.first_line + len(block.lines)] = block.lines
+    return "\n".join(lines) + "\n"
+
+
+def run(page: str, needs: tuple[str, ...] | None, folder: Path) -> None:
+    """Runs a page's program in a folder; the page says what some lines print: print(1 + 1)  # -> 2."""
+    source = program((ROOT / "docs" / page).read_text(), needs)
+    file = folder / f"{page}.py"
+    file.write_text(source)
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec(compile(open({str(file)!r}).read(), {page!r}, 'exec'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{page}:\n{done.stderr}"
+    missing = unprinted(source, done.stdout)
+    assert not missing, f"{page} promises {missing[0]!r}, and this was printed:\n{done.stdout}"
+
+
+def unprinted(source: str, output: str) -> list[str]:
+    """The promised lines (after "# -> ") that were not printed, in their order, each by itself."""
+    printed = iter(output.splitlines())
+    return [wanted for wanted in re.findall(r"# -> (.+)", source) if wanted not in printed]
