@@ -78,7 +78,7 @@ def test_blocks_keep_their_lines():
 
 @pytest.mark.parametrize("text", ["```python\na = 1\n", "```python cpu\na = 1\n```\n", "```python\n```python\n```\n"])
 def test_a_broken_fence_is_found(text):
-    with pytest.raises(AssertionError, match="line 1|line 2"):
+    with pytest.raises(AssertionError, match=r"line [12]"):
         pages.blocks(text)
 
 
@@ -93,7 +93,7 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "page.md").write_text("# Title\n\n```python\n1 / 0\n```\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
-    with pytest.raises(AssertionError, match='File "page.md", line 4'):
+    with pytest.raises(AssertionError, match=r'File "page\.md", line 4'):
         pages.run("page.md", None, tmp_path)
 
 
@@ -134,25 +134,13 @@ try:
 except cudnnpy.NoAlgorithmError as error:
     print(error)
 """
-# what libcudnn_engines_runtime_compiled needs of the driver in order to be loaded where there is none
-DRIVER = "".join(
-    f"int {name}(void) {{ return 100; }}\n"
-    for name in (
-        "cuGetErrorString",
-        "cuModuleGetFunction",
-        "cuModuleLoadData",
-        "cuModuleUnload",
-        "cuTensorMapEncodeIm2col",
-        "cuTensorMapEncodeTiled",
-    )
-)
+DRIVER = pages.ROOT / "tests" / "host" / "standin_driver.c"
 PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
 
 
 @pytest.mark.skipif(raw.version() != 92800, reason="the page's tables are cuDNN 9.28.0's")
 def test_the_tables_are_what_cudnn_answers(tmp_path):
-    (tmp_path / "driver.c").write_text(DRIVER)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", "libcuda.so.1", "driver.c"], cwd=tmp_path, check=True)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(DRIVER)], check=True)
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
     rows = re.findall(r"^\| (\w+) \|(.*?)\| (engine \d+) \| ([\d,]+) \|$", text, re.M)
     questions = [f"{operation} {options.strip(' `')}" for operation, options, _, _ in rows]
