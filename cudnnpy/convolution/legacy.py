@@ -86,6 +86,7 @@ class LegacyExecutable:
 
     def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle) -> None:
         self._operation = _OPERATIONS[problem.operation]
+        self.strict = strict
         g = problem.geometry
         if g.pre_padding != g.post_padding:
             raise ValueError("the v7 functions know no padding that differs before and after")

@@ -12,6 +12,7 @@ from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
 from cudnnpy.convolution.epilogue import Executable
+from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.handle import Handle
@@ -65,13 +66,14 @@ class Plan:
         self.operation, self.operands = problem.operation, problem.operands
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
+        self._compiled = candidate.compiled_at_run_time
         self.engine: Engine | None = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
         self._of_thread = threading.local()
-        if candidate.compiled_at_run_time:
+        if self._compiled:
             _kept.append(executable)
 
     def __repr__(self) -> str:
@@ -115,7 +117,8 @@ class Plan:
 
         Raises TypeError for a plan of several launches (a bias or activation that could not be fused).
         """
-        if not isinstance(self.executable, graph.GraphExecutable) and self.source != "legacy":
+        executable = self.executable
+        if not isinstance(executable, graph.GraphExecutable | LegacyExecutable):
             raise TypeError(f"{self.name} is more than one launch; only the convolution's own plan has a text")
         content = {
             "format": _FORMAT,
@@ -127,7 +130,9 @@ class Plan:
             "milliseconds": self.milliseconds,
             "engine": short_knobs(self.engine),
             "problem": self.problem._asdict(),
-            "plan": self.executable.to_json() if isinstance(self.executable, graph.GraphExecutable) else None,
+            "compiled_at_run_time": self._compiled,
+            "plan": executable.to_json() if isinstance(executable, graph.GraphExecutable) else None,
+            "strict": isinstance(executable, LegacyExecutable) and executable.strict,
         }
         return json.dumps(content)
 
@@ -142,24 +147,24 @@ class Plan:
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']}; this version reads {_FORMAT}")
             problem = _problem_from(content["problem"])._replace(device=device)
-            name, source = content["name"], content["source"]
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            name, strict, text_of_plan = content["name"], content["strict"], content["plan"]
+            engine = content["engine"] and Engine(
+                content["engine"]["index"], {int(k): v for k, v in content["engine"]["knobs"].items()}
+            )
+            notes, compiled = tuple(content["notes"]), content["compiled_at_run_time"]
+            source, deterministic, milliseconds = content["source"], content["deterministic"], content["milliseconds"]
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"text: no plan of this package ({type(error).__name__}: {error})") from error
         target = graph.Target(Handle.default(device))
 
         def make() -> Executable:
-            if content["plan"] is None:
-                from cudnnpy.convolution.legacy import LegacyExecutable
+            if text_of_plan is None:
+                return LegacyExecutable(problem, name, strict, Handle.default(device))
+            return graph.GraphExecutable(graph.load_plan(text_of_plan, target), problem.operands)
 
-                return LegacyExecutable(problem, name, bool(content.get("strict")), Handle.default(device))
-            return graph.GraphExecutable(graph.load_plan(content["plan"], target), problem.operands)
-
-        engine = content["engine"] and Engine(
-            content["engine"]["index"], {int(k): v for k, v in content["engine"]["knobs"].items()}
-        )
-        candidate = Candidate(source, name, tuple(content["notes"]), content["deterministic"], make, engine=engine)
+        candidate = Candidate(source, name, notes, deterministic, make, compiled, engine)
         candidate.executable = make()
-        candidate.milliseconds = content["milliseconds"]
+        candidate.milliseconds = milliseconds
         return cls(problem, candidate)
 
 
