@@ -1,0 +1,799 @@
+"""What Convolution and ConvolutionTranspose promise, one example for each (rows B3, C1, C3, C4, C5, D3, D4, D6).
+
+`pytest tests/gpu -k smoke` picks the few that are meant for compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from whole_numbers import assert_same, expected, host, whole
+
+import cudnnpy
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import legacy, selection
+
+OPERATIONS = ("forward", "backward_data", "backward_filter")
+PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
+X, W, Y = (4, 16, 12, 11), (32, 16, 3, 3), (4, 32, 12, 11)  # with padding 1
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    cudnnpy.clear_cache()
+    yield
+    cudnnpy.set_allocator(None)
+
+
+def arguments(operation: str, **how: Any) -> tuple[Any, ...]:
+    """The arguments of an operation on X, W and Y."""
+    x, w, dy = whole(*X, seed=1, **how), whole(*W, seed=2, **how), whole(*Y, seed=3, **how)
+    return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
+
+
+def run(conv: Convolution, operation: str, *given: Any, **options: Any) -> torch.Tensor:
+    result: torch.Tensor = getattr(conv, operation)(*given, **options)
+    return result
+
+
+def plan_addresses(plan: Plan, *tensors: torch.Tensor) -> tuple[list[int], torch.Tensor]:
+    """The addresses for plan.execute on the current stream, and the workspace, to be kept."""
+    space = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
+    stream = torch.cuda.current_stream().cuda_stream
+    return [*(t.data_ptr() for t in tensors), space.data_ptr() if plan.workspace_size else 0, stream], space
+
+
+# Operations and preferences
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("prefer", PREFERENCES)
+def test_one_preference_serves_all_three_directions(prefer: str, operation: str) -> None:
+    conv = Convolution(padding=1, prefer=prefer, tune_seconds=1.0)
+    given = arguments(operation)
+    assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+    size = conv.plan(operation, *given).workspace_size
+    assert size <= {"no_workspace": 0, "limited_workspace": 1 << 30}.get(prefer, 1 << 40)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_smoke_gradients_are_added_to_what_is_there(operation: str) -> None:
+    """alpha and beta, in every direction: a gradient written, then the same added twice with half its weight."""
+    conv, given = Convolution(padding=1), arguments(operation)
+    out = run(conv, operation, *given)
+    for _ in range(2):
+        assert run(conv, operation, *given, out=out, alpha=0.5, beta=1.0) is out
+    assert_same(out, 2 * expected(operation, *given, padding=1))
+
+
+def test_the_bias_gradient_is_added_too() -> None:
+    dy, out = whole(*Y), whole(Y[1], seed=9)
+    before = host(out)
+    assert Convolution().backward_bias(dy, out=out, alpha=2.0, beta=1.0) is out
+    np.testing.assert_array_equal(host(out), before + 2 * host(dy).sum(axis=(0, 2, 3)))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_bias_gradients_of_large_tensors_go_another_way(dtype: str, last: bool) -> None:
+    """From 1 MiB on they are reductions of the graph API; and in the same call's cache, an address off by one element."""
+    dy = whole(8, 64, 40, 40, dtype=dtype, last=last)
+    right = host(dy).sum(axis=(0, 2, 3))
+    conv = Convolution()
+    assert_same(conv.backward_bias(dy), right)
+    shifted = torch.empty(dy.numel() + 8, dtype=dy.dtype, device="cuda").as_strided(dy.shape, dy.stride(), 1)
+    shifted.copy_(dy)
+    assert_same(conv.backward_bias(shifted), right)
+
+
+@pytest.mark.parametrize("kernel", [(3,), (3, 2), (2, 3, 2)], ids=["1d", "2d", "3d"])
+def test_gradients_given_the_shapes(kernel: tuple[int, ...]) -> None:
+    """Strides leave several shapes of x and w for one dy: the shape given decides, and `out` may stand for it."""
+    conv, options = Convolution(stride=2, padding=1, groups=2), {"stride": 2, "padding": 1, "groups": 2}
+    for size in (7, 8):
+        x, w = whole(2, 4, *(size for _ in kernel)), whole(6, 2, *kernel)
+        dy = whole(*conv.output_shape(x.shape, w.shape), seed=5)
+        dx, dw = conv.backward_data(dy, w, tuple(x.shape)), conv.backward_filter(dy, x, list(w.shape))
+        assert_same(dx, expected("backward_data", dy, w, tuple(x.shape), **options))
+        assert_same(dw, expected("backward_filter", dy, x, tuple(w.shape), **options))
+        assert torch.equal(conv.backward_data(dy, w, out=torch.empty_like(x)), dx)
+        with pytest.raises(TypeError, match="x_shape"):
+            conv.backward_data(dy, w)
+
+
+def test_the_output_shape_without_running() -> None:
+    assert Convolution(padding="same", stride=2).output_shape((1, 3, 9, 8), (5, 3, 3, 3)) == (1, 5, 5, 4)
+    assert ConvolutionTranspose(stride=2, output_padding=1).output_shape((1, 3, 4), (3, 5, 3)) == (1, 5, 10)
+    assert Convolution(layout="NHWC").output_shape((1, 9, 8, 3), (5, 3, 3, 3)) == (1, 7, 6, 5)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_transposed_convolution(operation: str) -> None:
+    options: dict[str, Any] = {"stride": 2, "padding": ((1, 0), (0, 1)), "groups": 2, "output_padding": (1, 0)}
+    conv = ConvolutionTranspose(**options)
+    x, w = whole(2, 8, 5, 6), whole(8, 3, 3, 3, seed=1)
+    dy = whole(*conv.output_shape(x.shape, w.shape), seed=2)
+    given = {
+        "forward": (x, w),
+        "backward_data": (dy, w, tuple(x.shape)),
+        "backward_filter": (dy, x, tuple(w.shape)),
+    }[operation]
+    assert_same(getattr(conv, operation)(*given), expected(operation, *given, transpose=True, **options))
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+def test_the_transposed_convolution_adds_bias_and_activation(last: bool) -> None:
+    conv = ConvolutionTranspose(stride=2)
+    x, w, bias = whole(2, 8, 5, 6, last=last), whole(8, 16, 3, 3, seed=1, last=last), whole(16, seed=2)
+    right = expected("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
+    assert_same(conv.forward(x, w, bias, "relu"), right)
+    shifted = torch.cat([bias[:1], bias])[1:]  # off by one element
+    assert_same(conv.forward(x, w, shifted, "relu"), right)
+
+
+@pytest.mark.parametrize("activation", [None, "identity", "relu", "sigmoid", "tanh", "elu", "swish"])
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_bias_and_activation(dtype: str, last: bool, activation: str | None) -> None:
+    x, w = (tensor / 8 for tensor in arguments("forward", dtype=dtype, last=last))
+    bias = whole(W[0], dtype=dtype, seed=4)
+    found = Convolution(padding=1).forward(x, w, bias, activation)
+    right = expected("forward", x, w, padding=1, bias=bias, activation=activation)
+    np.testing.assert_allclose(host(found), right, rtol=4e-3, atol=2e-3)
+
+
+def test_bias_and_activation_with_beta() -> None:
+    x, w = arguments("forward")
+    bias, out = whole(W[0], seed=4), whole(*Y, seed=5)
+    right = expected("forward", x, w, padding=1, bias=bias, activation="relu", out=out, alpha=0.5, beta=2.0)
+    assert_same(Convolution(padding=1).forward(x, w, bias, "relu", out, 0.5, 2.0), right)
+
+
+# Algorithms by name, engines, plans
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"), [(op, name) for op in OPERATIONS for name in legacy.algorithm_names(op)]
+)
+def test_a_v7_algorithm_by_name(operation: str, name: str) -> None:
+    """It runs right, or the error has cuDNN's reason."""
+    given = arguments(operation)
+    conv = Convolution(padding=1, algorithm=name, tf32=False)
+    (candidate,) = [c for c in conv.candidates(operation, *given) if c.name == name]
+    if not candidate.refused:
+        assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+        assert conv.plan(operation, *given).source == "legacy"
+        return
+    assert name not in {"implicit_gemm", "implicit_precomp_gemm", "1"}
+    with pytest.raises(NoAlgorithmError, match=r"not supported here: CUDNN_STATUS_\w+ \(\d+\)"):
+        run(conv, operation, *given)
+
+
+@pytest.mark.parametrize(
+    ("operation", "theano", "ours"),
+    [
+        ("forward", "none", "implicit_gemm"),
+        ("forward", "small", "implicit_precomp_gemm"),
+        ("backward_data", "deterministic", "1"),
+        ("backward_filter", "deterministic", "algo_1"),
+        ("backward_filter", "small", "3"),
+    ],
+)
+def test_theanos_names(operation: str, theano: str, ours: str) -> None:
+    given = arguments(operation)
+    plans = [Convolution(padding=1, algorithm=name).plan(operation, *given) for name in (theano, ours)]
+    assert plans[0].name == plans[1].name
+
+
+def test_a_name_that_there_is_not() -> None:
+    with pytest.raises(ValueError, match=r"'faster' given; for forward expected one of implicit_gemm"):
+        Convolution(padding=1, algorithm="faster").forward(*arguments("forward"))
+    with pytest.raises(TypeError, match="algorithm"):
+        Convolution(padding=1, algorithm=3).forward(*arguments("forward"))
+
+
+def test_an_algorithm_that_cannot_says_why() -> None:
+    x, w = whole(1, 3, 9, 9, dtype="float64"), whole(4, 3, 5, 5, dtype="float64")
+    with pytest.raises(
+        NoAlgorithmError, match=r"asked for: .*algorithm='winograd'[\s\S]*not supported here: CUDNN_STATUS"
+    ):
+        Convolution(algorithm="winograd").forward(x, w)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_an_engine_by_index_and_knobs(operation: str) -> None:
+    given = arguments(operation)
+    tried = [c for c in Convolution(padding=1).candidates(operation, *given) if c.engine is not None and not c.refused]
+    assert len(tried) >= 3
+    for candidate in tried[:6]:
+        if candidate.name.endswith("epilogue"):
+            continue
+        conv = Convolution(padding=1, algorithm=candidate.engine)
+        assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+        assert conv.plan(operation, *given).engine == candidate.engine
+    with pytest.raises(NoAlgorithmError, match="engine 100000"):
+        run(Convolution(padding=1, algorithm=Engine(100_000)), operation, *given)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_plan_by_itself(operation: str) -> None:
+    given = arguments(operation)
+    plan = Convolution(padding=1).plan(operation, *given)
+    conv = Convolution(padding=1, algorithm=plan)
+    assert conv.plan(operation, *given) is plan
+    right = expected(operation, *given, padding=1)
+    assert_same(run(conv, operation, *given), right)
+    with pytest.raises(ValueError, match="the plan given is for another problem"):
+        conv.forward(whole(2, 3, 5, 5), whole(4, 3, 3, 3))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("algorithm", [None, "1"])
+def test_a_plan_as_text(operation: str, algorithm: str | None) -> None:
+    name = "implicit_precomp_gemm" if algorithm and operation == "forward" else algorithm
+    given = arguments(operation)
+    plan = Convolution(padding=1, algorithm=name).plan(operation, *given)
+    again = Plan.from_json(plan.to_json())
+    for what in ("name", "source", "notes", "deterministic", "operands", "workspace_size", "problem", "engine"):
+        assert getattr(again, what) == getattr(plan, what)
+    right = expected(operation, *given, padding=1)
+    out = torch.full(right.shape, torch.nan, device="cuda")
+    addresses, _space = plan_addresses(again, *given[:2], out)
+    again.execute(*addresses)
+    assert_same(out, right)
+
+
+def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
+    x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
+    right = expected("forward", x, w, padding=1)
+    plan = Convolution(padding=1, algorithm="implicit_precomp_gemm", tf32=False).plan("forward", x, w)
+    out = torch.empty(Y, device="cuda")
+    for one in (plan, Plan.from_json(plan.to_json())):
+        addresses, _space = plan_addresses(one, x, w, out)
+        one.execute(*addresses)
+        np.testing.assert_allclose(host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "problem": 3}'])
+def test_text_that_is_no_plan(text: str) -> None:
+    with pytest.raises(ValueError, match=r"text: no plan of this package|format 99"):
+        Plan.from_json(text)
+
+
+def test_a_plan_for_specs_runs_on_arrays() -> None:
+    conv = Convolution(padding=1)
+    plan = conv.plan("forward", TensorSpec(X), TensorSpec(W))
+    x, w = arguments("forward")
+    out = torch.empty(Y, device="cuda")
+    addresses, _space = plan_addresses(plan, x, w, out)
+    plan.execute(*addresses)
+    assert_same(out, expected("forward", x, w, padding=1))
+
+
+# plan.execute
+
+
+def test_plan_execute_refuses_bad_addresses() -> None:
+    x, w = arguments("forward")
+    out = torch.empty(Y, device="cuda")
+    conv = Convolution(padding=1)
+    candidate = next(c for c in conv.candidates("forward", x, w) if not c.refused and c.workspace_size)
+    plan = Plan(conv.plan("forward", x, w).problem, candidate)
+    a, b, y = (t.data_ptr() for t in (x, w, out))
+    space = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
+    with pytest.raises(TypeError, match="4 addresses given; expected x, w, y, workspace, stream"):
+        plan.execute(a, b, y, 0)
+    with pytest.raises(ValueError, match=r"workspace: none given; this plan needs"):
+        plan.execute(a, b, y, 0, 0)
+    with pytest.raises(ValueError, match=r"x: address 0x0 given; expected a multiple of 16"):
+        plan.execute(0, b, y, space.data_ptr(), 0)
+    with pytest.raises(ValueError, match=r"w: address .* expected a multiple of 16"):
+        plan.execute(a, b + 4, y, space.data_ptr(), 0)
+    for address in (a, a + 16, b):
+        with pytest.raises(ValueError, match=r"y overlaps [xw] in memory"):
+            plan.execute(a, b, address, space.data_ptr(), 0)
+    plan.execute(a, b, y, space.data_ptr(), 0)
+    assert_same(out, expected("forward", x, w, padding=1))
+
+
+# Limits, errors
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "autotune"])
+def test_a_limit_is_honoured_to_the_byte(prefer: str, operation: str) -> None:
+    given = arguments(operation)
+    needy = [
+        c
+        for c in Convolution(padding=1).candidates(operation, *given)
+        if not c.refused and c.workspace_size and c.engine is not None
+    ]
+    assert needy
+    size = needy[0].workspace_size or 0
+    exact = Convolution(padding=1, prefer=prefer, workspace_limit=size, algorithm=needy[0].engine)
+    assert exact.plan(operation, *given).workspace_size == size
+    with pytest.raises(NoAlgorithmError, match=r"left out because[\s\S]*needs .*, the limit is"):
+        run(
+            exact.__class__(padding=1, prefer=prefer, workspace_limit=size - 1, algorithm=needy[0].engine),
+            operation,
+            *given,
+        )
+    free = Convolution(padding=1, prefer=prefer, workspace_limit=size - 1, tune_seconds=0.5).plan(operation, *given)
+    assert free.workspace_size < size
+
+
+def test_the_error_shows_every_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments("forward")
+    everything = {c.name for c in Convolution(padding=1).candidates("forward", *given)}
+    monkeypatch.setattr(selection, "refusal", lambda candidate, *_: "ruled out by this test")
+    with pytest.raises(NoAlgorithmError) as caught:
+        Convolution(padding=1, prefer="limited_workspace", deterministic=True, tf32=False).forward(*given)
+    text = str(caught.value)
+    assert "no algorithm for forward: x float32 4x16x12x11 packed, w float32 32x16x3x3 packed" in text
+    assert "prefer='limited_workspace', so at most 1 GiB of workspace, deterministic=True, tf32=False" in text
+    assert everything <= {candidate.name for candidate in caught.value.candidates}
+    assert all(candidate.name in text for candidate in caught.value.candidates)
+    assert text.count("ruled out by this test") == len(caught.value.candidates) >= 10
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_options_rule_candidates_out_with_a_reason(operation: str) -> None:
+    given = arguments(operation)
+    found = Convolution(padding=1, deterministic=True, tf32=False, workspace_limit=0).candidates(operation, *given)
+    for candidate in found:
+        usable = candidate.deterministic and candidate.workspace_size == 0
+        usable = usable and (candidate.source == "legacy" or not candidate.uses_tf32)
+        assert usable or candidate.refused
+    reasons = Counter(candidate.refused.split(" ")[0] for candidate in found)
+    assert {"", "uses", "needs"} <= set(reasons)
+    table = cudnnpy.candidates_table(found)
+    assert len(table.splitlines()) == len(found) + 1
+
+
+def test_strict_float32_is_float32() -> None:
+    x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
+    right = expected("forward", x, w, padding=1)
+    found = Convolution(padding=1, tf32=False).forward(x, w)
+    assert np.abs(host(found) - right).max() < 5e-5
+
+
+def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of device memory: the next candidate that fits is taken; where none does, the error tells the sizes."""
+    x, w = arguments("forward")
+    needy = next(c for c in Convolution(padding=1).candidates("forward", x, w) if c.workspace_size and c.engine)
+    asked: list[int] = []
+
+    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
+        asked.append(size)
+        raise MemoryError(f"{size} bytes are more than there are")
+
+    def needy_first(problem: Any, options: Any, target: Any) -> Any:
+        yield selection.forced(problem, options._replace(algorithm=needy.engine), target)
+        yield from likely(problem, options, target)
+
+    likely = selection.likely
+    monkeypatch.setattr(selection, "likely", needy_first)
+    cudnnpy.set_allocator(allocate)
+    with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
+        Convolution(padding=1, algorithm=needy.engine).forward(x, w)
+    assert asked == [needy.workspace_size]
+    for prefer in PREFERENCES:
+        found = Convolution(padding=1, prefer=prefer, tune_seconds=0.5).forward(x, w)
+        assert_same(found, expected("forward", x, w, padding=1))
+    assert asked[1:3] == [needy.workspace_size] * 2  # by "fastest" and "limited_workspace"
+
+
+# Policies
+
+
+def test_policy_once_keeps_the_engine_of_the_first_shape() -> None:
+    shapes = [
+        ((1, 64, 56, 56), (64, 64, 3, 3)),
+        ((8, 64, 56, 56), (256, 64, 1, 1)),
+        ((2, 3, 224, 224), (64, 3, 7, 7)),
+        ((32, 512, 7, 7), (512, 512, 3, 3)),
+        ((1, 16, 9, 9), (8, 16, 5, 5)),
+    ]
+    specs = [(TensorSpec(x, "float16"), TensorSpec(w, "float16")) for x, w in shapes]
+    once, each = Convolution(policy="once"), Convolution(policy="on_shape_change")
+    kept = [once.plan("forward", *pair).engine for pair in specs]
+    fresh = [each.plan("forward", *pair).engine for pair in specs]
+    assert len(set(fresh)) > 1
+    assert kept[0] == fresh[0]
+    for pair, engine in zip(specs, kept, strict=True):
+        forced = Convolution(algorithm=kept[0])
+        try:
+            forced.plan("forward", *pair)
+        except NoAlgorithmError:
+            assert engine != kept[0]
+        else:
+            assert engine == kept[0]
+    assert kept.count(kept[0]) > 1
+
+
+# Arrays: addresses, strides, results
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(
+    ("dtype", "offset"), [("float32", 1), ("float16", 1), ("float16", 2), ("bfloat16", 3), ("float64", 1)]
+)
+def test_arrays_that_begin_at_odd_elements(dtype: str, offset: int, operation: str) -> None:
+    """First aligned, then not, with the same signature: each with a plan for its alignment, planned once."""
+    conv, given = Convolution(padding=1), arguments(operation, dtype=dtype)
+    right = expected(operation, *given, padding=1)
+    assert_same(run(conv, operation, *given), right)
+
+    def shifted(tensor: torch.Tensor) -> torch.Tensor:
+        buffer = torch.full((tensor.numel() + 32,), torch.nan, dtype=tensor.dtype, device="cuda")
+        view = buffer.as_strided(tensor.shape, tensor.stride(), offset)
+        return view.copy_(tensor)
+
+    moved = [shifted(value) if isinstance(value, torch.Tensor) else value for value in given]
+    for first, second in ((moved[0], given[1]), (given[0], moved[1]), (moved[0], moved[1])):
+        assert_same(run(conv, operation, first, second, *given[2:]), right)
+    out = shifted(torch.empty(right.shape, dtype=given[0].dtype, device="cuda"))
+    for _ in range(6):  # also as a replayed graph
+        out.fill_(torch.nan)
+        run(conv, operation, *moved, out=out)
+        assert_same(out, right)
+    known = cudnnpy.cache_info().misses
+    run(conv, operation, *moved, out=out)
+    assert cudnnpy.cache_info().misses == known
+
+
+def test_a_bias_that_begins_at_an_odd_element() -> None:
+    x, w = arguments("forward")
+    bias = whole(W[0] + 1)[1:]
+    assert_same(Convolution(padding=1).forward(x, w, bias), expected("forward", x, w, padding=1, bias=bias))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_results_lie_in_memory_as_the_first_input_does(last: bool, rank: int) -> None:
+    spatial = (6,) * rank
+    x, w = whole(2, 8, *spatial, last=last), whole(16, 8, *(3,) * rank, last=last)
+    y = Convolution().forward(x, w)
+    assert isinstance(y, torch.Tensor)
+    assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, (2, 16, *(4,) * rank))
+    order = (0, *range(2, rank + 2), 1) if last else tuple(range(rank + 2))
+    assert y.permute(order).is_contiguous()
+    assert_same(y, expected("forward", x, w))
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_results_in_the_axis_order_of_the_layout(layout: str) -> None:
+    x, w = (whole(2, 6, 7, 8), whole(16, 3, 3, 8)) if layout == "NHWC" else (whole(2, 8, 6, 7), whole(16, 8, 3, 3))
+    y = Convolution(layout=layout).forward(x, w)
+    assert y.is_contiguous()
+    assert_same(y, expected("forward", x, w, layout=layout))
+
+
+def test_layout_names_of_another_rank_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"layout: 'NCDHW' has 5 axes; x has 4"):
+        Convolution(layout="NCDHW").forward(*arguments("forward"))
+
+
+def test_smoke_inputs_and_results_with_gaps() -> None:
+    x, w = whole(4, 20, 12, 24)[:, 2:18, :, ::2], whole(32, 16, 5, 3)[:, :, 1:4]
+    assert not x.is_contiguous()
+    buffer = torch.full((4, 40, 12, 12), 7.0, device="cuda")
+    out = buffer[:, 4:36]
+    Convolution(padding=1).forward(x, w, out=out)
+    assert_same(out, expected("forward", x, w, padding=1))
+    assert bool((buffer[:, :4] == 7).all() and (buffer[:, 36:] == 7).all())
+
+
+def test_expanded_arrays_are_refused() -> None:
+    x, w = arguments("forward")
+    with pytest.raises(ValueError, match=r"x: strides .* are not all above 0"):
+        Convolution(padding=1).forward(x[:1].expand(4, -1, -1, -1), w)
+    with pytest.raises(ValueError, match=r"elements overlap in memory"):
+        Convolution(padding=1).forward(x, w, out=torch.empty(10_000, device="cuda").as_strided(Y, (2, 1, 1, 1)))
+
+
+def test_a_result_that_overlaps_an_input_is_refused() -> None:
+    buffer = whole(4, 48, 12, 11)
+    x, w = buffer[:, :16], whole(*W)
+    with pytest.raises(ValueError, match="y overlaps x in memory"):
+        Convolution(padding=1).forward(x, w, out=buffer[:, 8:40])
+    with pytest.raises(ValueError, match="overlaps"):
+        Convolution(padding=1).forward(buffer, whole(48, 48, 3, 3), out=buffer)
+
+
+class ReadOnly:
+    """A tensor's memory by the CUDA Array Interface, called read-only or not."""
+
+    def __init__(self, tensor: torch.Tensor, read_only: bool) -> None:
+        self.tensor = tensor
+        interface = tensor.__cuda_array_interface__
+        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], read_only)}
+
+
+def test_a_read_only_result_is_refused() -> None:
+    x, w = arguments("forward")
+    out = torch.empty(Y, device="cuda")
+    with pytest.raises(ValueError, match="out: a read-only array given"):
+        Convolution(padding=1).forward(x, w, out=ReadOnly(out, True))
+    Convolution(padding=1).forward(x, w, out=ReadOnly(out, False))
+    assert_same(out, expected("forward", x, w, padding=1))
+
+
+@pytest.mark.parametrize("given", [lambda a: a.cpu().numpy(), lambda a: a.cpu()], ids=["numpy", "torch"])
+@pytest.mark.parametrize("which", ["x", "w", "bias", "out"])
+def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
+    x, w = arguments("forward")
+    arrays = {"x": x, "w": w, "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
+    arrays[which] = given(arrays[which])
+    with pytest.raises(TypeError, match=rf"{which} is a host array .*cudnnpy.to_device.*cudnnpy.reference"):
+        Convolution(padding=1).forward(**arrays)
+
+
+def test_what_is_no_array_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"w is \[1, 2\]; expected a device array"):
+        Convolution().forward(whole(*X), [1, 2])
+
+
+def test_wrong_results_and_scales_are_refused() -> None:
+    x, w = arguments("forward")
+    conv = Convolution(padding=1)
+    with pytest.raises(ValueError, match=r"out: logical shape \(4, 32, 11, 11\) given; expected \(4, 32, 12, 11\)"):
+        conv.forward(x, w, out=torch.empty(4, 32, 11, 11, device="cuda"))
+    with pytest.raises(TypeError, match="out: float16 given; for float32 inputs expected float32"):
+        conv.forward(x, w, out=torch.empty(Y, dtype=torch.float16, device="cuda"))
+    with pytest.raises(TypeError, match="float32 and float16"):
+        conv.forward(x, w.half())
+    with pytest.raises(ValueError, match=r"beta: 1\.0 given without out"):
+        conv.forward(x, w, beta=1.0)
+    with pytest.raises(TypeError, match="alpha: nan"):
+        conv.forward(x, w, alpha=float("nan"))
+    with pytest.raises(ValueError, match=r"dy: shape .* given; expected \(4, 32, 12, 11\)"):
+        conv.backward_data(x, w, X)
+
+
+# Eight bits
+
+
+@pytest.mark.parametrize("result", [None, "int32", "float32", "int8"])
+def test_int8_forward(result: str | None) -> None:
+    """Channels last, by the sixteen: what tensor cores take."""
+    x, w = whole(2, 32, 9, 8, dtype="int8", last=True), whole(16, 32, 3, 3, dtype="int8", last=True, seed=1)
+    right = expected("forward", x, w)
+    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    y = Convolution().forward(x, w, out=out)
+    assert y.dtype == getattr(torch, result or "int32")
+    assert_same(y, np.clip(right, -128, 127) if result == "int8" else right)
+
+
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("result", [None, "float32", "float16", "bfloat16"])
+def test_float8_forward(dtype: str, result: str | None) -> None:
+    if torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no float8")
+    x, w = whole(2, 32, 9, 8, dtype=dtype, last=True), whole(16, 32, 3, 3, dtype=dtype, last=True, seed=1)
+    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    y = Convolution().forward(x, w, out=out)
+    assert y.dtype == getattr(torch, result or dtype)
+    assert_same(y, expected("forward", x, w))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
+def test_eight_bits_go_forward_alone(dtype: str) -> None:
+    w, dy = (whole(1, channels, 4, 4, dtype=dtype, last=True) for channels in (16, 1))
+    with pytest.raises(TypeError, match=rf"backward_data: {dtype} is supported by forward alone"):
+        Convolution(padding="same").backward_data(dy, w, out=torch.empty(1, 16, 4, 4, device="cuda"))
+
+
+# A known signature does no set-up
+
+
+class Calls:
+    """Counts what crosses into C: by raw.call, by functions bound at set-up, and by descriptors made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.counts: Counter[str] = Counter()
+
+        def counted(get: Any) -> Any:
+            def bound(name: str) -> Any:
+                function = get(name)
+
+                def count_and_call(*arguments: Any) -> Any:
+                    self.counts[name] += 1
+                    return function(*arguments)
+
+                return count_and_call
+
+            return bound
+
+        call, create = raw.call, Descriptor.__init__
+
+        def count_and_call(name: str, *arguments: Any) -> Any:
+            self.counts[name] += 1
+            return call(name, *arguments)
+
+        def count_and_create(descriptor: Descriptor, *arguments: Any, **options: Any) -> None:
+            self.counts["Descriptor"] += 1
+            create(descriptor, *arguments, **options)
+
+        monkeypatch.setattr(raw, "call", count_and_call)
+        monkeypatch.setattr(raw, "bound", counted(raw.bound))
+        monkeypatch.setattr(raw, "unchecked", counted(raw.unchecked))
+        monkeypatch.setattr(Descriptor, "__init__", count_and_create)
+
+    def take(self) -> dict[str, int]:
+        counts, self.counts = dict(self.counts), Counter()
+        return counts
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_second_call_is_one_execute(operation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a set-stream where the stream changes; after some calls on the same addresses, a replayed graph instead."""
+    calls = Calls(monkeypatch)
+    conv, given = Convolution(padding=1), arguments(operation)
+    out = torch.empty(expected(operation, *given, padding=1).shape, device="cuda")
+    side = torch.cuda.Stream()
+
+    def again(**options: Any) -> dict[str, int]:
+        run(conv, operation, *given, out=out, **options)
+        return calls.take()
+
+    assert again()["Descriptor"] > 5
+    misses = cudnnpy.cache_info().misses
+    assert again() == {"cudnnBackendExecute": 1}
+    plan = conv.plan(operation, *given, out=out)
+    calls.take()
+    changed = again(stream=side)
+    if plan.workspace_size:  # a stream has a workspace of its own: another tuple of addresses to bind
+        assert changed.pop("Descriptor") == 1
+        changed = {name: count for name, count in changed.items() if name in ("cudnnSetStream", "cudnnBackendExecute")}
+    assert changed == {"cudnnSetStream": 1, "cudnnBackendExecute": 1}
+    torch.cuda.synchronize()
+    for _ in range(5):
+        again()
+    assert again() == {}
+    assert cudnnpy.cache_info().misses == misses
+    torch.cuda.synchronize()
+    assert_same(out, expected(operation, *given, padding=1))
+
+
+def test_alternating_layers_and_shapes_plan_nothing_anew() -> None:
+    layers = [Convolution(padding=1), Convolution(padding=1, stride=2), Convolution(dilation=2)]
+    shapes = [(X, W), ((2, *X[1:]), W), (X, (8, *W[1:]))]
+
+    def all_of_them() -> None:
+        for conv in layers:
+            for x, w in shapes:
+                conv.forward(whole(*x), whole(*w))
+
+    before = cudnnpy.cache_info().misses
+    all_of_them()
+    assert cudnnpy.cache_info().misses == before + 9
+    all_of_them()
+    assert cudnnpy.cache_info().misses == before + 9
+
+
+def test_two_objects_with_the_same_options_share_plans() -> None:
+    given = arguments("forward")
+    Convolution(padding=1).forward(*given)
+    known = cudnnpy.cache_info()
+    Convolution(padding=[1, 1], stride=1).forward(*given)
+    assert cudnnpy.cache_info().misses == known.misses + 1  # (1, 1) and 1 are other options
+    Convolution(padding=1).forward(*given)
+    assert cudnnpy.cache_info().misses == known.misses + 1
+
+
+def test_the_cache_forgets_the_least_recently_used() -> None:
+    limit = cudnnpy.cache_info().limit
+    conv, w = Convolution(), whole(8, 4, 1, 1)
+    first, *others = (whole(batch, 4, 2, 2) for batch in range(1, 5))
+    try:
+        cudnnpy.set_cache_limit(3)
+        conv.forward(first, w)
+        for x in others:
+            conv.forward(x, w)
+        info = cudnnpy.cache_info()
+        assert (info.size, info.limit, info.evictions) == (3, 3, 1)
+        conv.forward(others[0], w)
+        assert cudnnpy.cache_info().misses == info.misses
+        conv.forward(first, w)
+        assert cudnnpy.cache_info().misses == info.misses + 1
+    finally:
+        cudnnpy.set_cache_limit(limit)
+
+
+# Workspace
+
+
+def needy_convolution(x: torch.Tensor, w: torch.Tensor) -> tuple[Convolution, int]:
+    """A convolution whose engine needs workspace, and how much."""
+    for candidate in Convolution(padding=1).candidates("forward", x, w):
+        if not candidate.refused and candidate.workspace_size and candidate.engine is not None:
+            return Convolution(padding=1, algorithm=candidate.engine), candidate.workspace_size
+    raise AssertionError("no engine here needs workspace")
+
+
+def test_workspace_from_a_frameworks_allocator() -> None:
+    x, w = arguments("forward")
+    conv, size = needy_convolution(x, w)
+    asked: list[tuple[int, int, int]] = []
+
+    def allocate(bytes_: int, device: int, stream: int) -> torch.Tensor:
+        asked.append((bytes_, device, stream))
+        return torch.empty(bytes_, dtype=torch.uint8, device=torch.device("cuda", device))
+
+    cudnnpy.set_allocator(allocate)
+    for _ in range(3):
+        assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
+    assert asked == [(size, x.get_device(), torch.cuda.current_stream().cuda_stream)]
+    side = torch.cuda.Stream()
+    conv.forward(x, w, stream=side)
+    assert asked[1:] == [(size, x.get_device(), side.cuda_stream)]
+    cudnnpy.set_allocator(None)
+    assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
+    assert len(asked) == 2
+    with pytest.raises(TypeError, match="allocator: 5 given"):
+        cudnnpy.set_allocator(5)  # type: ignore[arg-type]
+
+
+def test_one_workspace_serves_every_operation_of_a_stream() -> None:
+    """The largest of them: the gradients of a layer share it, and it grows only where it must."""
+    asked: list[int] = []
+
+    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
+        asked.append(size)
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    cudnnpy.set_allocator(allocate)
+    conv = Convolution(padding=1)
+    sizes = []
+    for operation in OPERATIONS * 2:
+        given = arguments(operation)
+        run(conv, operation, *given)
+        sizes.append(conv.plan(operation, *given).workspace_size)
+    grown = [size for index, size in enumerate(sizes) if size > max(sizes[:index], default=0)]
+    assert asked == grown
+
+
+def test_outgrown_workspace_is_not_used_by_others_while_work_is_in_flight() -> None:
+    """Many calls queued at once, each needing more than the one before: every result is right."""
+    shapes = [((n, 16, 24, 24), (32, 16, 3, 3)) for n in (1, 2, 4, 8, 16, 32)]
+    pairs = [(whole(*x), whole(*w)) for x, w in shapes]
+    convs = [needy_convolution(x, w)[0] for x, w in pairs]
+    for conv, (x, w) in zip(convs, pairs, strict=True):
+        conv.plan("forward", x, w)
+    torch.cuda.synchronize()
+    results = [conv.forward(x, w) for conv, (x, w) in zip(convs, pairs, strict=True)]
+    others = [torch.full((1 << 20,), torch.nan, device="cuda") for _ in range(8)]
+    for (x, w), y in zip(pairs, results, strict=True):
+        assert_same(y, expected("forward", x, w, padding=1))
+    assert len(others) == 8
+
+
+# Streams
+
+
+@pytest.mark.parametrize("how", ["current", "argument", "address"])
+def test_work_follows_the_stream(how: str) -> None:
+    """On a stream that is busy: the result is right after that stream alone is waited for."""
+    conv = Convolution(padding=1)
+    x, w = arguments("forward")
+    conv.forward(x, w)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    late = torch.zeros_like(x)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)  # about 50 ms
+        late.copy_(x)
+        out = torch.empty(Y, device="cuda")
+        if how == "current":
+            conv.forward(late, w, out=out)
+    if how != "current":
+        conv.forward(late, w, out=out, stream=side if how == "argument" else side.cuda_stream)
+    side.synchronize()
+    assert_same(out, expected("forward", x, w, padding=1))
