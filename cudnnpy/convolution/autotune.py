@@ -40,6 +40,7 @@ ROUNDOFF = {
 }
 _ARITHMETIC_NOTES = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs", "tensor_core"}
 _GIVE_UP = 3.0  # a candidate this many times slower than the best so far is not measured further
+_HOPELESS = 20.0  # the same for its first run, which may include loading its code
 _ROUND_MS = 2.0  # about how long one timed round lasts
 _ROUNDS = 3
 _REFINED = 3  # engines whose other knobs are tried
@@ -177,10 +178,9 @@ class _Bench:
         try:
             launch = self._bind(candidate)
             self._reset(self.scratch[0])
-            raw.check(launch(), "warm-up")
-            self._synchronize()
+            candidate.milliseconds = self._round(launch, 1)
             candidate.refused = self._compare(candidate)
-            if not candidate.refused:
+            if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
                 candidate.milliseconds = self._time(launch)
         except MemoryError as error:
             candidate.refused = f"out of memory: {error}"

@@ -314,8 +314,22 @@ def _recorded() -> dict[str, Any]:
             _cell(2, 0, "forward", torch=2.0, fastest=2.0, tuned=2.2),
         ],
         "cache": [
-            {"wanted": 1, "signatures": 1, "us": _summary(9.0), "in_turn_us": _summary(9.0), "error": None},
-            {"wanted": 10_000, "signatures": 4_213, "us": _summary(10.8), "in_turn_us": _summary(12), "error": None},
+            {
+                "wanted": 1,
+                "signatures": 1,
+                "us": _summary(9.0),
+                "torch_us": _summary(15.0),
+                "in_turn_us": _summary(9.0),
+                "error": None,
+            },
+            {
+                "wanted": 10_000,
+                "signatures": 4_213,
+                "us": _summary(10.8),
+                "torch_us": _summary(15.0),
+                "in_turn_us": _summary(12),
+                "error": None,
+            },
         ],
     }
 

@@ -60,7 +60,14 @@ def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
     with torch.no_grad(), _room_for(COUNTS[-1] + 1):
         calls: list[Callable[[], object]] = []
         for wanted in COUNTS:
-            row: dict[str, Any] = {"wanted": wanted, "signatures": None, "us": None, "in_turn_us": None, "error": None}
+            row: dict[str, Any] = {
+                "wanted": wanted,
+                "signatures": None,
+                "us": None,
+                "torch_us": None,
+                "in_turn_us": None,
+            }
+            row["error"] = None
             rows.append(row)
             try:
                 for shape in every[len(calls) : wanted]:
@@ -86,8 +93,14 @@ def _time(torch: Any, calls: list[Callable[[], object]], row: dict[str, Any], bu
         at = (at + 1) % len(turns)
         return turns[at]()
 
+    x, w = (
+        torch.randn(shape, device="cuda", dtype=torch.float16)
+        for shape in ((1, CHANNELS, 8, 8), (CHANNELS, CHANNELS, 3, 3))
+    )
     timers = {
         "us": host_timer(calls[0], torch.cuda.synchronize),
+        # the machine's own drift between the rows: the same call of torch's beside each
+        "torch_us": host_timer(lambda: torch.nn.functional.conv2d(x, w, padding=1), torch.cuda.synchronize),
         "in_turn_us": host_timer(in_turn, torch.cuda.synchronize),
     }
     for timer in timers.values():

@@ -82,11 +82,17 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     rows = [row for row in results.get("cache", ()) if row["us"] is not None]
     if len(rows) > 1:
         label = f"{_CACHE} ({rows[-1]['signatures']:,})"
-        found.append(Figure(label, _CACHE_REACH, rows[-1]["us"]["median"] / rows[0]["us"]["median"]))
+        found.append(Figure(label, _CACHE_REACH, growth(rows[-1], rows[0])))
     else:
         why = next((row["error"] for row in results.get("cache", ()) if row["error"]), "section not run")
         found.append(Figure(_CACHE, _CACHE_REACH, None, why))
     return found
+
+
+def growth(row: Mapping[str, Any], first: Mapping[str, Any]) -> float:
+    """Host cost of a cache row over the first one's, each over torch's beside it."""
+    cost, before = (r["us"]["median"] / r["torch_us"]["median"] for r in (row, first))
+    return float(cost / before)
 
 
 def _reason(row: Mapping[str, Any] | None) -> str:
