@@ -10,7 +10,8 @@ import sys
 import pages
 import pytest
 
-from cudnnpy import raw
+from cudnnpy import errors, raw
+from cudnnpy.convolution import legacy, problem
 
 WITH_PROGRAMS = [page for page in pages.PAGES if "```python\n" in (pages.ROOT / "docs" / page).read_text()]
 
@@ -49,6 +50,24 @@ def test_links_within_the_pages_lead_to_headings(page):
             re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)", text, re.M)
         ]
         assert heading in titles, f"{target}#{heading}"
+
+
+def test_every_exception_is_in_the_tree():
+    page = (pages.ROOT / "docs" / "errors.md").read_text()
+    kinds = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(kinds) > 15
+    assert [name for name in kinds if f" {name}`" not in page and f"`{name}`" not in page] == []
+
+
+def test_every_preference_policy_and_algorithm_is_listed():
+    text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
+    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(problem.PREFERENCES)
+    assert all(f'policy="{policy}"' in text for policy in problem.POLICIES)
+    for operation in problem.OPERATIONS:
+        names, theano = re.findall(rf"^\| {operation} \| ([\w, ]+) \| ([\w, ]+) \|$", text, re.M)[0]
+        assert tuple(names.split(", ")) == legacy.algorithm_names(operation)
+        for name in theano.split(", "):
+            assert legacy.algorithm_named(operation, name) in legacy.algorithm_names(operation)
 
 
 # How the programs are found
