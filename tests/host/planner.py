@@ -1,0 +1,205 @@
+"""Plans for a described device, in a process of its own (libcudnn with the stand-in driver): see test_planning.py.
+
+Takes the profile's file as its argument. Each line on standard input is a request, {"do": a function below, ...}, and
+each line on standard output its answer: {"answer": ...}, or {"error": type, "text": message} for what it raised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cudnnpy import raw
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import autotune, graph, selection
+from cudnnpy.convolution.candidates import Candidate, Engine, table
+from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.errors import NoAlgorithmError
+
+TARGET = graph.Target(profile=Path(sys.argv[1]).read_text())
+
+
+def options_of(request: dict[str, Any]) -> Options:
+    given = dict(request.get("options", {}))
+    engine = given.get("algorithm")
+    if isinstance(engine, dict):
+        knobs = engine.get("knobs")
+        given["algorithm"] = Engine(engine["index"], knobs and {int(kind): value for kind, value in knobs})
+    return Options(**given)
+
+
+def problem_of(request: dict[str, Any]) -> tuple[Operation, Problem]:
+    """The Operation and the Problem of a request: operation, first, second (shapes, or all of a TensorSpec), shape, ..."""
+    operation = Operation(options_of(request))
+    dtype = request.get("dtype", "float32")
+
+    def spec(given: Any) -> TensorSpec | None:
+        if given is None:
+            return None
+        shape, strides = given if isinstance(given[0], list) else (given, None)
+        return TensorSpec(tuple(shape), dtype, strides and tuple(strides))
+
+    first, second = spec(request["first"]), spec(request["second"])
+    assert first is not None
+    assert second is not None
+    made = operation.problem(
+        request["operation"],
+        first,
+        second,
+        request.get("shape"),
+        bias=spec(request.get("bias")),
+        activation=request.get("activation"),
+        out=spec(request.get("out")),
+        beta=request.get("beta", 0.0),
+    )
+    return operation, made
+
+
+def described(candidate: Candidate) -> dict[str, Any]:
+    executable = candidate.executable
+    return {
+        "source": candidate.source,
+        "name": candidate.name,
+        "notes": candidate.notes,
+        "deterministic": candidate.deterministic,
+        "refused": candidate.refused,
+        "workspace_size": candidate.workspace_size,
+        "milliseconds": candidate.milliseconds,
+        "engine": candidate.engine and {"index": candidate.engine.index, "knobs": candidate.engine.knobs},
+        "planned": executable is not None,
+        "kind": type(executable).__name__,
+    }
+
+
+def survey(request: dict[str, Any]) -> Any:
+    """Every candidate of a problem."""
+    operation, problem = problem_of(request)
+    found = selection.survey(problem, operation.options, TARGET, request.get("free", 1 << 37))
+    return [described(candidate) for candidate in found]
+
+
+class Bench:
+    """In place of autotune's: times by name instead of a clock; a candidate without one fails when it runs."""
+
+    times: dict[str, float] = {}
+    seen: list[str] = []
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def measure(self, candidate: Candidate) -> bool:
+        assert candidate.executable is not None
+        assert not candidate.refused
+        self.seen.append(candidate.name)
+        candidate.milliseconds = self.times.get(candidate.name)
+        if candidate.milliseconds is None:
+            candidate.refused = "failed when run: it has no time"
+        return not candidate.refused
+
+
+class NoHandle:
+    """What the tuner wants of a Handle."""
+
+    @staticmethod
+    def default(device: int) -> None:
+        return None
+
+    def set_stream(self, stream: int) -> None:
+        pass
+
+
+def choose(request: dict[str, Any]) -> Any:
+    """The choice; with "times" (milliseconds by name) autotune measures."""
+    operation, problem = problem_of(request)
+    before, times = request.get("before"), request.get("times")
+    Bench.times, Bench.seen = times or {}, []
+    tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
+    chosen = selection.choose(
+        problem,
+        operation.options,
+        TARGET,
+        request.get("free", 1 << 37),
+        None if times is None else tuner,
+        before and Engine(before["index"], before["knobs"] and dict(before["knobs"])),
+    )
+    return {**described(chosen), "seen": Bench.seen}
+
+
+def round_trip(request: dict[str, Any]) -> Any:
+    """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
+    operation, problem = problem_of(request)
+    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37).executable
+    assert isinstance(chosen, graph.GraphExecutable)
+    text = chosen.to_json()
+    again = graph.GraphExecutable(graph.load_plan(text, TARGET), problem.operands)
+    return {
+        "text": text,
+        "sizes": [chosen.workspace_size, again.workspace_size],
+        "uids": [chosen.uids, again.uids],
+        "again": again.to_json(),
+    }
+
+
+def load(request: dict[str, Any]) -> Any:
+    """A plan from a text."""
+    return graph.GraphExecutable(graph.load_plan(request["text"], TARGET), ("x", "w", "y")).workspace_size
+
+
+def knobs(request: dict[str, Any]) -> Any:
+    """The knobs of an engine: {kind: [values]}."""
+    _, problem = problem_of(request)
+    built = graph.operation_graph(problem, TARGET)
+    return {kind: list(values) for kind, values in graph.knob_ranges(built, TARGET, request["index"]).items()}
+
+
+def descriptor(request: dict[str, Any]) -> Any:
+    """What a backend descriptor of a kind gives back of the attributes that were set."""
+    kind = getattr(raw, f"CUDNN_BACKEND_{request['kind']}_DESCRIPTOR")
+    given = {getattr(raw, f"CUDNN_ATTR_{name}"): value for name, value in request["attributes"].items()}
+    found = Descriptor(kind, given)
+    return {name: found[getattr(raw, f"CUDNN_ATTR_{name}")] for name in request["ask"]}
+
+
+def children(request: dict[str, Any]) -> Any:
+    """The dimensions of the tensors of a problem's graph, read back through its descriptors."""
+    _, problem = problem_of(request)
+    built = graph.operation_graph(problem, TARGET)
+    heuristics = list(graph.heuristics(built, TARGET))
+    return {"engines": graph.engine_count(built), "heuristics": [found.engine for found in heuristics]}
+
+
+REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    function.__name__: function for function in (survey, choose, round_trip, load, knobs, descriptor, children)
+}
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"answer": REQUESTS[request["do"]](request)}
+    except NoAlgorithmError as error:
+        rows = [described(candidate) for candidate in error.candidates]
+        return {"error": "NoAlgorithmError", "text": str(error), "candidates": rows, "table": table(error.candidates)}
+    except Exception as error:
+        return {"error": type(error).__name__, "text": str(error)}
+
+
+def main() -> None:
+    # autotune knows devices by their handles: here there is the profile's
+    autotune._Bench, autotune.Handle = Bench, NoHandle  # type: ignore[assignment,misc]
+    vars(autotune)["graph"] = SimpleNamespace(**{**vars(graph), "Target": lambda handle: TARGET})
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks
+    for line in sys.stdin:
+        answers.write(json.dumps(answer(json.loads(line))) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,661 @@
+"""Candidates, filters, preferences, sizes and texts of the graph API, with the real libcudnn and no GPU.
+
+cuDNN plans for a device that JSON describes to it. A process of its own does it (planner.py), with a stand-in for the
+driver that is compiled here; it answers one request at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from cudnnpy import raw
+from cudnnpy.convolution.candidates import bytes_text
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parent / "data"
+FIRST_WITH_PROFILES = 90800  # cuDNN 9.8
+
+
+class Planner:
+    """The process that plans. A call is a request; a refusal is raised as Refused."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self._process, self._errors = process, errors
+
+    def __call__(self, do: str, **request: Any) -> Any:
+        to, answers = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert answers is not None
+        to.write(json.dumps({"do": do, **request}) + "\n")
+        to.flush()
+        line = answers.readline()
+        if not line:
+            said = [row for row in self._errors.read_text().splitlines() if "Could not load" not in row]
+            pytest.fail(f"the planner ended ({self._process.wait()}) at {request}:\n" + "\n".join(said[-30:]))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer)
+        return answer["answer"]
+
+
+class Refused(Exception):
+    """What the planner raised: its type's name, its text, and for NoAlgorithmError the candidates."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(f"{answer['error']}: {answer['text']}")
+        self.kind, self.text, self.candidates = answer["error"], answer["text"], answer.get("candidates", [])
+
+
+def profile() -> Path:
+    """The newest profile that the loaded cuDNN can read; keys are added with versions."""
+    files = {
+        tuple(map(int, re.findall(r"(\d+)\.(\d+)\.json$", file.name)[0])): file for file in DATA.glob("h200-*.json")
+    }
+    assert len(files) >= 2
+    loaded = raw.version() // 10000, raw.version() % 10000 // 100
+    return files[max((version for version in files if version <= loaded), default=min(files))]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+    if raw.version() < FIRST_WITH_PROFILES:
+        pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to build the stand-in driver with")
+    folder = tmp_path_factory.mktemp("driver")
+    library = folder / "libcuda.so.1"
+    build: list[str | Path] = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        f"-Wl,-soname,{library.name}",
+        "-o",
+        library,
+        HERE / "standin_driver.c",
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    errors = folder / "stderr"
+    with errors.open("w") as stderr, _started([HERE / "planner.py", profile()], environment, stderr) as process:
+        yield Planner(process, errors)
+
+
+def _started(command: list[Path], environment: dict[str, str], stderr: IO[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=environment,
+        text=True,
+    )
+
+
+# What is asked
+
+
+def problem(
+    operation: str = "forward",
+    x: tuple[int, ...] = (8, 64, 28, 28),
+    w: tuple[int, ...] = (64, 64, 3, 3),
+    y: tuple[int, ...] = (8, 64, 28, 28),
+    dtype: str = "float32",
+    *,
+    last: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """A request, from logical shapes; `last`: channels last in memory."""
+
+    def tensor(shape: tuple[int, ...]) -> Any:
+        strides, step = [0] * len(shape), 1
+        for axis in [1, *reversed(range(2, len(shape))), 0]:
+            strides[axis] = step
+            step *= shape[axis]
+        return [shape, strides] if last else list(shape)
+
+    first, second, shape = {
+        "forward": (x, w, None),
+        "backward_data": (y, w, x),
+        "backward_filter": (y, x, w),
+    }[operation]
+    request = {"operation": operation, "first": tensor(first), "second": tensor(second), "shape": shape, "dtype": dtype}
+    options = {"padding": 1, **more.pop("options", {})}
+    return {**request, "options": options, **more}
+
+
+def with_options(request: dict[str, Any], **options: Any) -> dict[str, Any]:
+    return {**request, "options": {**request["options"], **options}}
+
+
+SMALL: Any = {"x": (2, 16, 8, 8, 8), "w": (16, 16, 3, 3, 3), "y": (2, 16, 8, 8, 8)}
+LINE: Any = {"x": (8, 64, 28), "w": (64, 64, 3), "y": (8, 64, 28)}
+PROBLEMS: dict[str, dict[str, Any]] = {
+    **{f"{operation} float32": problem(operation) for operation in ("forward", "backward_data", "backward_filter")},
+    **{
+        f"{operation} {dtype} channels last": problem(operation, dtype=dtype, last=True)
+        for operation in ("forward", "backward_data", "backward_filter")
+        for dtype in ("float16", "bfloat16", "float32")
+    },
+    "float64": problem(dtype="float64"),
+    "float64 backward_filter": problem("backward_filter", dtype="float64"),
+    "one axis": problem(**LINE),
+    "one axis backward_data": problem("backward_data", **LINE, dtype="float16", last=True),
+    "three axes": problem(**SMALL),
+    "three axes backward_filter": problem("backward_filter", **SMALL, dtype="bfloat16", last=True),
+    "groups": problem(w=(64, 16, 3, 3), options={"groups": 4}),
+    "depthwise": problem(w=(64, 1, 3, 3), dtype="float16", last=True, options={"groups": 64}),
+    "stride and dilation": problem(y=(8, 64, 13, 13), options={"stride": 2, "dilation": 2}),
+    "asymmetric": problem(options={"padding": [[0, 2], [2, 0]]}),
+    "flipped": problem(options={"mode": "convolution"}),
+    "bias and relu": problem(dtype="float16", last=True, bias=[64], activation="relu"),
+    "bias": problem(last=True, bias=[64]),
+    "sigmoid": problem(dtype="float16", last=True, activation="sigmoid"),
+    "beta": problem(out=[8, 64, 28, 28], beta=1.0),
+}
+every_problem = pytest.mark.parametrize("name", PROBLEMS)
+FREE = 1 << 37
+
+
+def usable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if not row["refused"]]
+
+
+def is_tf32(row: dict[str, Any]) -> bool:
+    return not {"tensor_core", "down_convert_inputs"}.isdisjoint(row["notes"])
+
+
+# Descriptors that need an engine library to be finalized (the others are in test_backend.py)
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "silent"),
+    [
+        (
+            "TENSOR",
+            {
+                "TENSOR_UNIQUE_ID": -7,
+                "TENSOR_DATA_TYPE": int(raw.CUDNN_DATA_HALF),
+                "TENSOR_DIMENSIONS": [1, 2, 3, 4],
+                "TENSOR_STRIDES": [24, 1, 8, 2],
+                "TENSOR_IS_VIRTUAL": True,
+            },
+            {"TENSOR_BYTE_ALIGNMENT": 16},
+        ),
+        (
+            "CONVOLUTION",
+            {
+                "CONVOLUTION_COMP_TYPE": int(raw.CUDNN_DATA_DOUBLE),
+                "CONVOLUTION_SPATIAL_DIMS": 3,
+                "CONVOLUTION_PRE_PADDINGS": [0, 1, 2],
+                "CONVOLUTION_POST_PADDINGS": [3, 4, 5],
+                "CONVOLUTION_FILTER_STRIDES": [1, 2, 3],
+                "CONVOLUTION_DILATIONS": [3, 2, 1],
+            },
+            {"CONVOLUTION_CONV_MODE": int(raw.CUDNN_CONVOLUTION)},
+        ),
+        (
+            "REDUCTION",
+            {"REDUCTION_OPERATOR": int(raw.CUDNN_REDUCE_TENSOR_AMAX), "REDUCTION_COMP_TYPE": int(raw.CUDNN_DATA_FLOAT)},
+            {},
+        ),
+        (
+            "VARIANT_PACK",
+            {"VARIANT_PACK_WORKSPACE": 512},
+            {"VARIANT_PACK_UNIQUE_IDS": [1], "VARIANT_PACK_DATA_POINTERS": [256]},
+        ),
+    ],
+)
+def test_the_library_gives_back_what_was_set(
+    plan: Planner, kind: str, attributes: dict[str, Any], silent: dict[str, Any]
+) -> None:
+    """`silent` is what the library wants and does not give back."""
+    asked = list(attributes)
+    assert plan("descriptor", kind=kind, attributes={**attributes, **silent}, ask=asked) == attributes
+
+
+def test_the_librarys_reason_is_in_the_exception(plan: Planner) -> None:
+    with pytest.raises(Refused, match=r"BadParameterError: cudnnBackendFinalize returned .*2000.*: .*dimension"):
+        plan("descriptor", kind="TENSOR", attributes={"TENSOR_UNIQUE_ID": 1}, ask=[])
+
+
+# Candidates
+
+
+@every_problem
+def test_every_candidate_is_listed_once_and_planned_or_refused(plan: Planner, name: str) -> None:
+    rows = plan("survey", **PROBLEMS[name])
+    assert len(usable(rows)) >= 2
+    assert len({row["name"] for row in rows}) == len(rows)
+    assert {"heuristics"} <= {row["source"] for row in rows} <= {"heuristics", "engines"}
+    for row in rows:
+        assert row["planned"] == (not row["refused"])
+        assert row["refused"] or row["workspace_size"] >= 0
+        assert row["refused"] == "" or len(row["refused"]) > 10
+        assert row["deterministic"] == ("nondeterministic" not in row["notes"])
+        assert row["milliseconds"] is None
+        assert row["name"].startswith(f"engine {row['engine']['index']}")
+        assert row["name"].count("=") == len(row["engine"]["knobs"] or ())
+
+
+@every_problem
+def test_the_heuristics_order_leads_and_every_other_engine_follows(plan: Planner, name: str) -> None:
+    sources = [row["source"] for row in plan("survey", **PROBLEMS[name])]
+    assert sources == sorted(sources, reverse=True)  # heuristics, then engines
+    built = plan("children", **PROBLEMS[name])
+    assert built["engines"] > len(built["heuristics"]) / 2
+
+
+def test_engines_are_found_that_the_heuristics_leave_out(plan: Planner) -> None:
+    request = PROBLEMS["forward float32"]
+    proposed = set(plan("children", **request)["heuristics"])
+    assert {row["engine"]["index"] for row in plan("survey", **request)} - proposed
+
+
+def test_strict_winograd_engines_are_asked_first_where_they_exist(plan: Planner) -> None:
+    request = with_options(problem(last=False), tf32=False)
+    rows = plan("survey", **request)
+    winograd = [row for row in rows if "winograd" in row["notes"]]
+    assert rows[: len(winograd)] == winograd
+    loose = plan("survey", **with_options(request, tf32=True))
+    assert loose[0]["source"] == "heuristics"
+
+
+def test_one_axis_is_planned_as_a_picture_of_height_1(plan: Planner) -> None:
+    picture = problem(x=(8, 64, 1, 28), w=(64, 64, 1, 3), y=(8, 64, 1, 28), options={"padding": [0, 1]})
+    keys = ("name", "workspace_size", "refused", "notes")
+    line, flat = (
+        [tuple(row[key] for key in keys) for row in plan("survey", **r)] for r in (PROBLEMS["one axis"], picture)
+    )
+    assert line == flat
+
+
+# Filters
+
+
+@every_problem
+def test_filters_leave_out_what_they_say_and_nothing_else(plan: Planner, name: str) -> None:
+    request = PROBLEMS[name]
+    rows = {row["name"]: row for row in plan("survey", **request)}
+    float32 = request["dtype"] == "float32"
+    for deterministic, tf32 in ((True, True), (False, False), (True, False)):
+        filtered = plan("survey", **with_options(request, deterministic=deterministic, tf32=tf32))
+        assert {row["name"] for row in filtered} == set(rows)
+        for row in filtered:
+            before = rows[row["name"]]
+            if deterministic and not row["deterministic"]:
+                expected = "not deterministic"
+            elif not tf32 and float32 and is_tf32(row):
+                expected = "uses tf32"
+            else:
+                expected = before["refused"]
+            assert row["refused"] in (expected, before["refused"]), row
+            assert bool(row["refused"]) == bool(expected or before["refused"])
+
+
+def test_there_is_something_to_filter(plan: Planner) -> None:
+    rows = plan("survey", **PROBLEMS["backward_filter float32"])
+    assert {row["deterministic"] for row in rows} == {True, False}
+    assert {is_tf32(row) for row in rows} == {True, False}
+
+
+# The four preferences
+
+
+@every_problem
+def test_fastest_takes_the_first_that_runs(plan: Planner, name: str) -> None:
+    rows = usable(plan("survey", **PROBLEMS[name]))
+    assert plan("choose", **PROBLEMS[name])["name"] == rows[0]["name"]
+
+
+@every_problem
+def test_limits_are_kept_to_the_byte(plan: Planner, name: str) -> None:
+    request = PROBLEMS[name]
+    rows = usable(plan("survey", **request))
+    sizes = sorted({row["workspace_size"] for row in rows})
+    for size in {sizes[0], sizes[len(sizes) // 2], sizes[-1]}:
+        for limit in (size, size - 1):
+            if limit < 0:
+                continue
+            fitting = [row for row in rows if row["workspace_size"] <= limit]
+            asked = (
+                with_options(request, prefer="limited_workspace", workspace_limit=limit),
+                with_options(request, prefer="fastest", workspace_limit=limit),
+                {**request, "free": limit},  # the device has no more than that
+                {**with_options(request, prefer="limited_workspace", workspace_limit=FREE), "free": limit},
+            )
+            for given in asked:
+                if fitting:
+                    chosen = plan("choose", **given)
+                    assert (chosen["name"], chosen["workspace_size"]) == (
+                        fitting[0]["name"],
+                        fitting[0]["workspace_size"],
+                    )
+                else:
+                    with pytest.raises(Refused, match=f"at most {re.escape(bytes_text(limit))} of workspace"):
+                        plan("choose", **given)
+
+
+@every_problem
+def test_no_workspace_takes_the_first_that_needs_none(plan: Planner, name: str) -> None:
+    request = with_options(PROBLEMS[name], prefer="no_workspace", workspace_limit=1 << 30)
+    none = [row for row in usable(plan("survey", **PROBLEMS[name])) if row["workspace_size"] == 0]
+    if none:
+        chosen = plan("choose", **request)
+        assert (chosen["name"], chosen["workspace_size"]) == (none[0]["name"], 0)
+    else:
+        with pytest.raises(Refused, match=r"(?s)NoAlgorithmError.*needs .*, the limit is 0 bytes") as caught:
+            plan("choose", **request)
+        assert caught.value.kind == "NoAlgorithmError"
+
+
+def test_limited_workspace_without_a_number_is_1_gib(plan: Planner) -> None:
+    large = problem(x=(512, 64, 56, 56), y=(512, 64, 56, 56))
+    rows = plan("survey", **with_options(large, prefer="limited_workspace"))
+    free = plan("survey", **large)
+    too_large = {row["name"] for row in usable(free) if row["workspace_size"] > 1 << 30}
+    assert too_large
+    left_out = {row["name"]: row["refused"] for row in rows if row["refused"]}
+    assert too_large == set(left_out) - {row["name"] for row in free if row["refused"]}
+    for name in too_large:
+        assert re.fullmatch(r"needs [\d.]+ GiB, the limit is 1 GiB", left_out[name])
+
+
+# autotune, with times in place of a clock
+
+TUNED = ["forward float32", "backward_data float16 channels last", "bias and relu"]
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_autotune_measures_every_usable_candidate_and_takes_the_fastest(plan: Planner, name: str) -> None:
+    request = with_options(PROBLEMS[name], prefer="autotune")
+    names = [row["name"] for row in usable(plan("survey", **request))]
+    for fastest in (names[0], names[-1], names[len(names) // 2]):
+        chosen = plan("choose", **request, times={name: 1.0 + (name != fastest) for name in names})
+        assert chosen["name"] == fastest
+        assert chosen["milliseconds"] == 1.0
+        assert sorted(chosen["seen"][: len(names)]) == sorted(names)
+        assert len(set(chosen["seen"])) == len(chosen["seen"])
+    some = plan("choose", **request, times={names[1]: 2.0, names[2]: 3.0})  # the others failed when they ran
+    assert some["name"] == names[1]
+
+
+def test_autotune_starts_with_the_heuristics_best(plan: Planner) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
+    names = [row["name"] for row in usable(plan("survey", **request))]
+    assert plan("choose", **request, times=dict.fromkeys(names, 1.0))["seen"][0] == names[0]
+
+
+def test_autotune_then_varies_the_knobs_of_the_best_engines(plan: Planner) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
+    rows = usable(plan("survey", **request))
+    best = next(row for row in rows if row["engine"]["knobs"])
+    times = {row["name"]: 1.0 + (row is not best) for row in rows}
+    varied = [name for name in plan("choose", **request, times=times)["seen"] if name not in times]
+    assert any(name.startswith(f"engine {best['engine']['index']} (") for name in varied)
+    faster = plan("choose", **request, times={**times, varied[0]: 0.5})
+    assert (faster["name"], faster["source"], faster["milliseconds"]) == (varied[0], "knobs", 0.5)
+
+
+def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer="autotune", tune_seconds=1e-9)
+    names = [row["name"] for row in usable(plan("survey", **request))]
+    chosen = plan("choose", **request, times=dict.fromkeys(names, 1.0))
+    assert chosen["seen"] == [chosen["name"]] == names[:1]
+
+
+def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> None:
+    request = PROBLEMS["backward_filter float32"]
+    rows = usable(plan("survey", **request))
+    limit = sorted(row["workspace_size"] for row in rows)[len(rows) // 2]
+    narrow = with_options(request, prefer="autotune", workspace_limit=limit, deterministic=True)
+    wanted = [row["name"] for row in rows if row["workspace_size"] <= limit and row["deterministic"]]
+    assert 0 < len(wanted) < len(rows)
+    chosen = plan("choose", **narrow, times={row["name"]: 1.0 for row in rows})
+    assert sorted(chosen["seen"][: len(wanted)]) == sorted(wanted)
+    assert not {row["name"] for row in rows}.intersection(chosen["seen"][len(wanted) :])
+
+
+def test_autotune_where_nothing_ran_is_an_error_with_every_candidate(plan: Planner) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
+    names = [row["name"] for row in plan("survey", **request)]
+    with pytest.raises(Refused, match="failed when run: it has no time") as caught:
+        plan("choose", **request, times={})
+    assert caught.value.kind == "NoAlgorithmError"
+    assert sorted(row["name"] for row in caught.value.candidates) == sorted(names)
+
+
+# The table that says why not
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        problem(dtype="int8", last=True),
+        with_options(problem(last=True, dtype="bfloat16"), algorithm={"index": 10_000}),
+        with_options(problem(), algorithm="winograd"),
+    ],
+    ids=["not supported", "no such engine", "no GPU"],
+)
+def test_the_table_has_a_line_for_every_candidate_and_says_why(plan: Planner, request_: dict[str, Any]) -> None:
+    with pytest.raises(Refused) as caught:
+        plan("choose", **request_)
+    _check_table(caught.value)
+
+
+@pytest.mark.parametrize("name", ["forward float32", "backward_filter float32", "bias and relu", "three axes"])
+def test_the_table_tells_sizes_filters_and_limits_apart(plan: Planner, name: str) -> None:
+    """Nothing ran, so that every candidate is in the table with its own reason."""
+    strict = {"prefer": "autotune", "deterministic": True, "tf32": False, "workspace_limit": 1000}
+    with pytest.raises(Refused) as caught:
+        plan("choose", **with_options(PROBLEMS[name], **strict), times={})
+    refused = caught.value
+    refused.candidates = [row for row in refused.candidates if row["refused"]]
+    _check_table(refused)
+    reasons = " ".join(row["refused"] for row in refused.candidates)
+    assert "the limit is 1000 bytes" in reasons or "uses tf32" in reasons
+    for part in ("prefer='autotune'", "at most 1000 bytes of workspace", "deterministic=True", "tf32=False"):
+        assert part in refused.text
+
+
+def _check_table(refused: Refused) -> None:
+    assert refused.kind == "NoAlgorithmError"
+    title, wanted, header, *lines = refused.text.splitlines()
+    assert title.startswith(("no algorithm for forward:", "no algorithm for backward_filter:"))
+    assert wanted.startswith("  asked for: prefer=")
+    assert header.split() == [
+        "candidate",
+        "source",
+        "workspace",
+        "ms",
+        "deterministic",
+        "notes",
+        "left",
+        "out",
+        "because",
+    ]
+    assert refused.candidates
+    for row in refused.candidates:
+        size = "?" if row["workspace_size"] is None else bytes_text(row["workspace_size"])
+        notes = ", ".join(note for note in row["notes"] if note != "nondeterministic")
+        sure = "yes" if row["deterministic"] else "no"
+        assert row["refused"]
+        cells = [row["name"], row["source"], size, sure, *filter(None, [notes]), row["refused"]]
+        pattern = r"\s+".join(map(re.escape, cells)) + "$"
+        assert any(re.match(r"\s+" + pattern, line) for line in lines), (pattern, lines)
+
+
+def test_a_reason_of_cudnns_own_is_told(plan: Planner) -> None:
+    with pytest.raises(Refused, match=r"not supported here: CUDNN_STATUS_\w+ \(\d+\)"):
+        plan("choose", **with_options(problem(), algorithm={"index": 10_000}))
+
+
+# One algorithm, forced
+
+
+@pytest.mark.parametrize("name", ["forward float32", "backward_data float16 channels last", "groups"])
+def test_a_forced_engine_is_the_one_that_is_planned(plan: Planner, name: str) -> None:
+    rows = usable(plan("survey", **PROBLEMS[name]))
+    with_knobs = [row for row in rows if row["engine"]["knobs"]][:6]
+    without = [row for row in rows if not row["engine"]["knobs"]][:6]
+    assert with_knobs
+    assert without
+    for row in (*with_knobs, *without):
+        chosen = plan("choose", **with_options(PROBLEMS[name], algorithm=row["engine"]))
+        assert chosen["engine"] == row["engine"]
+        assert (chosen["name"], chosen["workspace_size"]) == (row["name"], row["workspace_size"])
+
+
+def test_a_forced_engine_obeys_the_limit_and_the_filters(plan: Planner) -> None:
+    rows = usable(plan("survey", **PROBLEMS["forward float32"]))
+    row = next(row for row in rows if row["workspace_size"] and is_tf32(row))
+    forced = with_options(PROBLEMS["forward float32"], algorithm=row["engine"])
+    for option, why in (({"prefer": "no_workspace"}, "the limit is 0 bytes"), ({"tf32": False}, "uses tf32")):
+        with pytest.raises(Refused, match=f"(?s)NoAlgorithmError.*{why}") as caught:
+            plan("choose", **with_options(forced, **option))
+        assert [found["name"] for found in caught.value.candidates] == [row["name"]]
+
+
+def test_a_knob_out_of_its_range_is_refused(plan: Planner) -> None:
+    request = PROBLEMS["forward float32"]
+    row = next(row for row in usable(plan("survey", **request)) if row["engine"]["knobs"])
+    index, (kind, _) = row["engine"]["index"], row["engine"]["knobs"][0]
+    allowed = plan("knobs", **request, index=index)[str(kind)]
+    assert dict(row["engine"]["knobs"])[kind] in allowed
+    wrong = {"index": index, "knobs": [[kind, max(allowed) + 1000]]}
+    with pytest.raises(Refused, match=r"(?s)NoAlgorithmError.*not supported here: CUDNN_STATUS_"):
+        plan("choose", **with_options(request, algorithm=wrong))
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_an_algorithm_by_a_name_that_there_is_not(plan: Planner, operation: str) -> None:
+    with pytest.raises(Refused) as caught:
+        plan("choose", **with_options(problem(operation), algorithm="coffee"))
+    assert caught.value.kind == "ValueError"
+    for part in ("algorithm: 'coffee' given", f"for {operation} expected one of", "fft_tiling", "Theano's none"):
+        assert part in caught.value.text
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "name"),
+    [
+        ("forward", "none", "implicit_gemm"),
+        ("forward", "small", "implicit_precomp_gemm"),
+        ("forward", "large", "gemm"),
+        ("forward", "WINOGRAD_NONFUSED", "winograd_nonfused"),
+        ("backward_data", "deterministic", "1"),
+        ("backward_data", "algo_0", "0"),
+        ("backward_filter", "small", "3"),
+        ("backward_filter", "fft", "fft"),
+    ],
+)
+def test_algorithms_by_name_need_a_gpu_and_say_so(plan: Planner, operation: str, given: str, name: str) -> None:
+    with pytest.raises(Refused, match="the v7 functions need a GPU") as caught:
+        plan("choose", **with_options(problem(operation), algorithm=given))
+    assert [(row["name"], row["source"]) for row in caught.value.candidates] == [(name, "legacy")]
+
+
+# Bias and activation
+
+
+def test_a_bias_and_an_activation_are_fused_where_cudnn_can(plan: Planner) -> None:
+    for name in ("bias and relu", "bias"):
+        chosen = plan("choose", **PROBLEMS[name])
+        assert chosen["kind"] == "GraphExecutable"
+        assert "epilogue" not in chosen["name"]
+
+
+@pytest.mark.parametrize("activation", ["relu", "sigmoid", "tanh", "elu", "swish"])
+@pytest.mark.parametrize("bias", [None, [64]])
+def test_every_activation_has_a_plan_fused_or_after_it(plan: Planner, activation: str, bias: Any) -> None:
+    for dtype, last in (("float32", False), ("float16", True), ("float64", False)):
+        rows = usable(plan("survey", **problem(dtype=dtype, last=last, bias=bias, activation=activation)))
+        kinds = {row["kind"] for row in rows}
+        assert "WithEpilogue" in kinds
+        for row in rows:
+            assert (row["kind"] == "WithEpilogue") == row["name"].endswith(" + epilogue")
+
+
+def test_beta_is_not_fused_with_an_activation(plan: Planner) -> None:
+    """alpha * convolution + beta * out comes before the bias and the activation, which a fused graph cannot express."""
+    rows = plan("survey", **problem(out=[8, 64, 28, 28], beta=1.0, bias=[64], activation="relu"))
+    assert usable(rows)
+    assert all(row["name"].endswith(" + epilogue") for row in rows)
+
+
+def test_identity_is_no_activation(plan: Planner) -> None:
+    plain = plan("survey", **problem())
+    assert plan("survey", **problem(activation="identity")) == plain
+
+
+# Plans as text
+
+
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name not in ("sigmoid",)])
+def test_a_plan_survives_its_text(plan: Planner, name: str) -> None:
+    found = plan("round_trip", **PROBLEMS[name])
+    assert found["sizes"][0] == found["sizes"][1]
+    assert found["uids"][0] == found["uids"][1]
+    assert json.loads(found["again"]) == json.loads(found["text"])
+    assert json.loads(found["text"])["operationGraph"]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "coffee", '{"cudnnVersion": 90000}'])
+def test_a_text_that_is_no_plan_is_refused(plan: Planner, text: str) -> None:
+    with pytest.raises(Refused, match=r"Error: cudnnBackend(SetAttribute|Finalize) returned CUDNN_STATUS_"):
+        plan("load", text=text)
+
+
+# policy="once": an engine that served an earlier shape
+
+
+def test_an_engine_that_served_before_is_taken_where_it_can_run(plan: Planner) -> None:
+    request = PROBLEMS["forward float32"]
+    last = usable(plan("survey", **request))[-1]
+    other = problem(x=(4, 64, 14, 14), y=(4, 64, 14, 14))
+    chosen = plan("choose", **other, before=last["engine"])
+    assert chosen["engine"] == last["engine"]
+    assert chosen["name"] != plan("choose", **other)["name"]
+
+
+def test_where_it_cannot_run_the_choice_is_made_again(plan: Planner) -> None:
+    request = PROBLEMS["forward float32"]
+    anew = plan("choose", **request)
+    assert plan("choose", **request, before={"index": 10_000, "knobs": None})["name"] == anew["name"]
+    hungry = max(usable(plan("survey", **request)), key=lambda row: row["workspace_size"])
+    narrow = with_options(request, workspace_limit=hungry["workspace_size"] - 1)
+    chosen = plan("choose", **narrow, before=hungry["engine"])
+    assert chosen["workspace_size"] < hungry["workspace_size"]
+    assert chosen["name"] == plan("choose", **narrow)["name"]
+
+
+# Bad input, through the same road
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (problem(w=(64, 32, 3, 3)), "ValueError: w takes 32 channels"),
+        (problem(options={"stride": 0}), "ValueError: stride: 0 given"),
+        (problem(bias=[32]), r"ValueError: bias: shape \(32,\)"),
+        (problem(activation="gelu"), "ValueError: activation: 'gelu' given"),
+    ],
+)
+def test_bad_input_is_refused(plan: Planner, request_: dict[str, Any], text: str) -> None:
+    with pytest.raises(Refused, match=text):
+        plan("choose", **request_)
