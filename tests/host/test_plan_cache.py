@@ -1,0 +1,129 @@
+"""The plan cache: least recently used, bounded, one for each thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnnpy
+from cudnnpy import plan_cache
+from cudnnpy.plan_cache import PlanCache, cache_info, clear_cache, set_cache_limit
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    limit = cache_info().limit
+    clear_cache()
+    yield
+    set_cache_limit(limit)
+    clear_cache()
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What work returns in another thread."""
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(work()))
+    thread.start()
+    thread.join(10)
+    return results[0]
+
+
+def test_it_starts_empty_with_room_for_many() -> None:
+    assert cache_info() == (0, 16_384, 0, 0)
+    assert cudnnpy.cache_info is cache_info
+    assert cudnnpy.clear_cache is clear_cache
+    assert cudnnpy.set_cache_limit is set_cache_limit
+
+
+def test_the_least_recently_used_goes_first() -> None:
+    set_cache_limit(3)
+    cache = plan_cache.plan_cache()
+    for key in "abc":
+        cache.store(key, key.upper())
+    assert cache.find("a") == "A"  # so that b is now the oldest
+    cache.store("d", "D")
+    assert [cache.find(key) for key in "abcd"] == ["A", None, "C", "D"]
+    assert cache_info() == (3, 3, 4, 1)
+
+
+def test_storing_again_replaces() -> None:
+    cache = plan_cache.plan_cache()
+    cache.store("a", 1)
+    cache.store("a", 2)
+    assert cache.find("a") == 2
+    assert cache_info().size == 1
+    assert cache_info().evictions == 0
+
+
+def test_a_smaller_limit_holds_from_the_next_entry_on() -> None:
+    cache = plan_cache.plan_cache()
+    for key in range(10):
+        cache.store(key, key)
+    set_cache_limit(4)
+    cache.store(10, 10)
+    assert list(cache) == [7, 8, 9, 10]
+    assert cache_info() == (4, 4, 11, 7)
+
+
+@given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=40))
+def test_it_is_a_least_recently_used_cache(limit: int, steps: list[tuple[bool, int]]) -> None:
+    set_cache_limit(limit)
+    cache, expected, evicted = PlanCache(), list[int](), 0
+    for storing, key in steps:
+        if storing:
+            expected = [other for other in expected if other != key] + [key]
+            evicted += max(0, len(expected) - limit)
+            expected = expected[-limit:]
+            cache.store(key, str(key))
+        else:
+            assert cache.find(key) == (str(key) if key in expected else None)
+            if key in expected:
+                expected.remove(key)
+                expected.append(key)
+    assert list(cache) == expected
+    assert (cache.misses, cache.evictions) == (sum(storing for storing, _ in steps), evicted)
+
+
+def test_threads_share_nothing() -> None:
+    mine = plan_cache.plan_cache()
+    mine.store("a", 1)
+    assert in_thread(lambda: plan_cache.plan_cache() is mine) is False
+    assert in_thread(lambda: plan_cache.plan_cache().find("a")) is None
+    assert in_thread(cache_info) == (0, 16_384, 0, 0)
+    assert plan_cache.plan_cache() is mine
+
+
+def test_clearing_reaches_every_thread_when_it_next_looks() -> None:
+    ready, cleared = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
+    found: list[Any] = []
+
+    def other() -> None:
+        cache = plan_cache.plan_cache()
+        cache.store("a", 1)
+        ready.wait()
+        cleared.wait()
+        found.append(cache.find("a"))  # a call in flight keeps what it holds
+        found.append(plan_cache.plan_cache().find("a"))
+        found.append(cache_info())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    plan_cache.plan_cache().store("b", 2)
+    ready.wait()
+    clear_cache()
+    cleared.wait()
+    thread.join(10)
+    assert plan_cache.plan_cache().find("b") is None
+    assert found == [1, None, (0, 16_384, 0, 0)]
+
+
+@pytest.mark.parametrize("entries", [0, -1, 1.5, True, None, "16"])
+def test_a_limit_is_a_number_of_plans(entries: Any) -> None:
+    with pytest.raises(ValueError, match="entries: .* given; expected a number of plans, 1 or more"):
+        set_cache_limit(entries)
+    assert cache_info().limit == 16_384
