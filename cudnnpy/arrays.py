@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy.dtypes import Dtype, dtype_of
+from cudnnpy.handle import on_device
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
@@ -321,10 +322,9 @@ def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", de
 
 
 def current_device() -> int:
-    """The ordinal of the calling thread's current CUDA device."""
-    from cuda.core import Device
-
-    return int(Device().device_id)
+    """The ordinal of the calling thread's current CUDA device. Raises NotInitializedError where there is none."""
+    with on_device(None) as (ordinal, _):
+        return ordinal
 
 
 def _driver(result: tuple[Any, ...]) -> Any:

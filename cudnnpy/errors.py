@@ -15,6 +15,8 @@ CudnnError
       AllocationFailedError     4003, 4004 (also a MemoryError)
     ExecutionFailedError      5xxx
   ClosedError               an object was used after close(), or in a process forked from its owner's
+  CaptureError              a call that must plan first was made while its stream is being captured
+  NoAlgorithmError          no candidate can run a problem as asked
 """
 
 from __future__ import annotations
@@ -145,7 +147,7 @@ class CaptureError(CudnnError):
 class NoAlgorithmError(CudnnError):
     """No candidate can run a problem as asked. The message is a table of every candidate and why it was left out.
 
-    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.convolution.candidates.Candidate).
+    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.Candidate).
     """
 
     def __init__(self, problem: str, wanted: str, table: str, candidates: list[Any]) -> None:

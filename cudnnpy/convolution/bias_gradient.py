@@ -55,9 +55,9 @@ class BiasGradient:
         size = math.prod(spatial)
         sums = TensorSpec((1, k, 1, 1), "float32", (k, 1, k, k))
         if self.dy.strides == channels_last_strides(self.dy.shape):
-            views = [(TensorSpec((n * size, k, 1, 1), self.dy.dtype, (k, 1, k, k)), sums)]
+            views = [(TensorSpec((n * size, k, 1, 1), self.dy.dtype, (k, 1, k, k), self.dy.alignment), sums)]
         else:
-            pictures = TensorSpec((n * k, size, 1, 1), self.dy.dtype, (size, 1, size, size))
+            pictures = TensorSpec((n * k, size, 1, 1), self.dy.dtype, (size, 1, size, size), self.dy.alignment)
             of_pictures = TensorSpec((n * k, 1, 1, 1), "float32", (1, 1, 1, 1))
             views = [(pictures, of_pictures), (TensorSpec((n, k, 1, 1), "float32", (k, 1, k, k)), sums)]
         self._steps = [_reduction(x, y, target) for x, y in views]

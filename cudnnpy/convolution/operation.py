@@ -109,7 +109,8 @@ class Operation:
         pointer, signature = read(dy, "dy")
         r, out_signature = (0, None) if out is None else read(out, "out")
         address = library.current_stream(signature[3]) if stream is None else stream_address(stream)
-        key = (self.options.layout, "backward_bias", signature, out_signature, alpha, beta)
+        alignment = min(pointer & -pointer, 16)
+        key = (self.options.layout, "backward_bias", signature, alignment, out_signature, alpha, beta)
         ready: Ready | None = plan_cache().find(key)
         if ready is None:
             ready = self._prepare_bias(key, dy, out, alpha, beta, address)
@@ -128,12 +129,13 @@ class Operation:
         r, signature = library.read(result)
         c, bias_signature = (0, None) if bias is None else read(bias, "bias")
         address = library.current_stream(signature[3]) if stream is None else stream_address(stream)
-        key = (self.options.layout, "epilogue", signature, bias_signature, activation)
+        alignments = min(r & -r, 16), min(c & -c, 16)
+        key = (self.options.layout, "epilogue", signature, bias_signature, activation, alignments)
         launcher: Launcher | None = plan_cache().find(key)
         if launcher is None:
             _refuse_capture("forward", address)
-            y = ask.canonical(self._logical(spec_of(signature, min(r & -r, 16)), "out"), "out")
-            added = None if bias_signature is None else spec_of(bias_signature, min(c & -c, 16))
+            y = ask.canonical(self._logical(spec_of(signature, alignments[0]), "out"), "out")
+            added = None if bias_signature is None else spec_of(bias_signature, alignments[1])
             ask.check_bias(added, y.shape[1], y.dtype)
             with on_device(signature[3]):
                 launcher = Launcher(Epilogue(y, added, activation, signature[3]))
@@ -148,8 +150,7 @@ class Operation:
             raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
         if any(size < 1 for size in spec.shape):
             raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
-        if pointer % 16:
-            spec = spec._replace(alignment=pointer & -pointer)
+        spec = spec._replace(alignment=min(pointer & -pointer, 16))
         channels = (spec.shape[1],)
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")

@@ -74,7 +74,7 @@ def _measure(torch: Any, kind: Kind, layer: Layer, operation: str, budget: Budge
     itemsize = getattr(torch, kind.dtype).itemsize
     cell["flop"], cell["bytes"] = layer.operations, layer.moved_bytes(itemsize)
     sets = _operands(torch, kind, layer)
-    options = {"padding": layer.padding, "stride": layer.stride, "tf32": kind.tf32}
+    options: dict[str, Any] = {"padding": layer.padding, "stride": layer.stride, "tf32": kind.tf32}
     tune_seconds = min(TUNE_SECONDS, max(0.6 * budget.left, 0.1))
     fastest = cudnnpy.Convolution(**options, prefer="fastest")
     tuned = cudnnpy.Convolution(**options, prefer="autotune", tune_seconds=tune_seconds)
