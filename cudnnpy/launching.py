@@ -72,9 +72,10 @@ class Launcher:
             raise raw.error_of(status, self.plan.name)
         if self.plan.replayable:
             uses = self.uses[pointers] = self.uses.get(pointers, 0) + 1
-            if uses == _UNTIL_REPLAY and not is_capturing(stream):
-                replay = _Replay.of(launch, handle)
-                if replay is not None:
+            if uses == _UNTIL_REPLAY:
+                if is_capturing(stream):
+                    self.uses[pointers] = uses - 1  # after the capture, then
+                elif (replay := _Replay.of(launch, handle)) is not None:
                     self.replays[pointers] = replay
 
     def admit(self, pointers: Pointers, launch: Launch | None = None) -> Launch:
@@ -109,14 +110,17 @@ class _Replay:
             return None
         try:
             handle.set_stream(int(stream))
-            driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)
+            mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            if driver.cuStreamBeginCapture(stream, mode)[0] != driver.CUresult.CUDA_SUCCESS:
+                return None  # outside a capture the launch would run
             failed = launch()
             status, graph = driver.cuStreamEndCapture(stream)
-            if failed or status != driver.CUresult.CUDA_SUCCESS:
+            if status != driver.CUresult.CUDA_SUCCESS:
                 return None
             status, executable = driver.cuGraphInstantiate(graph, 0)
             driver.cuGraphDestroy(graph)
-            return cls(_Executable(executable), launch) if status == driver.CUresult.CUDA_SUCCESS else None
+            made = cls(_Executable(executable), launch) if status == driver.CUresult.CUDA_SUCCESS else None
+            return None if failed else made
         finally:
             handle.set_stream(before)
             driver.cuStreamDestroy(stream)

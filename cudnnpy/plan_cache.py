@@ -40,6 +40,7 @@ class PlanCache(OrderedDict[Hashable, Any]):
         """Remembers an entry, and forgets the least recently used ones beyond the limit."""
         self.misses += 1
         self[key] = entry
+        self.move_to_end(key)
         while len(self) > _limit:
             self.popitem(last=False)
             self.evictions += 1
