@@ -192,8 +192,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
-    autotune._Bench, autotune.Handle = Bench, NoHandle  # type: ignore[assignment,misc]
-    vars(autotune)["graph"] = SimpleNamespace(**{**vars(graph), "Target": lambda handle: TARGET})
+    targets = SimpleNamespace(**{**vars(graph), "Target": lambda handle: TARGET})
+    vars(autotune).update(_Bench=Bench, Handle=NoHandle, graph=targets)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks
     for line in sys.stdin:
