@@ -1,0 +1,395 @@
+"""Device arrays of every library, in and out: values, element types, memory order, streams, devices.
+
+A library that is not installed, or has no GPU, is skipped by name; so are the tests that need two GPUs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from whole_numbers import assert_same, expected, whole
+
+import cudnnpy
+from cudnnpy import Convolution, DeviceArray
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the memory at its import
+
+# Other libraries' own warnings are no failures here.
+pytestmark = pytest.mark.filterwarnings("default")
+
+X, W, Y = (2, 8, 9, 7), (12, 8, 3, 3), (2, 12, 9, 7)  # with padding 1
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "float8_e4m3fn", "float8_e5m2")
+
+
+class Library(NamedTuple):
+    """How a library's arrays are made from NumPy's, and what its results are."""
+
+    make: Callable[[np.ndarray], Any]
+    result: type
+    has_bfloat16: bool = True
+    writes: bool = True
+    copies_any_strides: bool = True
+
+
+def _torch() -> Library:
+    return Library(
+        lambda a: torch.from_numpy(a.astype(np.float64)).to("cuda", getattr(torch, a.dtype.name)), torch.Tensor
+    )
+
+
+def _cupy() -> Library:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    return Library(cupy.asarray, cupy.ndarray, has_bfloat16=False)
+
+
+def _jax() -> Library:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    if jax.default_backend() != "gpu":
+        pytest.skip("JAX is installed without its GPU part")
+    return Library(jax.device_put, jax.Array, writes=False, copies_any_strides=False)
+
+
+def _numba() -> Library:
+    cuda = pytest.importorskip("numba.cuda", reason="Numba is not installed")
+    if not cuda.is_available():
+        pytest.skip("Numba finds no GPU")
+    return Library(cuda.to_device, type(cuda.to_device(np.zeros(1))), has_bfloat16=False, copies_any_strides=False)
+
+
+def _own() -> Library:
+    return Library(cudnnpy.to_device, DeviceArray)
+
+
+def _view() -> Library:
+    from cuda.core.utils import StridedMemoryView
+
+    return Library(lambda a: StridedMemoryView.from_any_interface(cudnnpy.to_device(a), stream_ptr=-1), DeviceArray)
+
+
+LIBRARIES = {"torch": _torch, "cupy": _cupy, "jax": _jax, "numba": _numba, "cudnnpy": _own, "StridedMemoryView": _view}
+
+
+@pytest.fixture(params=list(LIBRARIES))
+def library(request: pytest.FixtureRequest) -> Library:
+    return LIBRARIES[request.param]()
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    cudnnpy.clear_cache()
+    yield
+    cudnnpy.set_allocator(None)
+
+
+def numbers(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Whole numbers from -2 to 2, of any element type."""
+    kind = np.dtype(getattr(ml_dtypes, dtype) if hasattr(ml_dtypes, dtype) else dtype)
+    return np.random.default_rng([seed, *shape]).integers(-2, 3, shape).astype(np.float32).astype(kind)
+
+
+def float64(array: Any) -> np.ndarray:
+    return np.asarray(cudnnpy.to_numpy(array)).astype(np.float64)
+
+
+# Every library in and out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_every_operation_in_every_library(library: Library, dtype: str) -> None:
+    if dtype == "bfloat16" and not library.has_bfloat16:
+        pytest.skip("this library has no bfloat16")
+    if dtype == "float64" and library.result.__module__.startswith("jax"):
+        pytest.skip("JAX has float64 by a switch for the whole process")
+    x, w, dy = numbers(*X, dtype=dtype), numbers(*W, dtype=dtype, seed=1), numbers(*Y, dtype=dtype, seed=2)
+    on = [library.make(array) for array in (x, w, dy)]
+    conv = Convolution(padding=1)
+    wide = [array.astype(np.float64) for array in (x, w, dy)]
+    for found, right in (
+        (conv.forward(on[0], on[1]), expected("forward", wide[0], wide[1], padding=1)),
+        (conv.backward_data(on[2], on[1], X), expected("backward_data", wide[2], wide[1], X, padding=1)),
+        (conv.backward_filter(on[2], on[0], W), expected("backward_filter", wide[2], wide[0], W, padding=1)),
+        (conv.backward_bias(on[2]), wide[2].sum(axis=(0, 2, 3))),
+    ):
+        assert isinstance(found, library.result)
+        assert cudnnpy.to_numpy(found).dtype == x.dtype
+        np.testing.assert_allclose(float64(found), right, rtol=2.0**-8, atol=0.05)
+
+
+def test_results_given(library: Library) -> None:
+    x, w = numbers(*X), numbers(*W, seed=1)
+    out = library.make(np.full(Y, np.nan, np.float32))
+    conv = Convolution(padding=1)
+    if not library.writes:
+        with pytest.raises(ValueError, match="out: a read-only array given"):
+            conv.forward(library.make(x), library.make(w), out=out)
+        return
+    assert conv.forward(library.make(x), library.make(w), out=out) is out
+    np.testing.assert_allclose(float64(out), expected("forward", x, w, padding=1), atol=0.05)
+
+
+def test_a_bias_and_many_calls(library: Library) -> None:
+    """Enough calls that launches are replayed, and the second on other memory than the first."""
+    w, bias = numbers(*W, seed=1), numbers(W[0], seed=2)
+    conv = Convolution(padding=1)
+    on = library.make(w), library.make(bias)
+    for seed in range(8):
+        x = numbers(*X, seed=seed)
+        y = conv.forward(library.make(x), *on, "relu")
+        right = expected("forward", x, w, padding=1, bias=bias, activation="relu")
+        np.testing.assert_allclose(float64(y), right, atol=0.05)
+
+
+def test_libraries_can_be_mixed(library: Library) -> None:
+    """The result is in the first one's."""
+    x, w = numbers(*X), numbers(*W, seed=1)
+    conv = Convolution(padding=1)
+    right = expected("forward", x, w, padding=1)
+    y = conv.forward(library.make(x), cudnnpy.to_device(w))
+    assert isinstance(y, library.result)
+    np.testing.assert_allclose(float64(y), right, atol=0.05)
+    tensor = conv.forward(torch.from_numpy(x).cuda(), library.make(w))
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_allclose(float64(tensor), right, atol=0.05)
+
+
+def test_channels_last_in_every_library_that_has_strides(library: Library) -> None:
+    if not library.copies_any_strides:
+        pytest.skip("this library copies arrays in C order alone to the device")
+    x = numbers(*X).transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    w = numbers(*W, seed=1).transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
+    on_x, on_w = library.make(x), library.make(w)
+    y = Convolution(padding=1).forward(on_x, on_w)
+    np.testing.assert_allclose(float64(y), expected("forward", x, w, padding=1), atol=0.05)
+    found = cudnnpy.to_numpy(on_x)
+    if found.strides == x.strides:  # the library kept the order of memory when it copied x
+        assert cudnnpy.to_numpy(y).transpose(0, 2, 3, 1).flags.c_contiguous
+
+
+# To the device and back
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)], ids=["C", "channels last", "F"])
+def test_smoke_there_and_back(dtype: str, order: tuple[int, ...]) -> None:
+    """The same bits, the same element type, the same order in memory."""
+    inverse = tuple(int(axis) for axis in np.argsort(order))
+    array = numbers(2, 3, 4, 5, dtype=dtype).transpose(order).copy().transpose(inverse)
+    there = cudnnpy.to_device(array)
+    assert (there.shape, there.dtype) == (array.shape, dtype)
+    assert there.strides == tuple(stride // array.itemsize for stride in array.strides)
+    back = cudnnpy.to_numpy(there)
+    assert back.dtype == array.dtype
+    assert back.strides == array.strides
+    assert back.tobytes() == array.tobytes()
+
+
+def test_conversions_on_the_way() -> None:
+    there = cudnnpy.to_device([[1, 2], [3, 4]], "bfloat16")
+    assert (there.dtype, there.shape) == ("bfloat16", (2, 2))
+    np.testing.assert_array_equal(float64(there), [[1, 2], [3, 4]])
+    assert cudnnpy.to_device(np.zeros(3)).dtype == "float64"
+    assert cudnnpy.to_numpy(cudnnpy.to_device(np.zeros((3, 0)), "float16")).shape == (3, 0)
+    for wrong in (np.zeros(3, np.complex64), np.zeros(3, np.uint8), np.array(["a"])):
+        with pytest.raises(TypeError, match="element type"):
+            cudnnpy.to_device(wrong)
+
+
+def test_slices_come_back_whole(library: Library) -> None:
+    array = numbers(6, 5)
+    there = library.make(array)
+    if not hasattr(there, "__getitem__"):
+        pytest.skip("these arrays cannot be sliced")
+    np.testing.assert_array_equal(cudnnpy.to_numpy(there[1:5, ::2]), array[1:5, ::2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_torch_tensors_come_back(dtype: str) -> None:
+    array = numbers(3, 4, dtype=dtype)
+    tensor = torch.from_numpy(array.astype(np.float32)).cuda().to(getattr(torch, dtype))
+    back = cudnnpy.to_numpy(tensor)
+    assert back.dtype == array.dtype
+    assert back.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "int32", "float64"])
+def test_device_arrays_go_to_torch_without_a_copy(dtype: str) -> None:
+    there = cudnnpy.to_device(numbers(2, 3, 4, dtype=dtype))
+    tensor = torch.from_dlpack(there)
+    assert tensor.dtype == getattr(torch, dtype)
+    assert tensor.data_ptr() == there.pointer
+    np.testing.assert_array_equal(tensor.cpu().double().numpy(), float64(there))
+
+
+def test_new_arrays() -> None:
+    array = cudnnpy.empty((2, 3, 4, 5), "float16", layout="channels_last")
+    assert (array.shape, array.strides, array.dtype) == ((2, 3, 4, 5), (60, 1, 15, 3), "float16")
+    assert array.pointer % 256 == 0
+    assert cudnnpy.to_numpy(cudnnpy.empty((2, 0))).shape == (2, 0)
+    with pytest.raises(ValueError, match=r"shape: \(2, -1\) has a negative size"):
+        cudnnpy.empty((2, -1))
+    with pytest.raises(ValueError, match="layout: 'NHWC' given"):
+        cudnnpy.empty((2, 3), layout="NHWC")
+
+
+def test_host_arrays_are_no_device_arrays() -> None:
+    for host in (np.zeros(3), torch.zeros(3)):
+        with pytest.raises(TypeError, match=r"array is a host array .* of shape \(3,\)"):
+            cudnnpy.to_numpy(host)
+
+
+def test_negative_strides_are_refused() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    x, w = cupy.ones(X, "float32"), cupy.ones(W, "float32")
+    with pytest.raises(ValueError, match=r"not all above 0|not all positive"):
+        Convolution().forward(x[:, :, ::-1], w)
+    with pytest.raises(ValueError, match="not all positive"):
+        cudnnpy.to_numpy(x[::-1])
+
+
+def test_memory_goes_when_the_array_goes() -> None:
+    """One array after another, three times as much in all as the device has."""
+    size = torch.cuda.get_device_properties(0).total_memory // 1000
+    for _ in range(3000):
+        cudnnpy.empty((size,), "int8")
+
+
+# Streams
+
+
+def test_torchs_current_stream() -> None:
+    x, w = whole(*X), whole(*W, seed=1)
+    conv = Convolution(padding=1)
+    conv.forward(x, w)
+    late = torch.zeros_like(x)
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(100_000_000)  # some 50 ms
+        late.copy_(x)
+        y = conv.forward(late, w)
+        values = cudnnpy.to_numpy(y)  # waits for this stream
+    np.testing.assert_allclose(values, expected("forward", x, w, padding=1), atol=0.05)
+
+
+def test_cupys_current_stream() -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    x, w = numbers(*X), numbers(*W, seed=1)
+    conv = Convolution(padding=1)
+    on_x, on_w = cupy.asarray(x), cupy.asarray(w)
+    late = cupy.zeros_like(on_x)
+    conv.forward(on_x, on_w)
+    cupy.cuda.Device().synchronize()
+    side = cupy.cuda.Stream(non_blocking=True)
+    with side:
+        with torch.cuda.stream(torch.cuda.ExternalStream(side.ptr)):
+            torch.cuda._sleep(100_000_000)
+        late[...] = on_x
+        y = conv.forward(late, on_w)
+        values = cudnnpy.to_numpy(y)
+    np.testing.assert_allclose(values, expected("forward", x, w, padding=1), atol=0.05)
+
+
+def test_jax_arrays_are_waited_for() -> None:
+    """They are futures: a large product is still being computed when the convolution is asked for."""
+    library = _jax()
+    import jax
+    import jax.numpy as jnp
+
+    x, w = numbers(*X), numbers(*W, seed=1)
+    big = jax.device_put(np.eye(4096, dtype=np.float32))
+    on_x, on_w = library.make(x), library.make(w)
+
+    @jax.jit
+    def slowly(x: Any, big: Any) -> Any:
+        product = big
+        for _ in range(10):
+            product = product @ big
+        return x * product[0, 0] + product[1, 2]
+
+    y = Convolution(padding=1).forward(slowly(on_x, big), on_w)
+    doubled = jnp.asarray(y) * 2
+    np.testing.assert_allclose(np.asarray(doubled), 2 * expected("forward", x, w, padding=1), atol=0.1)
+
+
+# Several devices
+
+two_devices = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.device_count() < 2, reason="this machine has fewer than two GPUs"
+)
+
+
+@two_devices
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_the_arrays_device_is_used(prefer: str) -> None:
+    """Arrays on device 1 while device 0 is current, and stays so; then the other, by the same objects."""
+    conv = Convolution(padding=1, prefer=prefer, tune_seconds=1.0)
+    for device in (1, 0, 1):
+        x, w = whole(*X, device=f"cuda:{device}"), whole(*W, seed=1, device=f"cuda:{device}")
+        dy = whole(*Y, seed=2, device=f"cuda:{device}")
+        for _ in range(6):
+            results = [
+                conv.forward(x, w, whole(W[0], device=x.device), "relu"),
+                conv.backward_data(dy, w, X),
+                conv.backward_filter(dy, x, W),
+                conv.backward_bias(dy),
+            ]
+        assert {result.get_device() for result in results} == {device}
+        assert torch.cuda.current_device() == 0
+        bias = whole(W[0])
+        assert_same(results[0], expected("forward", x, w, padding=1, bias=bias, activation="relu"))
+        assert_same(results[1], expected("backward_data", dy, w, X, padding=1))
+        assert_same(results[2], expected("backward_filter", dy, x, W, padding=1))
+        assert_same(results[3], dy.double().sum(dim=(0, 2, 3)).cpu().numpy())
+
+
+@two_devices
+def test_workspace_and_streams_are_of_the_arrays_device() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
+        asked.append((device, stream))
+        return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
+
+    x, w = whole(*X, device="cuda:1"), whole(*W, seed=1, device="cuda:1")
+    needy = next(c for c in Convolution(padding=1).candidates("forward", x, w) if not c.refused and c.workspace_size)
+    conv = Convolution(padding=1, algorithm=needy.engine or needy.name)
+    cudnnpy.set_allocator(allocate)
+    side = torch.cuda.Stream(device=1)
+    torch.cuda.synchronize(1)
+    with torch.cuda.stream(side):
+        y = conv.forward(x, w)
+    side.synchronize()
+    assert asked == [(1, side.cuda_stream)]
+    assert_same(y, expected("forward", x, w, padding=1))
+
+
+@two_devices
+def test_own_arrays_on_the_second_device() -> None:
+    x, w = numbers(*X), numbers(*W, seed=1)
+    on_x, on_w = cudnnpy.to_device(x, device=1), cudnnpy.to_device(w, device=1)
+    before = torch.cuda.current_device()
+    y = Convolution(padding=1).forward(on_x, on_w)
+    assert (on_x.device, y.device) == (1, 1)
+    assert torch.cuda.current_device() == before
+    np.testing.assert_allclose(float64(y), expected("forward", x, w, padding=1), atol=0.05)
+
+
+@two_devices
+@pytest.mark.parametrize("which", ["w", "bias", "out"])
+def test_arrays_on_different_devices_are_refused(which: str) -> None:
+    arrays = {"x": whole(*X), "w": whole(*W), "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
+    arrays[which] = arrays[which].to("cuda:1")
+    with pytest.raises(ValueError, match=f"{which} is on device 1; expected device 0, where x is"):
+        Convolution(padding=1).forward(**arrays)
+
+
+@two_devices
+def test_a_bias_gradient_on_another_device_is_refused() -> None:
+    with pytest.raises(ValueError, match="device"):
+        Convolution().backward_bias(whole(*Y), out=torch.empty(Y[1], device="cuda:1"))

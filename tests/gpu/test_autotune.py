@@ -1,0 +1,273 @@
+"""prefer="autotune": what it may touch, what it refuses, how long it takes, and that the fastest wins."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from ctypes import byref, c_float
+from typing import Any
+
+import pytest
+import torch
+from whole_numbers import assert_same, expected, whole
+
+import cudnnpy
+from cudnnpy import Candidate, Convolution, TensorSpec, raw
+from cudnnpy.convolution import autotune, selection
+from cudnnpy.convolution.autotune import Tuner
+from cudnnpy.descriptors import TensorDescriptor
+from cudnnpy.handle import Handle
+
+OPERATIONS = ("forward", "backward_data", "backward_filter")
+APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
+X, W, Y = (8, 32, 14, 14), (32, 32, 3, 3), (8, 32, 14, 14)  # with padding 1
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    cudnnpy.clear_cache()
+
+
+def arguments(operation: str) -> tuple[Any, ...]:
+    x, w, dy = whole(*X, seed=1), whole(*W, seed=2), whole(*Y, seed=3)
+    return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
+
+
+class Record:
+    """What the tuner was given, and what it chose."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.candidates: list[Candidate] = []
+        self.chosen: Candidate | None = None
+        self.runs = 0
+        tune = Tuner.__call__
+
+        def recorded(tuner: Tuner, problem: Any, options: Any, given: Iterable[Candidate], limit: int) -> Any:
+            self.runs += 1
+            self.candidates = list(given)
+            self.chosen = tune(tuner, problem, options, self.candidates, limit)
+            return self.chosen
+
+        monkeypatch.setattr(Tuner, "__call__", recorded)
+
+
+@pytest.fixture
+def record(monkeypatch: pytest.MonkeyPatch) -> Record:
+    return Record(monkeypatch)
+
+
+# What is the caller's stays as it is
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_the_first_call_accumulates_once(operation: str, beta: float) -> None:
+    """A result between bands and with gaps: only its own elements change, and by one run alone."""
+    given = arguments(operation)
+    right = expected(operation, *given, padding=1)
+    whole_size = (right.shape[0], right.shape[1] + 3, *right.shape[2:])
+    buffer = whole(*whole_size, seed=6)
+    out = buffer[:, 1:-2]
+    before, inputs = buffer.clone(), [t.clone() for t in given[:2]]
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=2.0)
+    getattr(conv, operation)(*given, out=out, beta=beta)
+    assert_same(out, right + beta * before[:, 1:-2].cpu().double().numpy())
+    assert torch.equal(buffer[:, :1], before[:, :1])
+    assert torch.equal(buffer[:, -2:], before[:, -2:])
+    assert all(torch.equal(a, b) for a, b in zip(given, inputs, strict=False))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_planning_alone_changes_nothing(operation: str) -> None:
+    given = arguments(operation)
+    out = torch.full(expected(operation, *given, padding=1).shape, 5.0, device="cuda")
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=1.0)
+    plan = conv.plan(operation, *given, out=out, beta=1.0)
+    torch.cuda.synchronize()
+    assert bool((out == 5).all())
+    assert plan.milliseconds is not None
+    assert plan.milliseconds > 0
+
+
+def test_specs_are_tuned_on_data_of_its_own() -> None:
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=1.0)
+    plan = conv.plan("forward", TensorSpec(X, "float16"), TensorSpec(W, "float16"))
+    assert plan.milliseconds is not None
+
+
+def test_tuning_happens_on_the_callers_stream() -> None:
+    """Inputs that are still being made there: the choice waits for them, as the result does."""
+    side = torch.cuda.Stream()
+    x, w = arguments("forward")
+    late = torch.zeros_like(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(x)
+        y = Convolution(padding=1, prefer="autotune", tune_seconds=1.0).forward(late, w)
+    side.synchronize()
+    assert_same(y, expected("forward", x, w, padding=1))
+
+
+# The choice
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_fastest_that_was_measured_wins_and_is_remembered(operation: str, record: Record) -> None:
+    given = arguments(operation)
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=5.0)
+    assert_same(getattr(conv, operation)(*given), expected(operation, *given, padding=1))
+    measured = [c for c in record.candidates if c.milliseconds is not None]
+    assert len(measured) >= 3
+    assert record.chosen is not None
+    assert record.chosen.milliseconds is not None
+    assert record.chosen.milliseconds <= min(c.milliseconds or 1e9 for c in measured)
+    assert all(c.refused or c.milliseconds for c in record.candidates)
+    for _ in range(3):
+        getattr(conv, operation)(*given)
+    assert record.runs == 1
+    assert {c.source for c in record.candidates} == {"heuristics", "engines"}
+
+
+def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
+    given = arguments("backward_filter")
+    everything = Convolution(padding=1).candidates("backward_filter", *given)
+    sizes = sorted({c.workspace_size for c in everything if not c.refused and c.workspace_size})
+    assert len(sizes) >= 2
+    limit = sizes[len(sizes) // 2]
+    taken: list[int] = []
+    allocate = autotune.allocate
+
+    def counted(size: int, *where: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_bind":  # the candidates' workspace, beside scratch for results
+            taken.append(size)
+        return allocate(size, *where)
+
+    monkeypatch.setattr(autotune, "allocate", counted)
+    conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
+    assert_same(conv.backward_filter(*given), expected("backward_filter", *given, padding=1))
+    assert taken
+    assert max(taken) <= limit
+    too_large = [c for c in record.candidates if (c.workspace_size or 0) > limit]
+    assert too_large
+    assert all(", the limit is " in c.refused for c in too_large)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.5])
+def test_tuning_ends_in_time(seconds: float, record: Record) -> None:
+    """With the best so far; one candidate is always measured. Planning one engine can take some seconds by itself."""
+    given = arguments("forward")
+    begin = time.monotonic()
+    plan = Convolution(padding=1, prefer="autotune", tune_seconds=seconds).plan("forward", *given)
+    assert time.monotonic() - begin < seconds + 6
+    assert plan.milliseconds is not None
+    skipped = [c for c in record.candidates if c.refused == f"not measured: tune_seconds={seconds} were used up"]
+    assert skipped or seconds > 0.1
+
+
+def test_a_result_with_gaps_is_tuned_too(record: Record) -> None:
+    """What lies in the gaps is no part of the comparison."""
+    x, w = arguments("forward")
+    out = torch.full((Y[0], Y[1] + 4, *Y[2:]), torch.nan, device="cuda")[:, 2:-2]
+    Convolution(padding=1, prefer="autotune").forward(x, w, out=out)
+    assert_same(out, expected("forward", x, w, padding=1))
+    assert not [c.refused for c in record.candidates if c.refused.startswith("wrong result")]
+
+
+def test_nothing_usable_is_an_error_with_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "refusal", lambda candidate, *_: "ruled out by this test")
+    with pytest.raises(cudnnpy.NoAlgorithmError, match=r"prefer='autotune'[\s\S]*left out because") as caught:
+        Convolution(padding=1, prefer="autotune").forward(*arguments("forward"))
+    assert {c.source for c in caught.value.candidates} == {"heuristics", "engines", "legacy"}
+
+
+# Candidates that are no good
+
+
+class Planted:
+    """An executable around a real one, that spoils its result."""
+
+    def __init__(self, real: Any, spoil: Callable[[Handle, int], int] | None, run: bool = True, size: int = 0) -> None:
+        self.real, self.spoil, self.run = real, spoil, run
+        self.workspace_size = size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        launch = self.real.bind(handle, pointers, workspace)
+
+        def spoiled() -> int:
+            status = launch() if self.run else 0
+            return status or (self.spoil(handle, pointers[-1]) if self.spoil else 0)
+
+        return spoiled
+
+
+def scaled_by(factor: float) -> Callable[[Handle, int], int]:
+    tensor, scale = TensorDescriptor(Y, "float32"), c_float(factor)
+
+    def spoil(handle: Handle, address: int) -> int:
+        return int(raw.cudnnScaleTensor(handle, tensor, address, byref(scale)))
+
+    return spoil
+
+
+def tune(planted: Callable[[Any], Planted], limit: int = 1 << 40) -> tuple[Candidate, Candidate, list[Candidate]]:
+    """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
+    x, w = arguments("forward")
+    conv = Convolution(padding=1, tf32=False)
+    usable = [c for c in conv.candidates("forward", x, w) if not c.refused and c.source != "legacy"]
+    plain = next(
+        c for c in usable if not c.workspace_size and not APPROXIMATE & set(c.notes)
+    )  # what others are held to
+    real = [c for c in usable if c is not plain][:3]
+    bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
+    problem = conv.plan("forward", x, w).problem
+    tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
+    chosen = tuner(problem, conv.options, [plain, bad, *real], limit)
+    assert chosen is not None
+    return chosen, bad, [plain, *real]
+
+
+@pytest.mark.parametrize("factor", [1.01, -1.0, 0.0, float("nan"), float("inf")])
+def test_a_wrong_result_is_refused(factor: float) -> None:
+    chosen, bad, real = tune(lambda executable: Planted(executable, scaled_by(factor)))
+    assert bad.refused.startswith("wrong result: off by ")
+    assert bad.executable is None
+    assert chosen is not bad
+    assert not any(c.refused for c in real)
+
+
+def test_a_result_that_is_not_written_is_refused_however_fast() -> None:
+    chosen, bad, real = tune(lambda executable: Planted(executable, None, run=False))
+    assert bad.refused.startswith("wrong result")
+    assert chosen in real
+
+
+def test_a_right_result_is_not_refused() -> None:
+    """The planted one itself is no reason."""
+    _, good, real = tune(lambda executable: Planted(executable, scaled_by(1.0)))
+    assert not good.refused
+    assert good.milliseconds
+    assert all(c.milliseconds for c in real)
+
+
+def test_a_candidate_that_fails_is_recorded_and_passed_over() -> None:
+    failing = Planted(None, None)
+    failing.bind = lambda *_: lambda: int(raw.CUDNN_STATUS_EXECUTION_FAILED)  # type: ignore[method-assign]
+    chosen, bad, real = tune(lambda _: failing)
+    assert bad.refused.startswith("failed when run: ")
+    assert "CUDNN_STATUS_EXECUTION_FAILED" in bad.refused
+    assert chosen in real
+
+
+def test_a_candidate_beyond_the_devices_memory_is_recorded_and_passed_over() -> None:
+    chosen, bad, real = tune(lambda executable: Planted(executable, None, size=1 << 44), limit=1 << 50)
+    assert bad.refused.startswith("out of memory: ")
+    assert str(1 << 44) in bad.refused
+    assert chosen in real
+
+
+def test_a_candidate_beyond_the_limit_is_recorded_and_passed_over() -> None:
+    chosen, bad, real = tune(lambda executable: Planted(executable, None, size=1 << 44), limit=1 << 20)
+    assert bad.refused == "needs 1.638e+04 GiB, the limit is 1 MiB"
+    assert chosen in real
