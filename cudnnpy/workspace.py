@@ -66,12 +66,12 @@ def release() -> None:
 
 
 def _grow(size: int, device: int, stream: int, capturing: bool) -> tuple[int, int, Any]:
-    from cudnnpy.arrays import library_of
+    from cudnnpy.arrays import read
 
     if _allocator is not None:
         owner = _allocator(size, device, stream)
         handle = getattr(owner, "handle", None)
-        address = int(handle) if isinstance(handle, int) else library_of(owner, "the allocator's result").read(owner)[0]
+        address = int(handle) if isinstance(handle, int) else read(owner, "the allocator's result")[0]
         return address, size, owner
     return allocate(size, device, stream, capturing)
 
