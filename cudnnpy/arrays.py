@@ -300,9 +300,15 @@ def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, de
     from cuda.core import LEGACY_DEFAULT_STREAM, Device
 
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+    size = max(count * dtype.itemsize, 1)
     here = Device(device)
     here.set_current()
-    buffer = here.memory_resource.allocate(max(count * dtype.itemsize, 1), stream=LEGACY_DEFAULT_STREAM)
+    try:
+        buffer = here.memory_resource.allocate(size, stream=LEGACY_DEFAULT_STREAM)
+    except Exception as error:
+        if "OUT_OF_MEMORY" in str(error):
+            raise MemoryError(f"device {device} cannot give {size} bytes for {dtype.name} of shape {shape}") from error
+        raise
     return DeviceArray(buffer, shape, strides, dtype, device)
 
 

@@ -2,9 +2,9 @@
 
 Candidates run on the caller's stream, read the caller's inputs, and write to scratch memory: nothing of the caller's is
 changed, and with beta the scratch starts as a copy of the caller's result. Each result is compared with that of the
-first candidate that does plain arithmetic (the anchor), on the device, by cuDNN's own cudnnAddTensor and
-cudnnReduceTensor; one that is off by more than `tolerance` is refused. A candidate that fails, or whose memory cannot
-be had, is refused with its reason. Never more than the limit is allocated for workspace.
+first candidate that runs (the anchor; selection.py puts one first that does plain arithmetic), on the device, by cuDNN's
+own cudnnAddTensor and cudnnReduceTensor; one that is off by more than `tolerance` is refused. A candidate that fails, or
+whose memory cannot be had, is refused with its reason. Never more than the limit is allocated for workspace.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ ROUNDOFF = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
-_ARITHMETIC_NOTES = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs", "tensor_core"}
 _GIVE_UP = 3.0  # a candidate this many times slower than the best so far is not measured further
 _HOPELESS = 20.0  # the same for its first run, which may include loading its code
 _ROUND_MS = 2.0  # about how long one timed round lasts
@@ -203,8 +202,6 @@ class _Bench:
     def _compare(self, candidate: Candidate) -> str:
         """Why the result in scratch is wrong, "" if it is right."""
         if self.anchor is None:
-            if not _ARITHMETIC_NOTES.isdisjoint(candidate.notes) and self.problem.x.dtype in ("float32", "float64"):
-                return ""  # an approximation cannot be the anchor; it is trusted until one comes
             self._become_anchor()
             return ""
         difference = self._largest(self.scratch[0], minus=self.anchor[0])

@@ -1,16 +1,18 @@
 """backward_bias: dy summed over all axes but the channels.
 
-cudnnConvolutionBackwardBias does it in one launch, but takes 6 to 19 times as long as it should on large tensors (an
-H200 with cuDNN 9.19, docs/benchmarks). From 1 MiB on, packed tensors are summed by reductions of the graph API instead,
-in float32: channels last in one; channels first in two, each picture's channels and then the batch. No engine reduces
-channels first as they stand, so the first of the two is given the picture as the channel axis, whose stride is 1.
+cudnnConvolutionBackwardBias is left alone: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as it should on
+large tensors, and it faults on addresses that are no multiples of 16. From 1 MiB on, packed tensors are summed by
+reductions of the graph API, in float32: channels last in one; channels first in two, each picture's channels and then
+the batch. No engine reduces channels first as they stand, so the first of the two is given the picture as the channel
+axis, whose stride is 1. Everything else goes through cudnnReduceTensor, which compiles nothing. (docs/benchmarks)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from ctypes import byref, c_double, c_float
+from contextlib import suppress
+from ctypes import byref, c_double, c_float, c_size_t
 from functools import partial
 from typing import Any
 
@@ -20,13 +22,13 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.epilogue import in_turn
 from cudnnpy.convolution.problem import channels_last_strides
-from cudnnpy.descriptors import TensorDescriptor
+from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Pointers
 
-_SMALL = 1 << 20  # bytes of dy below which one slow launch is over before a fast one is compiled (0.2 to 0.5 s)
+_SMALL = 1 << 20  # bytes of dy below which a slow reduction is over before a fast one is worth compiling (0.2 to 0.5 s)
 
 
 class BiasGradient:
@@ -38,17 +40,21 @@ class BiasGradient:
     def __init__(self, dy: TensorSpec, alpha: float, beta: float, device: int) -> None:
         self.dy, self.alpha, self.beta, self.device = dy, alpha, beta, device
         self.name = "bias gradient"
-        self.workspace_size = 0
         self._steps: list[graph.GraphExecutable] = []
+        self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
+        self._whole, self._result = _described(dy), _one_row(dy, dy.dtype)
+        size = c_size_t()
         assert dy.strides is not None
         packed = dy.strides in (packed_strides(dy.shape), channels_last_strides(dy.shape))
         large = math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL
-        # the function knows no bfloat16, and the engines that reduce know no float64
+        # cudnnReduceTensor knows no bfloat16, and the engines that reduce know no float64
         if packed and dy.dtype != "float64" and (large or dy.dtype == "bfloat16"):
-            try:
+            with suppress(StatusError):
                 self._plan(graph.Target(Handle.default(device)))
-            except StatusError:
-                self._steps = []
+                return
+        handle = Handle.default(device)
+        raw.call("cudnnGetReductionWorkspaceSize", handle, self._how, self._whole, self._result, byref(size))
+        self.workspace_size = size.value
 
     def _plan(self, target: graph.Target) -> None:
         n, k, *spatial = self.dy.shape
@@ -70,33 +76,48 @@ class BiasGradient:
         dy, db, space = pointers
         number = c_double if self.dy.dtype == "float64" else c_float
         alpha, beta = number(self.alpha), number(self.beta)
-        rank = max(len(self.dy.shape), 4)
-        result = TensorDescriptor((1, self.dy.shape[1], *(1,) * (rank - 2)), self.dy.dtype)
         if not self._steps:
-            shape, strides = graph.with_height(self.dy)
-            whole = TensorDescriptor(shape, self.dy.dtype, strides=strides)
-            return _call("cudnnConvolutionBackwardBias", handle, alpha, whole, dy, beta, result, db)
+            launch = partial(
+                raw.bound("cudnnReduceTensor"), handle.pointer, self._how.pointer, None, 0, space or None, self.workspace_size,
+                byref(alpha), self._whole.pointer, dy, byref(beta), self._result.pointer, db,
+            )  # fmt: skip
+            launch.owners = (self, handle, alpha, beta)  # type: ignore[attr-defined]  # alive as long as the call
+            return launch
         parts = []
         for size in (*self._sizes, *self._scratch):
             parts.append(space)
             space += -(-size // 256) * 256
         count = len(self._steps)
         sources = [dy, *parts[: count - 1]]
-        launches = [
+        launches: list[Launch] = [
             step.bind(handle, (sources[i], parts[i]), parts[count + i] if self._scratch[i] else 0)
             for i, step in enumerate(self._steps)
         ]
-        sums = TensorDescriptor((1, self.dy.shape[1], *(1,) * (rank - 2)), "float32")
-        launches.append(_call("cudnnTransformTensor", handle, alpha, sums, parts[count - 1], beta, result, db))
-        return in_turn(launches)
+        sums = _one_row(self.dy, "float32")
+        change = raw.bound("cudnnTransformTensor")
+        launches.append(
+            partial(
+                change,
+                handle.pointer,
+                byref(alpha),
+                sums.pointer,
+                parts[count - 1],
+                byref(beta),
+                self._result.pointer,
+                db,
+            )
+        )
+        return in_turn(launches, (self, handle, alpha, beta, sums))
 
 
-def _call(
-    name: str, handle: Handle, alpha: Any, x: TensorDescriptor, a: int, beta: Any, y: TensorDescriptor, b: int
-) -> Launch:
-    launch = partial(raw.bound(name), handle.pointer, byref(alpha), x.pointer, a, byref(beta), y.pointer, b)
-    launch.owners = (handle, alpha, beta, x, y)  # type: ignore[attr-defined]  # alive as long as the call
-    return launch
+def _described(spec: TensorSpec) -> TensorDescriptor:
+    shape, strides = graph.with_height(spec)
+    return TensorDescriptor(shape, spec.dtype, strides=strides)
+
+
+def _one_row(spec: TensorSpec, dtype: str) -> TensorDescriptor:
+    """(1, K, 1, 1...), of as many axes as cuDNN sees in dy."""
+    return TensorDescriptor((1, spec.shape[1], *(1,) * (max(len(spec.shape), 4) - 2)), dtype)
 
 
 def _reduction(x: TensorSpec, y: TensorSpec, target: graph.Target) -> graph.GraphExecutable:

@@ -64,6 +64,12 @@ class Candidate:
         """Whether float32 inputs are rounded to tf32 (or less) before they are multiplied."""
         return not {"tensor_core", "down_convert_inputs"}.isdisjoint(self.notes)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it computes the sums of products as they are written, in the precision of what it is given."""
+        approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
+        return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
+
     def prepare(self) -> Executable | None:
         """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
         if self.executable is None and not self.refused:

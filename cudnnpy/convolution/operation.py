@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import OWN, ArrayLibrary, Signature, TensorSpec, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import OWN, ArrayLibrary, TensorSpec, finish, library_of, packed_strides, read, spec_of
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.bias_gradient import BiasGradient
@@ -17,7 +17,7 @@ from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.errors import CaptureError
+from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device, stream_address
 from cudnnpy.launching import Launcher, is_capturing
 from cudnnpy.plan_cache import plan_cache
@@ -67,13 +67,13 @@ class Operation:
         library = library_of(first, INPUTS[operation][0])
         a, a_signature = library.read(first)
         b, b_signature = library_of(second, INPUTS[operation][1]).read(second)
-        pointers: tuple[int, ...]
+        c = r = 0
         bias_signature = out_signature = None
         if bias is not None:
             c, bias_signature = library_of(bias, "bias").read(bias)
         if out is not None:
             r, out_signature = library_of(out, "out").read(out)
-        key = (
+        key: tuple[Any, ...] = (
             self.number,
             operation,
             a_signature,
@@ -85,22 +85,19 @@ class Operation:
             alpha,
             beta,
         )
+        if (a | b | c | r) & 15:  # rare: planned for by themselves
+            key = (*key, *(min(pointer & -pointer, 16) for pointer in (a, b, c, r)))
         address = library.current_stream(a_signature[3]) if stream is None else stream_address(stream)
         ready: Ready | None = plan_cache().find(key)
         if ready is None:
-            arrays = (first, second, bias, out)
-            ready = self._prepare(operation, key, arrays, shape, activation, alpha, beta, address)
+            ready = self._prepare(operation, key, (first, second, bias, out), shape, activation, alpha, beta, address)
         result = out
         if out is None:
             result = ready.make()
             r = ready.read(result)[0]
-        pointers = (a, b, r) if bias is None else (a, b, c, r)
         launcher = ready.launcher
         space = memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0
-        known = (*pointers, space)
-        if (a | b | r) & 15 and known not in launcher.launches:
-            self._admit_misaligned(key, ready, pointers, space, address)
-        launcher.run(known, address)
+        launcher.run((a, b, r, space) if bias is None else (a, b, c, r, space), address)
         return finish(ready.library, result, address) if ready.finish and out is None else result
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
@@ -196,7 +193,8 @@ class Operation:
         target = read(out, "out")[0] if out is not None else None
         tuner = Tuner(Handle.default(device), tuple(inputs), target, stream)
         with on_device(device):
-            plan = self.choose_plan(problem, tuner)
+            plan = self._choose_what_fits(problem, tuner, stream)
+            plan.candidates = []  # a cache of thousands of plans need not keep them
         axes = ask.from_logical(result.shape, self.options.channels_last)
         assert result.strides is not None
         strides = ask.from_logical(result.strides, self.options.channels_last)
@@ -204,21 +202,40 @@ class Operation:
         plan_cache().store(key, ready)
         return ready
 
+    def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
+        """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
+        cap = None
+        while True:
+            try:
+                plan = self.choose_plan(problem, tuner, cap)
+            except NoAlgorithmError as error:
+                if cap is None:
+                    raise
+                raise MemoryError(
+                    f"no more than {cap + 1} bytes of workspace can be had, and then:\n{error}"
+                ) from error
+            try:
+                if plan.workspace_size:
+                    memory.workspace(plan.workspace_size, plan.device, stream)
+                return plan
+            except MemoryError:
+                if self.options.algorithm is not None:
+                    raise
+                cap = plan.workspace_size - 1
+
     def _problem(
         self, operation: str, arrays: tuple[Any, ...], shape: Any, activation: str | None, alpha: float, beta: float
     ) -> tuple[int, Problem]:
-        names = INPUTS[operation]
-        first, second, bias, out = arrays
-        signatures: dict[str, Signature] = {names[0]: read(first, names[0])[1], names[1]: read(second, names[1])[1]}
-        if bias is not None:
-            signatures["bias"] = read(bias, "bias")[1]
-        if out is not None:
-            signatures["out"] = read(out, "out")[1]
-        device = signatures[names[0]][3]
-        for name, signature in signatures.items():
+        names = (*INPUTS[operation], "bias", "out")
+        found = {name: read(array, name) for name, array in zip(names, arrays, strict=True) if array is not None}
+        device = found[names[0]][1][3]
+        specs: dict[str, TensorSpec] = {}
+        for name, (pointer, signature) in found.items():
             if signature[3] != device:
                 raise ValueError(f"{name} is on device {signature[3]}; expected device {device}, where {names[0]} is")
-        specs = {name: spec_of(signature) for name, signature in signatures.items()}
+            specs[name] = spec_of(signature, min(pointer & -pointer, 16))
+            if specs[name].alignment % dtype_of(specs[name].dtype).itemsize:
+                raise ValueError(f"{name}: address {pointer:#x} is no multiple of the size of a {specs[name].dtype}")
         return device, self.problem(
             operation,
             specs[names[0]],
@@ -284,27 +301,23 @@ class Operation:
         last = self.options.channels_last
         return spec._replace(shape=ask.to_logical(spec.shape, last), strides=ask.to_logical(strides, last))
 
-    def choose_plan(self, problem: Problem, tuner: Tuner) -> Plan:
+    def choose_plan(self, problem: Problem, tuner: Tuner, cap: int | None = None) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
         given = self.options.algorithm
         if isinstance(given, Plan):
-            if given.problem._replace(device=problem.device) != problem:
+            if _aligned(given.problem._replace(device=problem.device)) != _aligned(problem):
                 raise ValueError(
                     f"algorithm: the plan given is for another problem:\n  {given.problem}\n  not {problem}"
                 )
             return given
         before = self._first.get(problem.operation) if self.options.policy == "once" else None
-        candidate = choose(
-            problem,
-            self.options,
-            Target(Handle.default(problem.device)),
-            memory.free_bytes(problem.device),
-            tuner,
-            before,
-        )
+        target = Target(Handle.default(problem.device))
+        candidate, tried = choose(problem, self.options, target, memory.free_bytes(problem.device), tuner, before, cap)
         if candidate.engine is not None:
             self._first.setdefault(problem.operation, candidate.engine)
-        return Plan(problem, candidate)
+        plan = Plan(problem, candidate)
+        plan.candidates = tried
+        return plan
 
     def candidates(self, problem: Problem) -> list[Candidate]:
         """Every candidate for a problem, with what the options leave out and why."""
@@ -313,37 +326,6 @@ class Operation:
                 problem, self.options, Target(Handle.default(problem.device)), memory.free_bytes(problem.device)
             )
 
-    def _admit_misaligned(
-        self, key: tuple[Any, ...], ready: Ready, pointers: tuple[int, ...], space: int, stream: int
-    ) -> None:
-        """Addresses that are no multiples of 16: planned for by themselves, and remembered beside the others."""
-        plan = ready.launcher.plan
-        assert isinstance(plan, Plan)
-        alignments = tuple(min(pointer & -pointer, 16) for pointer in pointers)
-        if all(spec.alignment <= a for spec, a in zip(plan.problem.specs, alignments, strict=True)):
-            return
-        variant: Plan | None = plan_cache().find((key, alignments))
-        if variant is None:
-            if is_capturing(stream):
-                raise CaptureError("these addresses' alignment has not been planned for; warm up before the capture")
-            by_name = dict(zip(plan.problem.operands, alignments, strict=True))
-            problem = plan.problem
-            for field, names in (("x", ("x", "dx")), ("w", ("w", "dw")), ("y", ("y", "dy")), ("bias", ("bias",))):
-                spec = getattr(problem, field)
-                found = [by_name[name] for name in names if name in by_name]
-                if spec is not None and found:
-                    if found[0] < dtype_of(spec.dtype).itemsize:
-                        raise ValueError(f"{names[0]}: its address is no multiple of the element size of {spec.dtype}")
-                    problem = problem._replace(**{field: spec._replace(alignment=found[0])})
-            tuner = Tuner(ready.launcher.handle, pointers[:-1], None, stream)
-            with on_device(problem.device):
-                variant = self.choose_plan(problem, tuner)
-            plan_cache().store((key, alignments), variant)
-        ready.workspace_size = max(ready.workspace_size, variant.workspace_size)
-        space = memory.workspace(ready.workspace_size, plan.device, stream) if ready.workspace_size else 0
-        known = (*pointers, space)
-        ready.launcher.admit(known, variant.bind(ready.launcher.handle, known))
-
 
 def _refuse_capture(operation: str, stream: int) -> None:
     if is_capturing(stream):
@@ -351,6 +333,12 @@ def _refuse_capture(operation: str, stream: int) -> None:
             f"{operation}: this signature has not been planned yet, and its stream is being captured into a CUDA graph. "
             "Call it once with arrays of the same shapes before the capture (a warm-up); the capture is intact"
         )
+
+
+def _aligned(problem: Problem) -> Problem:
+    """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
+    tensors = {name: getattr(problem, name) for name in ("x", "w", "y", "bias")}
+    return problem._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
 
 def _check_writable(out: Any) -> None:

@@ -53,7 +53,8 @@ class Plan:
     """One operation planned for one device: what was chosen, and how to run it with raw addresses.
 
     Attributes: `operands` (the order of the addresses), `workspace_size` (bytes), `source`, `name`, `notes` (cuDNN's
-    numerical notes), `deterministic`, `milliseconds` (if it was measured), `problem`.
+    numerical notes), `deterministic`, `milliseconds` (if it was measured), `problem`, and `candidates`: of a plan from
+    Convolution.plan, all that were looked at, with their times and why they were left out (see candidates_table).
 
     A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
     """
@@ -72,6 +73,7 @@ class Plan:
         self.device = problem.device
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
+        self.candidates: list[Candidate] = []
         self._of_thread = threading.local()
         if self._compiled:
             _kept.append(executable)

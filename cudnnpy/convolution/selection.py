@@ -70,12 +70,16 @@ def choose(
     free_bytes: int,
     tune: Tuner | None = None,
     before: Engine | None = None,
-) -> Candidate:
-    """The candidate that the options ask for, planned. Raises NoAlgorithmError with the table of all.
+    cap: int | None = None,
+) -> tuple[Candidate, list[Candidate]]:
+    """The candidate that the options ask for, planned, and all that were looked at. Raises NoAlgorithmError with their table.
+
+    `cap` is a further limit on the workspace: what the device turned out to have.
 
     `before` is an engine that served an earlier shape (policy "once"): it is taken if it can run this one too.
     """
     limit = limit_of(options, free_bytes)
+    limit = limit if cap is None else min(limit, cap)
     tried: list[Candidate] = []
 
     def first(candidates: Iterable[Candidate]) -> Candidate | None:
@@ -99,21 +103,23 @@ def choose(
             found = found or first(legacy_candidates(problem, options, target))
     if found is None:
         raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
-    return found
+    return found, tried
 
 
 def _to_measure(problem: Problem, options: Options, target: Target) -> list[Candidate]:
     """What autotune measures, in an order that serves a short `tune_seconds`.
 
-    First the heuristics' best, then every engine at its own knobs (the heuristics leave some fast ones out), then the
-    rest of the heuristics' list. Engines that compile at run time come last, and only those that the heuristics propose:
-    of the others one took 15 s to plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
+    First one that does plain arithmetic, with whose result the others' are compared; then the heuristics' best, every
+    engine at its own knobs (the heuristics leave some fast ones out), and the rest of the heuristics' list. Engines that
+    compile at run time come last, and only those that the heuristics propose: of the others one took 15 s to plan, and
+    none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
     ranked = list(likely(problem, options, target))
     others = [candidate for candidate in engines(problem, target) if not candidate.compiled_at_run_time]
     ordered = sorted([*ranked[:_BEST], *others, *ranked[_BEST:]], key=lambda candidate: candidate.compiled_at_run_time)
-    measured = list({candidate.name: candidate for candidate in ordered}.values())
-    return measured or list(engines(problem, target))
+    measured = list({candidate.name: candidate for candidate in ordered}.values()) or list(engines(problem, target))
+    plain = [candidate for candidate in measured if not refusal(candidate, problem, options) and candidate.is_plain]
+    return [*plain[:1], *(candidate for candidate in measured if candidate not in plain[:1])]
 
 
 def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:
