@@ -1,0 +1,275 @@
+"""Arrays of other libraries: what is read of them, which are refused, and what new ones look like. No GPU here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnnpy
+from cudnnpy import Convolution, TensorSpec, arrays
+from cudnnpy.arrays import ArrayLibrary, DeviceArray, library_of, packed_strides, read, spec_of
+from cudnnpy.dtypes import dtype_of
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+# Specs and strides
+
+
+def test_a_spec_needs_a_shape_and_has_the_rest_by_default() -> None:
+    assert TensorSpec((2, 3)) == ((2, 3), "float32", None, 16)
+    assert cudnnpy.TensorSpec is TensorSpec
+    assert len({TensorSpec((2, 3)), TensorSpec((2, 3), "float16"), TensorSpec((2, 3), strides=(3, 1))}) == 3
+
+
+@given(st.lists(st.integers(1, 5), max_size=5))
+def test_packed_strides_are_numpys(shape: list[int]) -> None:
+    expected = tuple(stride // 4 for stride in np.empty(shape, np.float32).strides)
+    real = [(a, b) for a, b, size in zip(packed_strides(shape), expected, shape, strict=True) if size > 1]
+    assert all(a == b for a, b in real)
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=5).flatmap(
+        lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
+    )
+)
+def test_packed_strides_in_any_order_of_the_axes(drawn: Any) -> None:
+    shape, order = drawn
+    strides = packed_strides(shape, order)
+    inner = np.empty([shape[axis] for axis in order], np.int8).transpose(np.argsort(order))
+    assert inner.shape == tuple(shape)
+    assert all(a == b for a, b, size in zip(strides, inner.strides, shape, strict=True) if size > 1)
+
+
+def test_a_signature_in_plain_terms() -> None:
+    signature = (torch.Size([2, 3]), (3, 1), torch.bfloat16, 1)
+    assert spec_of(signature, 4) == TensorSpec((2, 3), "bfloat16", (3, 1), 4)
+    assert spec_of(((2,), None, "float64", 0)) == TensorSpec((2,), "float64", None, 16)
+    assert type(spec_of(signature).shape) is tuple
+    with pytest.raises(TypeError, match="complex64"):
+        spec_of(((2,), None, torch.complex64, 0))
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int32", "float8_e4m3fn", "float8_e5m2"]
+)
+def test_torch_tensors_are_read_by_their_own_methods(dtype: str) -> None:
+    tensor = torch.zeros(2, 3, 4, 5, dtype=getattr(torch, dtype))
+    for view in (tensor, tensor.transpose(1, 3), tensor[:, 1:, ::2], tensor[1:]):
+        pointer, signature = library_of(view).read(view)
+        assert pointer == view.data_ptr()
+        assert spec_of(signature) == TensorSpec(tuple(view.shape), dtype, tuple(view.stride()))
+        assert signature[3] == -1  # on the host
+    assert library_of(tensor).name == "torch"
+    assert hash(library_of(tensor).read(tensor)[1])
+
+
+def test_torch_tensors_with_a_gradient_and_parameters_are_read_like_others() -> None:
+    for tensor in (torch.zeros(3, requires_grad=True), torch.nn.Parameter(torch.zeros(3))):
+        assert library_of(tensor).name == "torch"
+        assert library_of(tensor).read(tensor)[0] == tensor.data_ptr()
+
+
+def test_other_arrays_are_read_through_their_protocols() -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    array = np.zeros((4, 6, 2), np.float32)
+    for view in (array, array.transpose(2, 0, 1), array[1:, ::2]):
+        pointer, signature = library_of(view).read(view)
+        assert pointer == view.ctypes.data
+        assert tuple(signature[0]) == view.shape
+        strides = packed_strides(view.shape) if signature[1] is None else tuple(signature[1])
+        assert strides == tuple(stride // 4 for stride in view.strides)
+        assert signature[2:] == ("float32", -1)
+
+
+def test_a_librarys_ways_are_found_once_for_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.zeros(3)
+    found = library_of(tensor)
+    monkeypatch.setattr(arrays, "_find_library", lambda *_: pytest.fail("looked for again"))
+    assert library_of(torch.ones(5)) is found
+
+
+def test_whether_an_array_can_be_written() -> None:
+    pytest.importorskip("cuda.core", reason="cuda.core is not installed")
+    array = np.zeros(3)
+    assert library_of(array).writable(array)
+    array.flags.writeable = False
+    assert not library_of(array).writable(array)
+    assert library_of(torch.zeros(3)).writable(torch.zeros(3))
+
+
+# Which library
+
+
+class Named:
+    """An array type of a library that is not installed here."""
+
+
+def of_module(module: str) -> type:
+    return type("Array", (Named,), {"__module__": module, "__dlpack__": lambda self: None})
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "name"),
+    [
+        ("cupy", "cupy", "cupy"),
+        ("cupy._core.core", "cupy", "cupy"),
+        ("jaxlib._jax", "jax", "jax"),
+        ("jax", "jax", "jax"),
+    ],
+)
+def test_an_arrays_library_is_told_by_its_types_module(
+    monkeypatch: pytest.MonkeyPatch, module: str, imported: str, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, imported, object())
+    assert library_of(of_module(module)()).name == name
+
+
+def test_a_subclass_of_a_librarys_array_belongs_to_it() -> None:
+    kind = type("Mine", (torch.Tensor,), {})
+    assert library_of(torch.zeros(3).as_subclass(kind)).name == "torch"
+
+
+def test_any_array_that_speaks_a_protocol_is_taken() -> None:
+    assert library_of(of_module("strange.new")()).name == "other"
+    speaks = type("Other", (), {"__cuda_array_interface__": {}})
+    assert library_of(speaks()).name == "other"
+
+
+@pytest.mark.parametrize("given_", [None, 5, [1, 2], "x", object(), {"x": 1}])
+def test_what_is_no_array_is_refused_by_name(given_: Any) -> None:
+    for call in (library_of, read):
+        with pytest.raises(TypeError, match=r"w is .*; expected a device array: PyTorch, CuPy, JAX, Numba"):
+            call(given_, "w")
+
+
+# Host arrays
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 3), np.float16).T], ids=["numpy", "torch", "numpy view"]
+)
+def test_a_host_array_is_refused_with_the_two_ways_on(array: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        read(array, "x")
+    text = str(caught.value)
+    assert f"x is a host array ({type(array).__module__.split('.')[0]}." in text
+    for part in (f"of shape {tuple(array.shape)}", "cudnnpy.to_device(array)", "cudnnpy.reference"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: Convolution().forward(a, a),
+        lambda a: Convolution().backward_data(a, a, (1, 1, 3, 3)),
+        lambda a: Convolution().backward_filter(a, a, (1, 1, 3, 3)),
+        lambda a: Convolution().backward_bias(a),
+        lambda a: Convolution().plan("forward", a, a),
+        lambda a: Convolution().candidates("forward", a, a),
+        lambda a: cudnnpy.ConvolutionTranspose().forward(a, a),
+        lambda a: cudnnpy.to_numpy(a),
+    ],
+)
+def test_every_operation_refuses_host_arrays(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"is a host array .*cudnnpy.to_device"):
+        call(np.zeros((1, 1, 3, 3), np.float32))
+
+
+# Our own
+
+
+class Memory:
+    """A buffer's address, without memory behind it."""
+
+    handle = 1 << 20
+
+
+@pytest.fixture
+def own() -> DeviceArray:
+    return DeviceArray(Memory(), (2, 3, 4), (12, 1, 3), dtype_of("float16"), 1)
+
+
+def test_a_device_array_is_read_and_described(own: DeviceArray) -> None:
+    assert library_of(own).name == "cudnnpy"
+    assert read(own, "x") == (1 << 20, ((2, 3, 4), (12, 1, 3), "float16", 1))
+    assert repr(own) == "DeviceArray(shape=(2, 3, 4), dtype='float16', strides=(12, 1, 3), device=1)"
+    assert own.__dlpack_device__() == (2, 1)
+    interface = own.__cuda_array_interface__
+    assert interface["shape"] == (2, 3, 4)
+    assert interface["typestr"] == "<f2"
+    assert interface["data"] == (1 << 20, False)
+    assert interface["strides"] == (24, 2, 6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_the_cuda_array_interface_has_no_name_for_some_types(dtype: str) -> None:
+    array = DeviceArray(Memory(), (2,), (1,), dtype_of(dtype), 0)
+    assert not hasattr(array, "__cuda_array_interface__")
+    assert hasattr(array, "__dlpack__")
+
+
+@pytest.fixture
+def allocated(monkeypatch: pytest.MonkeyPatch) -> list[DeviceArray]:
+    made: list[DeviceArray] = []
+
+    def allocate(shape: Any, strides: Any, dtype: Any, device: int) -> DeviceArray:
+        made.append(DeviceArray(Memory(), shape, strides, dtype, device))
+        return made[-1]
+
+    monkeypatch.setattr(arrays, "_allocate", allocate)
+    monkeypatch.setattr(arrays, "current_device", lambda: 3)
+    return made
+
+
+@pytest.mark.usefixtures("allocated")
+def test_empty_arrays_have_the_asked_memory_order() -> None:
+    assert cudnnpy.empty((2, 3, 4, 5)).strides == (60, 20, 5, 1)
+    last = cudnnpy.empty([2, 3, 4, 5], "bfloat16", layout="channels_last", device=1)
+    assert (last.strides, last.dtype, last.device) == ((60, 1, 15, 3), "bfloat16", 1)
+    assert cudnnpy.empty((2, 3, 4), torch.float16, layout="channels_last").strides == (12, 1, 3)
+    assert cudnnpy.empty((2,)).device == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keywords", "kind", "text"),
+    [
+        (((2, -1),), {}, ValueError, r"shape: \(2, -1\) has a negative size"),
+        (((2, 2), "complex64"), {}, TypeError, "dtype: 'complex64' is no element type"),
+        (((2, 2),), {"layout": "NHWC"}, ValueError, "layout: 'NHWC' given; expected 'C' or 'channels_last'"),
+    ],
+)
+def test_bad_arguments_of_empty(
+    allocated: list[DeviceArray], arguments: Any, keywords: Any, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        cudnnpy.empty(*arguments, **keywords)
+    assert allocated == []
+
+
+def test_results_come_from_the_librarys_maker(allocated: list[DeviceArray]) -> None:
+    library: ArrayLibrary = arrays.OWN
+    make = library.maker((2, 3), (3, 1), dtype_of("float64"), 1)
+    assert allocated == []
+    assert make() is allocated[0]
+    assert make() is not allocated[0]
+    assert (allocated[0].shape, allocated[0].dtype, allocated[0].device) == ((2, 3), "float64", 1)
+
+
+def test_importing_arrays_imports_no_array_library() -> None:
+    source = (
+        "import sys; import cudnnpy.arrays; cudnnpy.arrays.packed_strides((1, 2)); "
+        "print([m for m in ('numpy', 'torch', 'cuda.core', 'cupy', 'jax') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
