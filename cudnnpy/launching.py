@@ -44,6 +44,8 @@ class Launcher:
         self.plan = plan
         self.device = plan.device
         self.handle = Handle.default(self.device)
+        if current_device() < 0:  # a thread whose first CUDA call this is: the driver's own functions need a context
+            _make_current(self.device)
         self.launches: dict[Pointers, Launch] = {}
         self.replays: dict[Pointers, _Replay] = {}
         self.uses: dict[Pointers, int] = {}
@@ -156,6 +158,12 @@ def is_capturing(stream: int) -> bool:
         return False
     state = c_int()
     return driver_library().cuStreamIsCapturing(stream, byref(state)) == 0 and state.value != 0
+
+
+def _make_current(device: int) -> None:
+    from cuda.core import Device
+
+    Device(device).set_current()
 
 
 @cache

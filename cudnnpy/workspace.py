@@ -3,7 +3,7 @@
 One buffer for each thread, device and stream, grown on demand and shared by every operation there. It comes from
 cuda.core's stream-ordered pool, or from the allocator that a framework gives (set_allocator). Work on one stream runs
 in order, so the next operation may use the same bytes; a buffer that is outgrown is given back in stream order, after
-the work that uses it. A buffer that a CUDA graph was captured with is kept for good: the graph will use it again.
+the work that uses it. What a CUDA graph is captured with is its own and kept for good: the graph will use it again.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def workspace(size: int, device: int, stream: int) -> int:
     if buffers is None or _of_thread.generation != _generation:
         buffers = _of_thread.buffers = {}
         _of_thread.generation = _generation
-    held = buffers.get((device, stream))
-    capturing = is_capturing(stream)
+    # Graphs may be launched side by side, whatever stream they were captured on: each has buffers of its own.
+    capture = capture_id(stream) if is_capturing(stream) else 0
+    held = buffers.get((device, stream, capture))
     if held is None or held[1] < size:
-        held = buffers[device, stream] = _grow(size, device, stream, capturing)
-    if capturing and not any(held[2] is kept for kept in _captured):
-        _captured.append(held[2])
+        held = buffers[device, stream, capture] = _grow(size, device, stream, bool(capture))
+        if capture:
+            _captured.append(held[2])
     return int(held[0])
 
 
@@ -116,6 +117,13 @@ class _relaxed_capture:
         from cuda.bindings import driver
 
         driver.cuThreadExchangeStreamCaptureMode(self._mode)
+
+
+def capture_id(stream: int) -> int:
+    """The number of the capture that is under way on a stream."""
+    from cuda.bindings import driver
+
+    return int(driver.cuStreamGetCaptureInfo(stream)[2])
 
 
 def free_bytes(device: int) -> int:

@@ -21,7 +21,7 @@ from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.epilogue import in_turn
-from cudnnpy.convolution.problem import channels_last_strides
+from cudnnpy.convolution.problem import channels_last_strides, extent
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
@@ -74,6 +74,8 @@ class BiasGradient:
     def bind(self, handle: Handle, pointers: Pointers) -> Launch:
         """The launch for dy, db and the workspace."""
         dy, db, space = pointers
+        if db < dy + extent(self.dy) and dy < db + self.dy.shape[1] * dtype_of(self.dy.dtype).itemsize:
+            raise ValueError("db overlaps dy in memory; give a result of its own")
         number = c_double if self.dy.dtype == "float64" else c_float
         alpha, beta = number(self.alpha), number(self.beta)
         if not self._steps:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from cudnnpy.convolution.candidates import Candidate, Engine
 from cudnnpy.convolution.epilogue import Epilogue
 from cudnnpy.convolution.graph import Target
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.problem import Options, Problem, extent
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError, NoAlgorithmError
@@ -152,12 +153,19 @@ class Operation:
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
         ask.check_scales(alpha, beta)
+        if spec.dtype == "bfloat16" and len({extent(spec), math.prod(spec.shape) * 2}) > 1:
+            raise ValueError(
+                f"dy: bfloat16 with gaps between its elements (strides {spec.strides}); make it contiguous"
+            )
         if out is not None:
-            given = spec_of(read(out, "out")[1])
+            _, out_signature = read(out, "out")
+            given = spec_of(out_signature)
             if given.shape != channels or given.dtype != spec.dtype or given.strides not in (None, (1,)):
                 raise ValueError(
                     f"out: {given.dtype} of shape {given.shape} given; expected packed {spec.dtype} {channels}"
                 )
+            if out_signature[3] != signature[3]:
+                raise ValueError(f"out is on device {out_signature[3]}; expected device {signature[3]}, where dy is")
             _check_writable(out)
         library, device = library_of(dy, "dy"), signature[3]
         with on_device(device):

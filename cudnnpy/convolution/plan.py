@@ -13,8 +13,7 @@ from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
 from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.problem import Geometry, Problem
-from cudnnpy.dtypes import dtype_of
+from cudnnpy.convolution.problem import Geometry, Problem, extent
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
 
@@ -40,13 +39,6 @@ def check_pointers(problem: Problem, pointers: list[int]) -> None:
     for name, other, pointer in named[:-1]:
         if pointer < end and start < pointer + extent(other):
             raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
-
-
-def extent(spec: TensorSpec) -> int:
-    """How many bytes lie between the first and the end of the last element."""
-    assert spec.strides is not None
-    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
-    return (reach + 1) * dtype_of(spec.dtype).itemsize
 
 
 class Plan:

@@ -449,3 +449,10 @@ def _check_result_dtype(operation: str, given: str, result: str) -> None:
         raise TypeError(
             f"{operation}: {given} is supported by forward alone; expected float16, bfloat16, float32 or float64"
         )
+
+
+def extent(spec: TensorSpec) -> int:
+    """How many bytes lie between the first and the end of the last element."""
+    assert spec.strides is not None
+    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+    return (reach + 1) * dtype_of(spec.dtype).itemsize
