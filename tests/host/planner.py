@@ -121,7 +121,7 @@ def choose(request: dict[str, Any]) -> Any:
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen = times or {}, []
     tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
-    chosen = selection.choose(
+    chosen, _ = selection.choose(
         problem,
         operation.options,
         TARGET,
@@ -135,7 +135,7 @@ def choose(request: dict[str, Any]) -> Any:
 def round_trip(request: dict[str, Any]) -> Any:
     """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37).executable
+    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0].executable
     assert isinstance(chosen, graph.GraphExecutable)
     text = chosen.to_json()
     again = graph.GraphExecutable(graph.load_plan(text, TARGET), problem.operands)

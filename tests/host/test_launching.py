@@ -249,6 +249,18 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
     assert entered == [1]
 
 
+def test_a_thread_without_a_device_gets_the_plans(
+    log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(launching, "_make_current", made.append)
+    Launcher(FakePlan(log))
+    assert made == []
+    driver.device = -1
+    Launcher(FakePlan(log))
+    assert made == [0]
+
+
 def test_the_default_streams_cannot_be_capturing(driver: FakeDriver) -> None:
     driver.capturing = {0, 1, 2, STREAM}
     assert [launching.is_capturing(stream) for stream in (0, 1, 2, STREAM, OTHER)] == [False, False, False, True, False]

@@ -44,15 +44,16 @@ class Pool:
 
 
 @pytest.fixture
-def capturing(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """The streams that are being captured."""
-    streams: set[int] = set()
-    monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in streams)
-    return streams
+def capturing(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """The streams that are being captured, with the number of the capture."""
+    captures: dict[int, int] = {}
+    monkeypatch.setattr(workspace, "is_capturing", lambda stream: stream in captures)
+    monkeypatch.setattr(workspace, "capture_id", captures.__getitem__)
+    return captures
 
 
 @pytest.fixture
-def pool(capturing: set[int]) -> Iterator[Pool]:
+def pool(capturing: dict[int, int]) -> Iterator[Pool]:
     made = Pool()
     set_allocator(made)
     yield made
@@ -119,32 +120,37 @@ def test_a_new_allocator_serves_from_the_next_call_on_in_every_thread(pool: Pool
     assert pool.held() == []
 
 
-def test_a_buffer_that_a_graph_was_captured_with_is_kept(pool: Pool, capturing: set[int]) -> None:
+def test_what_a_graph_was_captured_with_is_its_own_and_kept(pool: Pool, capturing: dict[int, int]) -> None:
     warm = workspace.workspace(100, 0, STREAM)
-    capturing.add(STREAM)
-    assert workspace.workspace(100, 0, STREAM) == warm
-    assert workspace.workspace(50, 0, STREAM) == warm
+    capturing[STREAM] = 1
+    first = workspace.workspace(90, 0, STREAM)
+    assert workspace.workspace(90, 0, STREAM) == first
+    assert workspace.workspace(50, 0, STREAM) == first
+    assert workspace.workspace(100, 0, OTHER) != first  # which is not captured
+    capturing[STREAM] = 2  # graphs may be launched side by side
+    second = workspace.workspace(90, 0, STREAM)
     capturing.clear()
+    assert workspace.workspace(100, 0, STREAM) == warm
+    assert len({warm, first, second}) == 3
     workspace.workspace(200, 0, STREAM)
-    workspace.workspace(300, 0, STREAM)
-    assert pool.held() == [100, 300]  # the graph's, and the present one
+    workspace.workspace(200, 0, OTHER)
+    assert pool.held() == [90, 90, 200, 200]
     set_allocator(None)
     set_allocator(pool)
     workspace.workspace(10, 0, STREAM)
-    assert pool.held() == [10, 100]
+    assert pool.held() == [10, 90, 90]  # the graphs' outlive the allocator
     release()
     assert pool.held() == []
 
 
-def test_a_buffer_grown_in_a_capture_is_kept_too(pool: Pool, capturing: set[int]) -> None:
-    capturing.add(STREAM)
-    workspace.workspace(100, 0, STREAM)
-    workspace.workspace(100, 0, OTHER)  # which is not captured
+def test_a_buffer_outgrown_within_a_capture_is_kept_too(pool: Pool, capturing: dict[int, int]) -> None:
+    """The launches recorded before use it."""
+    capturing[STREAM] = 1
+    small = workspace.workspace(100, 0, STREAM)
+    large = workspace.workspace(200, 0, STREAM)
+    assert workspace.workspace(100, 0, STREAM) == large != small
     capturing.clear()
-    workspace.workspace(200, 0, STREAM)
-    workspace.workspace(200, 0, OTHER)
-    assert pool.held() == [100, 200, 200]
-    assert len(workspace._captured) == 1
+    assert pool.held() == [100, 200]
 
 
 @pytest.mark.parametrize("allocator", [5, "torch", b"", object()])

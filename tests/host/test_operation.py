@@ -1,0 +1,538 @@
+"""From arrays to a launch, without a GPU: what a call does the first time and what it does again.
+
+The arrays, the choice and the C library are stand-ins; keys, caches, launchers, handles and plans are the real ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from ctypes import c_void_p, cast
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, arrays, launching, plan_cache, raw, workspace
+from cudnnpy._owned import Owned
+from cudnnpy.arrays import ArrayLibrary, packed_strides
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import bias_gradient, convolution, epilogue, operation
+from cudnnpy.convolution.candidates import Candidate
+from cudnnpy.convolution.graph import GraphExecutable
+from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.errors import CaptureError
+from cudnnpy.handle import Handle
+
+STREAM, OTHER = 0x5000, 0x6000
+_addresses = itertools.count(1 << 20, 1 << 16)
+
+
+class Array:
+    """A device array: an address, and what a signature holds."""
+
+    def __init__(
+        self,
+        *shape: int,
+        dtype: str = "float32",
+        strides: tuple[int, ...] | None = None,
+        device: int = 0,
+        pointer: int | None = None,
+        writable: bool = True,
+    ) -> None:
+        self.shape, self.dtype, self.device, self.writable = shape, dtype, device, writable
+        self.strides = strides or packed_strides(shape)
+        self.pointer = next(_addresses) if pointer is None else pointer
+
+
+class Unreal(Descriptor):
+    """An execution plan that no C function has made."""
+
+    def __init__(self) -> None:
+        self._pointer = cast(c_void_p(0x99), raw.cudnnBackendDescriptor_t)
+
+
+class World:
+    """What the stand-ins record and may be told."""
+
+    def __init__(self) -> None:
+        self.c: Counter[str] = Counter()  # calls of C functions
+        self.stream = STREAM
+        self.capturing: set[int] = set()
+        self.chosen: list[tuple[Problem, Options, Engine | None]] = []
+        self.workspace_size = 0
+        self.source = "legacy"  # whose launches are not replayed; the rest is test_launching.py's
+        self.allocated: list[tuple[int, int, int]] = []
+
+    def choose(
+        self, problem: Problem, options: Options, target: Any, free: int, tune: Any, before: Engine | None, *_: Any
+    ) -> tuple[Candidate, list[Candidate]]:
+        self.chosen.append((problem, options, before))
+        executable = GraphExecutable.__new__(GraphExecutable)
+        executable.plan = Unreal()
+        executable.uids = tuple(range(len(problem.operands)))
+        executable.workspace_size = self.workspace_size
+        found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+        assert found.prepare() is executable
+        return found, [found]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    there = World()
+    library = ArrayLibrary(
+        "made up",
+        lambda array: (array.pointer, (array.shape, array.strides, array.dtype, array.device)),
+        lambda device: there.stream,
+        lambda shape, strides, dtype, device: lambda: Array(*shape, dtype=dtype.name, strides=strides, device=device),
+        lambda array: array.writable,
+    )
+    monkeypatch.setitem(arrays._libraries, Array, library)
+
+    def status(name: str) -> Callable[..., int]:
+        def called(*_: Any) -> int:
+            there.c[name] += 1
+            return 0
+
+        return called
+
+    def created(self: Owned, *_: Any) -> Any:
+        there.c[self._create] += 1
+        return cast(c_void_p(0x88), raw.cudnnBackendDescriptor_t)
+
+    monkeypatch.setattr(raw, "call", lambda name, *_: status(name)())
+    monkeypatch.setattr(raw, "unchecked", status)
+    monkeypatch.setattr(raw, "bound", status)
+    monkeypatch.setattr(Owned, "_new", created)
+    monkeypatch.setattr(Owned, "_when_collected", lambda self: lambda: None)  # there is nothing to destroy, ever
+    handles = threading.local()
+
+    def default(cls: type[Handle], device: Any = None) -> Handle:
+        """A real Handle for each thread, made without a GPU."""
+        if not hasattr(handles, "one"):
+            handles.one = Handle.__new__(Handle)
+            handles.one._pointer = cast(c_void_p(0x1230), raw.cudnnHandle_t)
+            handles.one._address = 0
+        one: Handle = handles.one
+        return one
+
+    monkeypatch.setattr(Handle, "default", classmethod(default))
+    for module in (operation, launching, convolution):
+        monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
+    for module in (operation, launching, workspace):
+        monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
+    monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
+    monkeypatch.setattr(launching, "several_devices", lambda: False)
+    monkeypatch.setattr(launching, "current_device", lambda: 0)
+    monkeypatch.setattr(operation, "choose", there.choose)
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
+    plan_cache.clear_cache()
+
+    def allocator(size: int, device: int, stream: int) -> Any:
+        there.allocated.append((size, device, stream))
+        return SimpleNamespace(handle=next(_addresses))
+
+    workspace.set_allocator(allocator)
+    yield there
+    workspace.set_allocator(None)
+    workspace.release()
+    plan_cache.clear_cache()
+
+
+X, W, BIAS, Y = (2, 4, 8, 8), (6, 4, 3, 3), (6,), (2, 6, 6, 6)
+OPERATIONS: dict[str, Callable[[Convolution], Any]] = {
+    "forward": lambda conv: conv.forward(Array(*X), Array(*W)),
+    "backward_data": lambda conv: conv.backward_data(Array(*Y), Array(*W), X),
+    "backward_filter": lambda conv: conv.backward_filter(Array(*Y), Array(*X), W),
+}
+
+
+def made(world: World) -> dict[str, int]:
+    """Calls of C, but for destroying what earlier tests left."""
+    return {name: count for name, count in world.c.items() if not name.startswith("cudnnDestroy")}
+
+
+# A known signature does no set-up
+
+
+@pytest.mark.parametrize("space", [0, 4096])
+@pytest.mark.parametrize("name", ["forward", "backward_data", "backward_filter", "fused"])
+def test_a_known_call_is_one_execute_and_nothing_else(world: World, name: str, space: int) -> None:
+    world.workspace_size = space
+    conv = Convolution()
+    x, w, bias, y = Array(*X), Array(*W), Array(*BIAS), Array(*Y)
+    call: Callable[[], Any] = {
+        "forward": lambda: conv.forward(x, w, out=y),
+        "backward_data": lambda: conv.backward_data(y, w, out=x),
+        "backward_filter": lambda: conv.backward_filter(y, x, out=w),
+        "fused": lambda: conv.forward(x, w, bias, "relu", y),
+    }[name]
+    result = call()
+    assert result is {"backward_data": x, "backward_filter": w}.get(name, y)
+    assert len(world.chosen) == 1
+    assert world.c["cudnnBackendExecute"] == 1
+    assert world.c["cudnnSetStream"] == 1
+
+    def counted(times: int = 1) -> dict[str, int]:
+        world.c.clear()
+        for _ in range(times):
+            call()
+        return dict(world.c)
+
+    assert counted() == {"cudnnBackendExecute": 1}
+    assert counted(100) == {"cudnnBackendExecute": 100}
+    world.stream = OTHER
+    # a stream has a workspace of its own, so that its first call has a new address to bind
+    first = counted()
+    assert (first["cudnnSetStream"], first["cudnnBackendExecute"]) == (1, 1)
+    assert space or first == {"cudnnSetStream": 1, "cudnnBackendExecute": 1}
+    assert counted() == {"cudnnBackendExecute": 1}
+    world.stream = STREAM
+    assert counted() == {"cudnnSetStream": 1, "cudnnBackendExecute": 1}
+    assert len(world.chosen) == 1
+    assert len(world.allocated) == (2 if space else 0)
+
+
+def test_new_addresses_bind_and_plan_nothing(world: World) -> None:
+    conv = Convolution()
+    for _ in range(5):
+        conv.forward(Array(*X), Array(*W))
+    assert len(world.chosen) == 1
+    assert plan_cache.cache_info().misses == 1
+    assert world.c["cudnnBackendExecute"] == 5
+
+
+def test_alternating_shapes_are_set_up_once_each(world: World) -> None:
+    conv = Convolution()
+    for _ in range(4):
+        for batch in (1, 2, 3):
+            for call in ("forward", "backward"):
+                if call == "forward":
+                    conv.forward(Array(batch, *X[1:]), Array(*W))
+                else:
+                    conv.backward_data(Array(batch, *Y[1:]), Array(*W), (batch, *X[1:]))
+    assert len(world.chosen) == 6
+    assert plan_cache.cache_info() == (6, 16_384, 6, 0)
+
+
+def test_equal_options_share_what_was_planned(world: World) -> None:
+    for _ in range(3):
+        Convolution(padding=[1, 1], tf32=False).forward(Array(*X), Array(*W))
+        Convolution(padding=(1, 1), tf32=False).forward(Array(*X), Array(*W))
+    assert len(world.chosen) == 1
+
+
+# The key
+
+
+def test_everything_that_changes_a_call_changes_its_key(world: World) -> None:
+    """One call, changed in one thing at a time; each change is planned for, and none a second time."""
+    last = (2 * 4 * 8 * 8 // 2, 1, 32, 4)
+    base: dict[str, Any] = {"x": Array(*X), "w": Array(*W), "out": Array(*Y)}
+    changes: dict[str, dict[str, Any]] = {
+        "x's shape": {"x": Array(3, *X[1:]), "out": Array(3, *Y[1:])},
+        "w's shape": {"w": Array(8, *W[1:]), "out": Array(2, 8, 6, 6)},
+        "x's strides": {"x": Array(*X, strides=last)},
+        "w's strides": {"w": Array(*W, strides=(36, 1, 12, 4))},
+        "out's strides": {"out": Array(*Y, strides=(216, 1, 36, 6))},
+        "dtype": {"x": Array(*X, dtype="float16"), "w": Array(*W, dtype="float16"), "out": Array(*Y, dtype="float16")},
+        "device": {"x": Array(*X, device=1), "w": Array(*W, device=1), "out": Array(*Y, device=1)},
+        "no out": {"out": None},
+        "bias": {"bias": Array(*BIAS)},
+        "activation": {"activation": "relu"},
+        "another activation": {"activation": "tanh"},
+        "alpha": {"alpha": 2.0},
+        "beta": {"beta": 1.0},
+        "another beta": {"beta": 0.5},
+    }
+    conv = Convolution()
+    conv.forward(**base)
+    for count, change in enumerate(changes.values(), 2):
+        conv.forward(**{**base, **change})
+        assert len(world.chosen) == count
+    for change in changes.values():
+        conv.forward(**{**base, **change})
+    assert len(world.chosen) == len(changes) + 1
+    assert len({problem for problem, *_ in world.chosen}) == len(changes)  # with and without `out` the problem is one
+
+
+def test_the_result_of_int8_may_have_several_types(world: World) -> None:
+    x, w = Array(*X, dtype="int8"), Array(*W, dtype="int8")
+    for dtype in ("int32", "float32", "int8"):
+        Convolution().forward(x, w, out=Array(*Y, dtype=dtype))
+    assert [problem.y.dtype for problem, *_ in world.chosen] == ["int32", "float32", "int8"]
+    assert Convolution().forward(x, w).dtype == "int32"
+
+
+def test_operations_and_wanted_shapes_have_keys_of_their_own(world: World) -> None:
+    conv = Convolution(stride=2)
+    dy, w = Array(2, 6, 3, 3), Array(*W)
+    for x_shape in ((2, 4, 7, 7), (2, 4, 8, 8), (2, 4, 7, 8)):  # which a stride of 2 maps to the same dy
+        assert conv.backward_data(dy, w, x_shape).shape == x_shape
+        assert conv.backward_data(dy, w, list(x_shape)).shape == x_shape
+    assert [problem.x.shape for problem, *_ in world.chosen] == [(2, 4, 7, 7), (2, 4, 8, 8), (2, 4, 7, 8)]
+    square = Array(4, 4, 5, 5)
+    Convolution().forward(square, square)
+    Convolution().backward_filter(square, square, (4, 4, 1, 1))
+    assert [problem.operation for problem, *_ in world.chosen[3:]] == ["forward", "backward_filter"]
+
+
+def test_options_have_keys_of_their_own(world: World) -> None:
+    ways: list[dict[str, Any]] = [
+        {},
+        {"padding": 1},
+        {"padding": ((0, 1), (1, 0))},
+        {"stride": 2},
+        {"dilation": 2},
+        {"mode": "convolution"},
+        {"prefer": "autotune"},
+        {"prefer": "limited_workspace"},
+        {"workspace_limit": 1},
+        {"deterministic": True},
+        {"tf32": False},
+        {"algorithm": "gemm"},
+        {"algorithm": Engine(1)},
+        {"policy": "once"},
+        {"compute_dtype": "float32"},
+        {"tune_seconds": 1.0},
+    ]
+    x, w = Array(*X), Array(*W)
+    for options in ways * 2:
+        Convolution(**options).forward(x, w)
+    assert len(world.chosen) == len(ways)
+
+
+# Results
+
+
+@pytest.mark.parametrize("strides", [None, (256, 1, 32, 4)])
+def test_results_have_the_memory_order_and_the_library_of_the_first_input(world: World, strides: Any) -> None:
+    y = Convolution().forward(Array(*X, strides=strides, device=1), Array(*W, device=1))
+    assert type(y) is Array
+    assert (y.shape, y.dtype, y.device) == (Y, "float32", 1)
+    assert y.strides == (packed_strides(Y) if strides is None else (216, 1, 36, 6))
+
+
+@pytest.mark.usefixtures("world")
+def test_channels_last_arrays_give_channels_last_results() -> None:
+    y = Convolution(layout="NHWC").forward(Array(2, 8, 8, 4), Array(6, 3, 3, 4))
+    assert y.shape == (2, 6, 6, 6)
+    assert y.strides == packed_strides(y.shape)
+    dx = Convolution(layout="NHWC").backward_data(y, Array(6, 3, 3, 4), (2, 8, 8, 4))
+    assert (dx.shape, dx.strides) == ((2, 8, 8, 4), packed_strides((2, 8, 8, 4)))
+
+
+# Bad arrays
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (
+            lambda c: c.forward(Array(*X), Array(*W, device=1)),
+            ValueError,
+            "w is on device 1; expected device 0, where x is",
+        ),
+        (lambda c: c.forward(Array(*X), Array(*W), Array(*BIAS, device=1)), ValueError, "bias is on device 1"),
+        (lambda c: c.backward_data(Array(*Y), Array(*W), out=Array(*X, device=1)), ValueError, "out is on device 1"),
+        (lambda c: c.forward(Array(*X, device=-1), Array(*W)), TypeError, "x is a host array .*to_device.*reference"),
+        (lambda c: c.forward(Array(*X), Array(*W, device=-1)), TypeError, "w is a host array"),
+        (
+            lambda c: c.forward(Array(*X), Array(*W), out=Array(*Y, writable=False)),
+            ValueError,
+            "out: a read-only array",
+        ),
+        (
+            lambda c: c.forward(Array(*X), Array(*W), out=Array(2, 6, 6, 5)),
+            ValueError,
+            r"out: .* expected \(2, 6, 6, 6\)",
+        ),
+        (lambda c: c.forward(Array(*X), Array(*W), beta=1.0), ValueError, "beta: 1.0 given without out"),
+        (
+            lambda c: c.forward(Array(*X, strides=(256, 64, 8, 0)), Array(*W)),
+            ValueError,
+            "x: strides .* not all above 0",
+        ),
+        (lambda c: c.forward(Array(*X, dtype="complex64"), Array(*W)), TypeError, "complex64"),
+        (lambda c: c.forward(Array(*X), Array(*W), activation="gelu"), ValueError, "activation: 'gelu' given"),
+        (lambda c: c.forward(object(), Array(*W)), TypeError, "x is <object"),
+        (lambda c: c.forward(Array(*X), None), TypeError, "w is None"),
+        (lambda c: c.backward_data(Array(*Y), Array(*W)), TypeError, "x_shape: not given"),
+        (lambda c: c.backward_filter(Array(*Y), Array(*X)), TypeError, "w_shape: not given"),
+        (lambda c: c.backward_bias(Array(*Y, dtype="int8")), TypeError, "dy: int8 given"),
+        (lambda c: c.backward_bias(Array(6, 6)), ValueError, r"dy: shape \(6, 6\) has 2 axes"),
+        (
+            lambda c: c.backward_bias(Array(*Y), out=Array(5)),
+            ValueError,
+            r"out: float32 of shape \(5,\) given; .* \(6,\)",
+        ),
+        (lambda c: c.backward_bias(Array(*Y), beta=1.0), ValueError, "beta: 1.0 given without out"),
+        (lambda c: c.backward_bias(Array(*Y), out=Array(6, writable=False)), ValueError, "out: a read-only array"),
+        (lambda c: c.forward(Array(*X), Array(*W), stream="fast"), TypeError, "stream: expected"),
+    ],
+)
+def test_bad_arrays_are_refused_before_any_c_call(world: World, call: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call(Convolution())
+    assert made(world) == {}
+    assert world.chosen == []
+    assert plan_cache.cache_info().size == 0
+
+
+@pytest.mark.usefixtures("world")
+def test_overlapping_and_misplaced_memory_is_refused() -> None:
+    x, w = Array(*X, pointer=1 << 20), Array(*W)
+    for pointer in (1 << 20, (1 << 20) + 16, (1 << 20) - 16):
+        with pytest.raises(ValueError, match="y overlaps x in memory"):
+            Convolution().forward(x, w, out=Array(*Y, pointer=pointer))
+    with pytest.raises(ValueError, match="x: address 0x0 given"):
+        Convolution().forward(Array(*X, pointer=0), w, out=Array(*Y))
+    with pytest.raises(ValueError, match="x: address 0x100002 is no multiple of the size of a float32"):
+        Convolution().forward(Array(*X, pointer=(1 << 20) + 2), w, out=Array(*Y))
+
+
+def test_misaligned_memory_is_planned_for_by_itself_once(world: World) -> None:
+    conv = Convolution()
+    x, odd, w = Array(*X), Array(*X, pointer=(1 << 21) + 4), Array(*W)
+    for _ in range(3):
+        conv.forward(x, w)
+        conv.forward(odd, w)
+    assert [problem.x.alignment for problem, *_ in world.chosen] == [16, 4]
+    conv.forward(Array(*X, pointer=(1 << 22) + 8), w)
+    assert world.chosen[-1][0].x.alignment == 8
+
+
+# Captures
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, "backward_bias", "transpose with a bias"])
+def test_an_unplanned_call_in_a_capture_is_refused_and_leaves_it_intact(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(bias_gradient, "Handle", Handle)
+    monkeypatch.setattr(epilogue, "Handle", Handle)
+    call = OPERATIONS.get(name)
+    if name == "backward_bias":
+        call = lambda conv: conv.backward_bias(Array(*Y))  # noqa: E731
+    conv: Any = Convolution()
+    if call is None:
+        conv = ConvolutionTranspose()
+        call = lambda conv: conv.forward(Array(2, 6, 6, 6), Array(*W), Array(4))  # noqa: E731
+    world.capturing = {STREAM}
+    with pytest.raises(CaptureError, match=r"has not been planned yet.*Call it once .* \(a warm-up\)") as caught:
+        call(conv)
+    assert "the capture is intact" in str(caught.value)
+    assert made(world) == {}
+    assert world.chosen == []
+    assert world.allocated == []
+    world.stream = OTHER  # another stream is not being captured
+    call(conv)
+    assert sum(world.c.values()) > 0
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_warm_call_in_a_capture_is_recorded(world: World, name: str) -> None:
+    conv = Convolution()
+    OPERATIONS[name](conv)
+    world.capturing = {STREAM}
+    world.c.clear()
+    OPERATIONS[name](conv)
+    assert world.c["cudnnBackendExecute"] == 1
+    assert len(world.chosen) == 1
+
+
+def test_a_misaligned_call_in_a_capture_is_refused_unless_warm(world: World) -> None:
+    conv = Convolution()
+    odd, w = Array(*X, pointer=(1 << 21) + 4), Array(*W)
+    conv.forward(Array(*X), w)
+    world.capturing = {STREAM}
+    with pytest.raises(CaptureError, match="has not been planned yet"):
+        conv.forward(odd, w)
+    world.capturing = set()
+    conv.forward(odd, w)
+    world.capturing = {STREAM}
+    conv.forward(odd, w)
+    assert len(world.chosen) == 2
+
+
+# Policies, saved plans
+
+
+def test_once_offers_the_first_shapes_engine_to_later_ones(world: World) -> None:
+    once, each = Convolution(policy="once"), Convolution()
+    for conv in (once, each):
+        for batch in (1, 2):
+            conv.forward(Array(batch, *X[1:]), Array(*W))
+        conv.backward_data(Array(*Y), Array(*W), X)
+    offered = [before for *_, before in world.chosen]
+    assert offered == [None, Engine(7, {1: 2}), None, None, None, None]
+
+
+def test_a_plan_serves_the_problem_it_was_made_for(world: World) -> None:
+    conv = Convolution()
+    x, w = Array(*X), Array(*W)
+    plan = conv.plan("forward", x, w)
+    assert isinstance(plan, Plan)
+    assert (plan.operands, plan.name, plan.source) == (("x", "w", "y"), "made up", "legacy")
+    forced = Convolution(algorithm=plan)
+    forced.forward(x, w)
+    assert len(world.chosen) == 1
+    with pytest.raises(ValueError, match="algorithm: the plan given is for another problem"):
+        forced.forward(Array(3, *X[1:]), w)
+
+
+def test_a_plan_takes_raw_addresses_and_checks_them(world: World) -> None:
+    world.workspace_size = 100
+    plan = Convolution().plan("forward", Array(*X), Array(*W))
+    good = (1 << 20, 2 << 20, 3 << 20, 4 << 20, STREAM)
+    plan.execute(*good)
+    world.c.clear()
+    plan.execute(*good)
+    assert world.c == {"cudnnBackendExecute": 1}
+    with pytest.raises(TypeError, match="4 addresses given; expected x, w, y, workspace, stream"):
+        plan.execute(*good[:-1])
+    for bad, text in (
+        ((0, *good[1:]), "x: address 0x0 given"),
+        (((1 << 20) + 4, *good[1:]), "x: address 0x100004 given; expected a multiple of 16 bytes"),
+        ((*good[:2], good[0], *good[3:]), "y overlaps x"),
+        ((*good[:3], 0, STREAM), "workspace: none given; this plan needs 100 bytes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            plan.execute(*bad)
+
+
+# Threads
+
+
+def test_threads_plan_and_launch_by_themselves(world: World) -> None:
+    world.workspace_size = 512
+    conv = Convolution()
+    x, w = Array(*X), Array(*W)
+    start = threading.Barrier(3, timeout=10)
+    failures: list[BaseException] = []
+    handles: list[Any] = []
+
+    def work() -> None:
+        try:
+            start.wait()
+            for _ in range(50):
+                assert conv.forward(x, w).shape == Y
+            assert plan_cache.cache_info() == (1, 16_384, 1, 0)
+            handles.append(Handle.default(0))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert failures == []
+    assert len(world.chosen) == 3
+    assert len(world.allocated) == 3  # a workspace for each thread
+    assert len({id(handle) for handle in handles}) == 3
+    assert world.c["cudnnBackendExecute"] == 150
+    assert plan_cache.cache_info().size == 0
