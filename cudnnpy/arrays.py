@@ -204,7 +204,13 @@ def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
     if library.name != "jax":
         return array
     synchronize(stream, array.device)
-    return sys.modules["jax"].dlpack.from_dlpack(array)
+    jax = sys.modules["jax"]
+    width = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(array.dtype)
+    if width is None:
+        return jax.dlpack.from_dlpack(array)
+    # cuda.core exports no type that NumPy lacks: hand the bits over, and name them in JAX
+    bits = DeviceArray(array._buffer, array.shape, array.strides, array.dtype, array.device, exported=width)
+    return jax.dlpack.from_dlpack(bits).view(array.dtype)
 
 
 # Numba
@@ -237,8 +243,16 @@ class DeviceArray:
     """
 
     def __init__(
-        self, buffer: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int
+        self,
+        buffer: Any,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: Any,
+        device: int,
+        exported: str | None = None,
     ) -> None:
+        dtype = dtype_of(dtype)
+        self._exported = exported or dtype.name
         self._buffer = buffer
         self.pointer = int(buffer.handle)
         self.shape, self.strides, self.dtype, self.device = shape, strides, dtype.name, device
@@ -251,7 +265,7 @@ class DeviceArray:
         from cuda.core.utils import StridedMemoryView
 
         return StridedMemoryView.from_buffer(
-            self._buffer, self.shape, self.strides, dtype=_numpy_dtype(dtype_of(self.dtype))
+            self._buffer, self.shape, self.strides, dtype=_numpy_dtype_named(self._exported)
         )
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -287,13 +301,17 @@ _OTHER = ArrayLibrary("other", _read_view, _default_stream, OWN.maker, lambda ar
 
 
 def _numpy_dtype(dtype: Dtype) -> Any:
+    return _numpy_dtype_named(dtype.name)
+
+
+def _numpy_dtype_named(name: str) -> Any:
     import numpy as np
 
-    if dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, dtype.name))
-    return np.dtype(dtype.name)
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
 
 
 def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
@@ -397,4 +415,4 @@ def to_numpy(array: Any) -> Any:
     _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
     _driver(driver.cuStreamSynchronize(0))
     byte_strides = tuple(stride * kind.itemsize for stride in strides)
-    return np.lib.stride_tricks.as_strided(flat, spec.shape, byte_strides).copy(order="K")
+    return np.ndarray(spec.shape, flat.dtype, flat, strides=byte_strides).copy(order="K")

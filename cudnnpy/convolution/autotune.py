@@ -18,7 +18,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy.convolution import graph
-from cudnnpy.convolution.candidates import Candidate, Engine, forms, from_configuration
+from cudnnpy.convolution.candidates import Candidate, Engine, from_configuration
 from cudnnpy.convolution.problem import Options, Problem, extent
 from cudnnpy.convolution.selection import is_usable
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
@@ -93,20 +93,19 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
     for candidate in sorted(ran, key=lambda c: c.milliseconds or math.inf):
         if candidate.engine is not None and candidate.engine.knobs:
             best.setdefault(candidate.engine.index, candidate)
-    form = next(iter(forms(problem)))
     known = {candidate.name for candidate in ran}
     for start in list(best.values())[:_REFINED]:
-        if " + epilogue" in start.name or start.engine is None:
+        if start.form is None or start.engine is None:
             continue
         target = graph.Target(Handle.default(problem.device))
-        built = graph.operation_graph(form[0], target)
+        built = graph.operation_graph(start.form.part, target)
         knobs = dict(start.engine.knobs)
         for kind, value in _neighbours(built, target, start.engine):
             try:
                 found = graph.engine(built, target, start.engine.index, {**knobs, kind: value})
             except StatusError:
                 continue
-            candidate = from_configuration(form, target, "knobs", found)
+            candidate = from_configuration(start.form, target, "knobs", found)
             if candidate.name not in known:
                 known.add(candidate.name)
                 yield candidate

@@ -8,7 +8,8 @@ from typing import Any
 
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph, legacy
-from cudnnpy.convolution.epilogue import Executable, WithEpilogue, make_epilogue
+from cudnnpy.convolution.epilogue import Executable
+from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem, channels_last_strides
 from cudnnpy.errors import StatusError
 
@@ -54,6 +55,7 @@ class Candidate:
     make: Callable[[], Executable] = field(repr=False)
     compiled_at_run_time: bool = False
     engine: Engine | None = None
+    form: Form | None = field(default=None, repr=False)
     refused: str = ""
     workspace_size: int | None = None
     milliseconds: float | None = None
@@ -139,7 +141,7 @@ def forced(problem: Problem, options: Options, target: graph.Target) -> Candidat
     if isinstance(given, Engine):
         form = next(iter(forms(problem)))
         try:
-            built = graph.operation_graph(form[0], target)
+            built = graph.operation_graph(form.part, target)
             configuration = graph.engine(built, target, given.index, dict(given.knobs or {}))
         except StatusError as error:
             refused = f"not supported here: {_reason(error)}"
@@ -154,22 +156,9 @@ def _never(reason: str) -> Executable:
     raise ValueError(reason)
 
 
-def forms(problem: Problem) -> Iterator[tuple[Problem, Problem | None]]:
-    """How a problem can be laid out: (the convolution's graph, what an epilogue adds afterwards or None)."""
-    if problem.bias is None and problem.activation is None:
-        yield problem, None
-        return
-    if problem.beta == 0.0:
-        yield problem, None
-    yield problem._replace(bias=None, activation=None), problem
-
-
-Form = tuple[Problem, Problem | None]
-
-
 def _try_graph(form: Form, target: graph.Target) -> Descriptor | None:
     try:
-        return graph.operation_graph(form[0], target)
+        return graph.operation_graph(form.part, target)
     except StatusError:
         return None
 
@@ -180,7 +169,7 @@ def _strict_winograd(form: Form, options: Options, target: graph.Target, built: 
     Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
     time of the heuristics' best strict engine from 64 channels on.
     """
-    problem = form[0]
+    problem = form.part
     g = problem.geometry
     if not (
         problem.x.dtype == "float32"
@@ -203,29 +192,25 @@ def _strict_winograd(form: Form, options: Options, target: graph.Target, built: 
 
 def from_configuration(form: Form, target: graph.Target, source: str, found: graph.EngineConfiguration) -> Candidate:
     """A candidate of the graph API."""
-    problem, rest = form
+    problem = form.part
 
     def make() -> Executable:
-        executable: Executable = graph.GraphExecutable(found.finalize(), problem.operands)
-        return executable if rest is None else _with_epilogue(executable, rest, target)
+        return form.complete(graph.GraphExecutable(found.finalize(), problem.operands), target)
 
     compiled = "runtime_compilation" in found.behavior_notes
     return Candidate(
         source,
-        found.name + ("" if rest is None else " + epilogue"),
+        found.name + form.suffix,
         found.numerical_notes,
         "nondeterministic" not in found.numerical_notes,
         make,
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs),
+        form=form,
         refused="compiled at run time: needs the GPU itself"
         if compiled and target.handle is None
         else _known_wrong(problem, found),
     )
-
-
-def _with_epilogue(convolution: Executable, problem: Problem, target: graph.Target) -> Executable:
-    return WithEpilogue(convolution, make_epilogue(problem.y, problem.bias, problem.activation, target))
 
 
 def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
@@ -248,15 +233,15 @@ def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
 def from_algorithm(problem: Problem, options: Options, target: graph.Target, name: str) -> Candidate:
     """A candidate of the v7 functions."""
     strict = problem.x.dtype == "float32" and not options.tf32
-    *_, (plain, rest) = forms(problem)
+    # the first of the plain ones: v7 functions fuse nothing
+    form = next(form for form in forms(problem) if (form.part.bias, form.part.activation) == (None, None))
 
     def make() -> Executable:
         if target.handle is None:
             raise ValueError("the v7 functions need a GPU")
-        executable: Executable = legacy.LegacyExecutable(plain, name, strict, target.handle)
-        return executable if rest is None else _with_epilogue(executable, rest, target)
+        return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
 
-    return Candidate("legacy", name, (), legacy.is_deterministic(problem.operation, name), make)
+    return Candidate("legacy", name + form.suffix, (), legacy.is_deterministic(problem.operation, name), make)
 
 
 def table(candidates: Iterable[Candidate]) -> str:

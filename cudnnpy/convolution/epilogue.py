@@ -92,20 +92,6 @@ def in_turn(steps: list[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Cal
     return launch
 
 
-class WithEpilogue:
-    """A plain convolution, then its epilogue."""
-
-    def __init__(self, convolution: Executable, epilogue: Executable) -> None:
-        self._convolution, self._epilogue = convolution, epilogue
-        self.workspace_size = convolution.workspace_size
-
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """Launches on (x, w, y) or (x, w, bias, y)."""
-        x, w, *bias, y = pointers
-        first = self._convolution.bind(handle, (x, w, y), workspace)
-        return in_turn([first, self._epilogue.bind(handle, (y, *bias, y), 0)])
-
-
 class Epilogue:
     """An epilogue by itself, for a Launcher."""
 

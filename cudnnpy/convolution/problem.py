@@ -404,7 +404,7 @@ def make_problem(
         compute_dtype(options, first.dtype),
         float(alpha),
         float(beta),
-        bias,
+        None if bias is None else bias._replace(strides=(1,)),
         None if activation == "identity" else activation,
         device,
     )

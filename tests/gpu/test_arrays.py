@@ -69,7 +69,10 @@ def _own() -> Library:
 def _view() -> Library:
     from cuda.core.utils import StridedMemoryView
 
-    return Library(lambda a: StridedMemoryView.from_any_interface(cudnnpy.to_device(a), stream_ptr=-1), DeviceArray)
+    def make(array: Any) -> Any:
+        return StridedMemoryView.from_any_interface(cudnnpy.to_device(array), stream_ptr=-1)
+
+    return Library(make, DeviceArray, has_bfloat16=False)
 
 
 LIBRARIES = {"torch": _torch, "cupy": _cupy, "jax": _jax, "numba": _numba, "cudnnpy": _own, "StridedMemoryView": _view}
@@ -217,7 +220,12 @@ def test_torch_tensors_come_back(dtype: str) -> None:
     assert back.tobytes() == array.tobytes()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "int32", "float64"])
+def test_types_that_dlpack_export_lacks_are_refused() -> None:
+    with pytest.raises(BufferError, match="bfloat16"):
+        torch.from_dlpack(cudnnpy.to_device([[1, 2]], "bfloat16"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int32", "float64"])
 def test_device_arrays_go_to_torch_without_a_copy(dtype: str) -> None:
     there = cudnnpy.to_device(numbers(2, 3, 4, dtype=dtype))
     tensor = torch.from_dlpack(there)

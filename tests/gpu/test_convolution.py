@@ -513,7 +513,7 @@ class ReadOnly:
     def __init__(self, tensor: torch.Tensor, read_only: bool) -> None:
         self.tensor = tensor
         interface = tensor.__cuda_array_interface__
-        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], read_only)}
+        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], read_only), "version": 3}
 
 
 def test_a_read_only_result_is_refused() -> None:

@@ -10,8 +10,8 @@ and v = u(float32), or u(float64) for float64, of the accumulator:
     sum          2 (L + 4) v S                   the bound for any order of summation; twice, since tensor cores cut off,
                                                  and four more roundings for alpha, beta and the sum of parts
     other terms  4 v (|beta o| + |bias|)
-    in between   2 u(stored) (|z| + |beta o| + |bias|)    where there is a bias or an activation: an epilogue that is not
-                                                 fused reads a result that was stored
+    in between   2 u(stored) (|z| + |beta o| + |bias|)    where there is a beta, a bias or an activation: what
+                                                 is not fused reads a result that was stored
     activation   1.1 times all of it (the steepest slope, swish's), and 2^-10 for sigmoid, tanh, elu and swish in
                                                  anything but float64: their fast approximations
     store        u(stored) |f(z)|, and the smallest subnormal
