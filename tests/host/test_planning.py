@@ -615,6 +615,36 @@ def test_a_plan_survives_its_text(plan: Planner, name: str) -> None:
     assert json.loads(found["text"])["operationGraph"]
 
 
+@pytest.mark.parametrize(
+    ("operation", "roles"),
+    [("forward", "X W Y"), ("backward_data", "dX W dY"), ("backward_filter", "X dW dY")],
+)
+def test_what_was_asked_is_what_cudnn_planned(plan: Planner, operation: str, roles: str) -> None:
+    """Every number of the problem, in cuDNN's own text of the plan."""
+    options = {"padding": [[0, 1], [2, 3]], "stride": [1, 2], "dilation": [2, 3], "groups": 4, "mode": "convolution"}
+    shapes = {"x": (8, 64, 28, 27), "w": (32, 16, 3, 5), "y": (8, 32, 25, 10)}
+    request = problem(operation, **shapes, dtype="float16", last=True, options=options)
+    graph = json.loads(plan("round_trip", **request)["text"])["operationGraph"]
+    (node,) = graph["nodes"]
+    wanted = {
+        "mode": "CUDNN_CONVOLUTION",
+        "mathPrec": "CUDNN_DATA_FLOAT",
+        "alpha": 1.0,
+        "beta": 0.0,
+        "pad_lower": [0, 2],
+        "pad_upper": [1, 3],
+        "stride": [1, 2],
+        "dilation": [2, 3],
+    }
+    assert {key: node[key] for key in wanted} == wanted
+    tensors = {tensor["name"]: tensor for tensor in graph["tensors"]}
+    for role, shape in zip(roles.split(), shapes.values(), strict=True):
+        tensor = tensors[node[role]]
+        n, c, h, w = shape
+        assert (tensor["dim"], tensor["stride"]) == ([n, c, h, w], [c * h * w, 1, w * c, c])
+        assert (tensor["dataType"], tensor["ptrAlignment"]) == ("CUDNN_DATA_HALF", 16)
+
+
 @pytest.mark.parametrize("text", ["", "{}", "coffee", '{"cudnnVersion": 90000}'])
 def test_a_text_that_is_no_plan_is_refused(plan: Planner, text: str) -> None:
     with pytest.raises(Refused, match=r"Error: cudnnBackend(SetAttribute|Finalize) returned CUDNN_STATUS_"):
