@@ -167,16 +167,15 @@ def descriptor(request: dict[str, Any]) -> Any:
     return {name: found[getattr(raw, f"CUDNN_ATTR_{name}")] for name in request["ask"]}
 
 
-def children(request: dict[str, Any]) -> Any:
-    """The dimensions of the tensors of a problem's graph, read back through its descriptors."""
+def engines(request: dict[str, Any]) -> Any:
+    """How many engines there are for a problem, and those that the heuristics propose."""
     _, problem = problem_of(request)
     built = graph.operation_graph(problem, TARGET)
-    heuristics = list(graph.heuristics(built, TARGET))
-    return {"engines": graph.engine_count(built), "heuristics": [found.engine for found in heuristics]}
+    return {"count": graph.engine_count(built), "proposed": [found.engine for found in graph.heuristics(built, TARGET)]}
 
 
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    function.__name__: function for function in (survey, choose, round_trip, load, knobs, descriptor, children)
+    function.__name__: function for function in (survey, choose, round_trip, load, knobs, descriptor, engines)
 }
 
 
