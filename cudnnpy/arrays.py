@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import index
 from typing import Any, NamedTuple
 
 from cudnnpy.dtypes import Dtype, dtype_of
@@ -89,6 +90,8 @@ def _describe(array: Any) -> str:
 
 
 def _find_library(array: Any, argument: str) -> ArrayLibrary:
+    if type(array).__module__.split(".")[0] == "numpy":
+        return _HOST
     kinds = [kind.__module__.split(".")[0] for kind in type(array).__mro__]
     for name, make in (("torch", _torch), ("cupy", _cupy), ("jax", _jax), ("jaxlib", _jax), ("numba", _numba)):
         if name in kinds and name.removesuffix("lib") in sys.modules:
@@ -150,7 +153,7 @@ def _torch() -> ArrayLibrary:
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
     def public(device: int) -> int:
-        return int(torch.cuda.current_stream(device).cuda_stream)
+        return int(torch.cuda.current_stream(device).cuda_stream) if device >= 0 else 0
 
     return ArrayLibrary("torch", read_tensor, raw_stream or public, maker, lambda tensor: True)
 
@@ -300,6 +303,15 @@ OWN = ArrayLibrary(
 _OTHER = ArrayLibrary("other", _read_view, _default_stream, OWN.maker, lambda array: not _view(array).readonly)
 
 
+_HOST = ArrayLibrary(
+    "numpy",
+    lambda array: (0, (array.shape, None, array.dtype.name, -1)),
+    _default_stream,
+    OWN.maker,
+    lambda array: True,
+)
+
+
 def _numpy_dtype(dtype: Dtype) -> Any:
     return _numpy_dtype_named(dtype.name)
 
@@ -336,7 +348,10 @@ def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", de
     `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
     `device` is an ordinal, by default the current device.
     """
-    dims = tuple(int(size) for size in shape)
+    try:
+        dims = tuple(index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"shape: {shape!r} given; expected a sequence of integers") from None
     if any(size < 0 for size in dims):
         raise ValueError(f"shape: {dims} has a negative size")
     if layout not in ("C", "channels_last"):

@@ -40,6 +40,9 @@ class BiasGradient:
     def __init__(self, dy: TensorSpec, alpha: float, beta: float, device: int) -> None:
         self.dy, self.alpha, self.beta, self.device = dy, alpha, beta, device
         self.name = "bias gradient"
+        self.workspace_size = 0
+        self.workspace_size = self._reduction_size = 0
+        self._wide: tuple[TensorDescriptor, TensorDescriptor, int] | None = None
         self._steps: list[graph.GraphExecutable] = []
         self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
         self._whole, self._result = _described(dy), _one_row(dy, dy.dtype)
@@ -55,8 +58,15 @@ class BiasGradient:
         if all(length == 1 for length in (dy.shape[0], *dy.shape[2:])):
             return  # nothing to add up
         handle = Handle.default(device)
-        raw.call("cudnnGetReductionWorkspaceSize", handle, self._how, self._whole, self._result, byref(size))
+        if dy.dtype == "bfloat16":  # with gaps: the engines take none, and cudnnReduceTensor no bfloat16
+            floats = dy._replace(dtype="float32", strides=packed_strides(dy.shape))
+            self._wide = _described(floats), _one_row(dy, "float32"), _round(4 * math.prod(dy.shape))
+        whole, result = (self._whole, self._result) if self._wide is None else self._wide[:2]
+        raw.call("cudnnGetReductionWorkspaceSize", handle, self._how, whole, result, byref(size))
+        self._reduction_size = size.value
         self.workspace_size = size.value
+        if self._wide is not None:
+            self.workspace_size = self._wide[2] + _round(4 * dy.shape[1]) + size.value
 
     def _plan(self, target: graph.Target) -> None:
         n, k, *spatial = self.dy.shape
@@ -71,7 +81,7 @@ class BiasGradient:
         self._steps = [_reduction(x, y, target) for x, y in views]
         self._sizes = [4 * math.prod(y.shape) for _, y in views]
         self._scratch = [step.workspace_size for step in self._steps]
-        self.workspace_size = sum(-(-size // 256) * 256 for size in (*self._sizes, *self._scratch))
+        self.workspace_size = sum(_round(size) for size in (*self._sizes, *self._scratch))
 
     def bind(self, handle: Handle, pointers: Pointers) -> Launch:
         """The launch for dy, db and the workspace."""
@@ -87,9 +97,11 @@ class BiasGradient:
             )  # fmt: skip
             launch.owners = (self, handle, alpha, beta)  # type: ignore[attr-defined]  # alive as long as the call
             return launch
+        if not self._steps and self._wide is not None:
+            return self._by_floats(handle, (dy, db, space), alpha, beta)
         if not self._steps:
             launch = partial(
-                raw.bound("cudnnReduceTensor"), handle.pointer, self._how.pointer, None, 0, space or None, self.workspace_size,
+                raw.bound("cudnnReduceTensor"), handle.pointer, self._how.pointer, None, 0, space or None, self._reduction_size,
                 byref(alpha), self._whole.pointer, dy, byref(beta), self._result.pointer, db,
             )  # fmt: skip
             launch.owners = (self, handle, alpha, beta)  # type: ignore[attr-defined]  # alive as long as the call
@@ -97,7 +109,7 @@ class BiasGradient:
         parts = []
         for size in (*self._sizes, *self._scratch):
             parts.append(space)
-            space += -(-size // 256) * 256
+            space += _round(size)
         count = len(self._steps)
         sources = [dy, *parts[: count - 1]]
         launches: list[Launch] = [
@@ -119,6 +131,30 @@ class BiasGradient:
             )
         )
         return in_turn(launches, (self, handle, alpha, beta, sums))
+
+    def _by_floats(self, handle: Handle, pointers: Pointers, alpha: Any, beta: Any) -> Launch:
+        """A float32 copy, its sum, and the sum in dy's type."""
+        dy, db, space = pointers
+        assert self._wide is not None
+        floats, sums, size = self._wide
+        row = space + size
+        rest = row + _round(4 * self.dy.shape[1])
+        one, zero = c_float(1.0), c_float(0.0)
+        change, add = raw.bound("cudnnTransformTensor"), raw.bound("cudnnReduceTensor")
+        h = handle.pointer
+        steps = [
+            partial(change, h, byref(one), self._whole.pointer, dy, byref(zero), floats.pointer, space),
+            partial(
+                add, h, self._how.pointer, None, 0, rest, self._reduction_size, byref(one), floats.pointer, space,
+                byref(zero), sums.pointer, row,
+            ),
+            partial(change, h, byref(alpha), sums.pointer, row, byref(beta), self._result.pointer, db),
+        ]  # fmt: skip
+        return in_turn(steps, (self, handle, alpha, beta, one, zero))
+
+
+def _round(size: int) -> int:
+    return -(-size // 256) * 256
 
 
 def _described(spec: TensorSpec) -> TensorDescriptor:

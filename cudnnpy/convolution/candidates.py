@@ -13,6 +13,8 @@ from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem, channels_last_strides
 from cudnnpy.errors import StatusError
 
+_NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
+
 # Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
 _WINOGRAD_CHANNELS = 64
 
@@ -139,7 +141,11 @@ def forced(problem: Problem, options: Options, target: graph.Target) -> Candidat
     """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
     given = options.algorithm
     if isinstance(given, Engine):
-        form = next(iter(forms(problem)))
+        form = next(forms(problem), None)
+        if form is None:
+            return Candidate(
+                "engines", f"engine {given.index}", (), True, lambda: _never(_NO_COPIES), refused=_NO_COPIES
+            )
         try:
             built = graph.operation_graph(form.part, target)
             configuration = graph.engine(built, target, given.index, dict(given.knobs or {}))
@@ -234,7 +240,9 @@ def from_algorithm(problem: Problem, options: Options, target: graph.Target, nam
     """A candidate of the v7 functions."""
     strict = problem.x.dtype == "float32" and not options.tf32
     # the first of the plain ones: v7 functions fuse nothing
-    form = next(form for form in forms(problem) if (form.part.bias, form.part.activation) == (None, None))
+    form = next((form for form in forms(problem) if (form.part.bias, form.part.activation) == (None, None)), None)
+    if form is None:
+        return Candidate("legacy", name, (), True, lambda: _never(_NO_COPIES), refused=_NO_COPIES)
 
     def make() -> Executable:
         if target.handle is None:

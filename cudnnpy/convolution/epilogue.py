@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import partial
 from typing import Any, Protocol
@@ -79,7 +79,7 @@ class StepByStep:
         return in_turn(steps, (self, one, zero))
 
 
-def in_turn(steps: list[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
+def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
     """One launch of several: stops at the first bad status and returns it."""
 
     def launch() -> int:

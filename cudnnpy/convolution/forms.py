@@ -1,10 +1,16 @@
 """How a problem can be laid out as launches: one plan where cuDNN can, else copies, a plain plan, and an epilogue.
 
-What no plan is asked for, since cuDNN's engines do it wrong or not at all (an H200 with cuDNN 9.19, docs/gpu.md):
+What no plan is asked for, since some of cuDNN's engines offer it and do it wrong (an H200 with cuDNN 9.19, found by the
+property tests; docs/gpu.md):
 
 - beta: engines for strided or grouped backward convolutions leave elements without it. The plain result goes to scratch
-  memory, and cudnnTransformTensor adds it to what is there.
-- filters with gaps: no engine takes them, nor results with gaps for many problems. They are copied, too.
+  memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.
+- padding that differs before and after, for backward_filter: engines without tensor cores take one for the other. The
+  input is copied into zeros that stand for the padding.
+- a fused bias or activation where some tensors are channels last and others are not: engines compiled at run time
+  misread the filter. The convolution is left plain.
+
+Filters with gaps no engine takes: they are copied too.
 """
 
 from __future__ import annotations
@@ -16,10 +22,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec
+from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue
-from cudnnpy.convolution.problem import Problem, extent, result_strides
+from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, result_strides
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.handle import Handle
@@ -53,15 +59,39 @@ class Form(NamedTuple):
 def forms(problem: Problem) -> Iterator[Form]:
     """The ways to lay a problem out, the fewest launches first."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
-    packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     result = _ROLES[problem.operands[-1]]
-    parts = [plain, packed] if problem.beta == 0.0 else [plain._replace(**{result: getattr(packed, result)}), packed]
-    if problem.beta == 0.0 and plain != problem:
-        parts.insert(0, problem)
-    if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):
+    plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
+    if problem.operation == "backward_filter":
+        plain = _padded(plain)
+    packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
+    fused = [problem] if plain.y == problem.y and problem.beta == 0.0 and _agree(problem) else []
+    if problem.operation != "forward":
+        fused = []
+    parts = [*fused, plain, packed]
+    if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
         parts = [part for part in parts if not any(_differ(Form(problem, part), name) for name in part.operands)]
     for part in dict.fromkeys(parts):
         yield Form(problem, part)
+
+
+def _agree(problem: Problem) -> bool:
+    """Whether the tensors of a convolution are all channels last, or none of them is."""
+    tensors = problem.x, problem.w, problem.y
+    last = [t.strides == channels_last_strides(t.shape) != packed_strides(t.shape) for t in tensors]
+    first = [t.strides != channels_last_strides(t.shape) for t in tensors]
+    return not (any(last) and any(first))
+
+
+def _padded(problem: Problem) -> Problem:
+    """The problem with its padding as zeros around x, if the padding differs before and after."""
+    g = problem.geometry
+    if g.pre_padding == g.post_padding:
+        return problem
+    sizes = (n + a + b for n, a, b in zip(problem.x.shape[2:], g.pre_padding, g.post_padding, strict=True))
+    shape = (*problem.x.shape[:2], *sizes)
+    x = problem.x._replace(shape=shape, strides=result_strides(shape, problem.x), alignment=16)
+    nothing = (0,) * len(g.stride)
+    return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
 
 
 def _packed(spec: TensorSpec) -> TensorSpec:
@@ -116,15 +146,22 @@ class Staged:
     ) -> Callable[[], int]:
         """cudnnTransformTensor between an operand's own layout and the plan's: target = source + beta * target."""
         role = _ROLES[name]
-        specs = getattr(self._form.whole, role), getattr(self._form.part, role)
-        first, second = (_described(spec) for spec in (reversed(specs) if back else specs))
-        one, scale = self._scale(1.0), self._scale(beta)
+        whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
+        steps, one, scale = [], self._scale(1.0), self._scale(beta)
+        if whole.shape != part.shape:  # x with zeros around it
+            zero, all_of_it = self._scale(0.0), _described(part)
+            steps.append(partial(raw.bound("cudnnSetTensor"), handle.pointer, all_of_it.pointer, target, byref(zero)))
+            before = zip(self._form.whole.geometry.pre_padding, part.strides[2:], strict=True)
+            target += sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
+            part, kept = part._replace(shape=whole.shape), (zero, all_of_it)
+        else:
+            kept = ()
+        first, second = (_described(spec) for spec in ((part, whole) if back else (whole, part)))
         transform = raw.bound("cudnnTransformTensor")
-        copy = partial(
-            transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target
+        steps.append(
+            partial(transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target)
         )
-        copy.owners = (first, second, one, scale)  # type: ignore[attr-defined]  # alive as long as the call
-        return copy
+        return in_turn(steps, (first, second, one, scale, *kept))
 
 
 def _round(size: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from cudnnpy.convolution.candidates import Candidate, Engine
 from cudnnpy.convolution.epilogue import Epilogue
 from cudnnpy.convolution.graph import Target
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import Options, Problem, extent
+from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError, NoAlgorithmError
@@ -153,10 +152,6 @@ class Operation:
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
         ask.check_scales(alpha, beta)
-        if spec.dtype == "bfloat16" and len({extent(spec), math.prod(spec.shape) * 2}) > 1:
-            raise ValueError(
-                f"dy: bfloat16 with gaps between its elements (strides {spec.strides}); make it contiguous"
-            )
         if out is not None:
             _, out_signature = read(out, "out")
             given = spec_of(out_signature)
