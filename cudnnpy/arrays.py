@@ -72,7 +72,12 @@ def read(array: Any, argument: str) -> tuple[int, Signature]:
 def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
     """A signature in plain terms."""
     shape, strides, dtype, _ = signature
-    return TensorSpec(tuple(shape), dtype_of(dtype).name, None if strides is None else tuple(strides), alignment)
+    kind = dtype_of(dtype)
+    if strides is not None:
+        # cuda.core gives a negative stride in bytes, divided as if it were unsigned
+        wrap = 2**64 // kind.itemsize
+        strides = tuple(stride - wrap if stride > wrap // 2 else stride for stride in strides)
+    return TensorSpec(tuple(shape), kind.name, strides, alignment)
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -90,8 +95,6 @@ def _describe(array: Any) -> str:
 
 
 def _find_library(array: Any, argument: str) -> ArrayLibrary:
-    if type(array).__module__.split(".")[0] == "numpy":
-        return _HOST
     kinds = [kind.__module__.split(".")[0] for kind in type(array).__mro__]
     for name, make in (("torch", _torch), ("cupy", _cupy), ("jax", _jax), ("jaxlib", _jax), ("numba", _numba)):
         if name in kinds and name.removesuffix("lib") in sys.modules:
@@ -118,7 +121,12 @@ def _view(array: Any) -> Any:
 
 
 def _read_view(array: Any) -> tuple[int, Signature]:
-    view = _view(array)
+    try:
+        view = _view(array)
+    except BufferError:
+        if type(array).__module__ != "numpy":
+            raise
+        return 0, (array.shape, None, array.dtype.name, -1)  # of a type that DLPack cannot tell; host memory anyway
     return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
 
 
@@ -301,15 +309,6 @@ OWN = ArrayLibrary(
     lambda array: True,
 )
 _OTHER = ArrayLibrary("other", _read_view, _default_stream, OWN.maker, lambda array: not _view(array).readonly)
-
-
-_HOST = ArrayLibrary(
-    "numpy",
-    lambda array: (0, (array.shape, None, array.dtype.name, -1)),
-    _default_stream,
-    OWN.maker,
-    lambda array: True,
-)
 
 
 def _numpy_dtype(dtype: Dtype) -> Any:

@@ -9,7 +9,8 @@ being captured cannot take a graph launch: there the plain launch is recorded.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import byref, c_int, c_void_p
 from functools import cache
 from typing import Any, Protocol
@@ -89,6 +90,18 @@ class Launcher:
                 known.pop(oldest, None)
         self.launches[pointers] = launch
         return launch
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Lets the calling thread allocate and make graphs while a stream is captured (cuThreadExchangeStreamCaptureMode)."""
+    from cuda.bindings import driver
+
+    before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1]
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 class _Replay:

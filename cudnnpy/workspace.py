@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
-from cudnnpy.launching import is_capturing
+from cudnnpy.launching import is_capturing, relaxed_capture
 
 
 class Allocator(Protocol):
@@ -90,7 +90,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
             buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
         else:
             # An allocation on the captured stream would become part of the graph: use a stream of our own.
-            with _relaxed_capture():
+            with relaxed_capture():
                 own = here.create_stream()
                 buffer = here.memory_resource.allocate(size, stream=own)
                 own.sync()
@@ -101,22 +101,6 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
             ) from error
         raise
     return int(buffer.handle), size, buffer
-
-
-class _relaxed_capture:
-    """Lets the calling thread allocate while a stream is captured (cuThreadExchangeStreamCaptureMode)."""
-
-    def __enter__(self) -> None:
-        from cuda.bindings import driver
-
-        self._mode = driver.cuThreadExchangeStreamCaptureMode(
-            driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        )[1]
-
-    def __exit__(self, *_exception: object) -> None:
-        from cuda.bindings import driver
-
-        driver.cuThreadExchangeStreamCaptureMode(self._mode)
 
 
 def capture_id(stream: int) -> int:

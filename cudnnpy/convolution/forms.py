@@ -5,8 +5,8 @@ property tests; docs/gpu.md):
 
 - beta: engines for strided or grouped backward convolutions leave elements without it. The plain result goes to scratch
   memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.
-- padding that differs before and after, for backward_filter: engines without tensor cores take one for the other. The
-  input is copied into zeros that stand for the padding.
+- padding that differs before and after, for the gradients: engines without tensor cores, and those by FFT, take one for
+  the other. The padding becomes zeros around x; a gradient to x is cropped to what is wanted.
 - a fused bias or activation where some tensors are channels last and others are not: engines compiled at run time
   misread the filter. The convolution is left plain.
 
@@ -61,7 +61,7 @@ def forms(problem: Problem) -> Iterator[Form]:
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
-    if problem.operation == "backward_filter":
+    if problem.operation != "forward":
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     fused = [problem] if plain.y == problem.y and problem.beta == 0.0 and _agree(problem) else []
@@ -148,14 +148,18 @@ class Staged:
         role = _ROLES[name]
         whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
         steps, one, scale = [], self._scale(1.0), self._scale(beta)
-        if whole.shape != part.shape:  # x with zeros around it
+        kept: tuple[Any, ...] = ()
+        if whole.shape != part.shape:  # x with zeros around it, or its gradient with what is of no use
+            before = zip(self._form.whole.geometry.pre_padding, part.strides[2:], strict=True)
+            offset = sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
+            inside = part._replace(shape=whole.shape)
+        if whole.shape != part.shape and not back:
             zero, all_of_it = self._scale(0.0), _described(part)
             steps.append(partial(raw.bound("cudnnSetTensor"), handle.pointer, all_of_it.pointer, target, byref(zero)))
-            before = zip(self._form.whole.geometry.pre_padding, part.strides[2:], strict=True)
-            target += sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
-            part, kept = part._replace(shape=whole.shape), (zero, all_of_it)
-        else:
-            kept = ()
+            kept = (zero, all_of_it)
+        if whole.shape != part.shape:
+            source, target = (source + offset, target) if back else (source, target + offset)
+            part = inside
         first, second = (_described(spec) for spec in ((part, whole) if back else (whole, part)))
         transform = raw.bound("cudnnTransformTensor")
         steps.append(

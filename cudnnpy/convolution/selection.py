@@ -115,9 +115,9 @@ def _to_measure(problem: Problem, options: Options, target: Target) -> list[Cand
     none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
     ranked = list(likely(problem, options, target))
-    others = [candidate for candidate in engines(problem, target) if not candidate.compiled_at_run_time]
+    others = [candidate for candidate in engines(problem, target) if not candidate.refused]
     ordered = sorted([*ranked[:_BEST], *others, *ranked[_BEST:]], key=lambda candidate: candidate.compiled_at_run_time)
-    measured = list({candidate.name: candidate for candidate in ordered}.values()) or list(engines(problem, target))
+    measured = list({candidate.name: candidate for candidate in ordered}.values())
     plain = [candidate for candidate in measured if not refusal(candidate, problem, options) and candidate.is_plain]
     return [*plain[:1], *(candidate for candidate in measured if candidate not in plain[:1])]
 

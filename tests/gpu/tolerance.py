@@ -9,6 +9,7 @@ and v = u(float32), or u(float64) for float64, of the accumulator:
                                                  operands, each rounded or cut off (twice the error)
     sum          2 (L + 4) v S                   the bound for any order of summation; twice, since tensor cores cut off,
                                                  and four more roundings for alpha, beta and the sum of parts
+    unnoted      16 (L + 4) v times the largest S of the result: some Winograd and FFT engines carry no note
     other terms  4 v (|beta o| + |bias|)
     in between   2 u(stored) (|z| + |beta o| + |bias|)    where there is a beta, a bias or an activation: what
                                                  is not fused reads a result that was stored
@@ -93,7 +94,9 @@ def allowed(
         summed = _TRANSFORM * ((length + 4) * v + ROUNDOFF["tf32" if tf32 else inputs])
     if reduced:
         summed += 4.0 * math.sqrt(length) * u
-    error: Any = summed * products + 4.0 * v * added
+    # engines that transform without a note: small against the largest sum of the result
+    unnoted = 16.0 * (length + 4) * v * float(np.max(products, initial=0.0))
+    error: Any = summed * products + unnoted + 4.0 * v * added
     if epilogue:
         error = error + 2.0 * u * (np.abs(z) + added)
     if activation is not None:
@@ -112,7 +115,7 @@ def difference(found: NDArray[Any], expected: Float64, error: Float64) -> str:
         wrong = ~(np.abs(values - expected) <= error)
     if not wrong.any():
         return ""
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         excess = np.where(np.isfinite(values), np.abs(values - expected) / error, np.inf)
     worst = np.unravel_index(int(np.argmax(np.where(wrong, excess, -1.0))), wrong.shape)
     at = tuple(int(i) for i in worst)

@@ -141,7 +141,7 @@ x, w = (64, 256, 28, 28), (256, 256, 3, 3)
 of = {"forward": (x, w, None), "backward_data": (x, w, x), "backward_filter": (x, x, w)}
 for line in sys.stdin.read().splitlines():
     operation, _, options = line.partition(" ")
-    found = ask(selection.choose, operation, *of[operation], **eval(f"dict({options})"))
+    found, _ = ask(selection.choose, operation, *of[operation], **eval(f"dict({options})"))
     print(f"{line} | engine {found.engine.index} | {found.workspace_size:,}")
 x, w = (32, 64, 56, 56), (64, 64, 3, 3)
 strict = {"prefer": "no_workspace", "tf32": False, "deterministic": True}

@@ -651,8 +651,15 @@ def test_a_plan_survives_its_text(plan: Planner, name: str) -> None:
 )
 def test_what_was_asked_is_what_cudnn_planned(plan: Planner, operation: str, roles: str) -> None:
     """Every number of the problem, in cuDNN's own text of the plan."""
-    options = {"padding": [[0, 1], [2, 3]], "stride": [1, 2], "dilation": [2, 3], "groups": 4, "mode": "convolution"}
-    shapes = {"x": (8, 64, 28, 27), "w": (32, 16, 3, 5), "y": (8, 32, 25, 10)}
+    same = operation != "forward"  # paddings that differ are laid out otherwise for the gradients
+    options = {
+        "padding": [[1, 1], [2, 2]] if same else [[0, 1], [2, 3]],
+        "stride": [1, 2],
+        "dilation": [2, 3],
+        "groups": 4,
+        "mode": "convolution",
+    }
+    shapes = {"x": (8, 64, 28, 27), "w": (32, 16, 3, 5), "y": (8, 32, 26 if same else 25, 10)}
     request = problem(operation, **shapes, dtype="float16", last=True, options=options)
     graph = json.loads(plan("round_trip", **request)["text"])["operationGraph"]
     (node,) = graph["nodes"]
@@ -661,8 +668,8 @@ def test_what_was_asked_is_what_cudnn_planned(plan: Planner, operation: str, rol
         "mathPrec": "CUDNN_DATA_FLOAT",
         "alpha": 1.0,
         "beta": 0.0,
-        "pad_lower": [0, 2],
-        "pad_upper": [1, 3],
+        "pad_lower": [1, 2] if same else [0, 2],
+        "pad_upper": [1, 2] if same else [1, 3],
         "stride": [1, 2],
         "dilation": [2, 3],
     }
