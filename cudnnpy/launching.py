@@ -134,7 +134,12 @@ class _Replay:
                 return None
             status, executable = driver.cuGraphInstantiate(graph, 0)
             driver.cuGraphDestroy(graph)
-            made = cls(_Executable(executable), launch) if status == driver.CUresult.CUDA_SUCCESS else None
+            if status != driver.CUresult.CUDA_SUCCESS:
+                return None
+            made = cls(_Executable(executable), launch)
+            # The first launch would upload it, which is no call to make while another stream is under capture.
+            driver.cuGraphUpload(executable, stream)
+            driver.cuStreamSynchronize(stream)
             return None if failed else made
         finally:
             handle.set_stream(before)
