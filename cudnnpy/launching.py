@@ -9,6 +9,7 @@ being captured cannot take a graph launch: there the plain launch is recorded.
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_void_p
@@ -60,7 +61,7 @@ class Launcher:
 
     def _run(self, pointers: Pointers, stream: int) -> None:
         replay = self.replays.get(pointers)
-        if replay is not None and (not stream or not is_capturing(stream)):
+        if replay is not None and (not stream or not capture_nearby(stream)):
             if replay.launch(replay.graph, stream):
                 raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
             return
@@ -76,9 +77,11 @@ class Launcher:
         if self.plan.replayable:
             uses = self.uses[pointers] = self.uses.get(pointers, 0) + 1
             if uses == _UNTIL_REPLAY:
-                if is_capturing(stream):
+                if capture_nearby(stream):
                     self.uses[pointers] = uses - 1  # after the capture, then
-                elif (replay := _Replay.of(launch, handle)) is not None:
+                    return
+                replay = _Replay.of(launch, handle)
+                if replay is not None:
                     self.replays[pointers] = replay
 
     def admit(self, pointers: Pointers, launch: Launch | None = None) -> Launch:
@@ -117,6 +120,11 @@ class _Replay:
     @classmethod
     def of(cls, launch: Launch, handle: Handle) -> _Replay | None:
         """Captures one launch on a stream of our own; None where that cannot be done."""
+        with relaxed_capture():
+            return cls._made_of(launch, handle)
+
+    @classmethod
+    def _made_of(cls, launch: Launch, handle: Handle) -> _Replay | None:
         from cuda.bindings import driver
 
         before = handle._address
@@ -153,8 +161,6 @@ class _Executable:
         self.handle = handle
 
     def __del__(self) -> None:
-        import sys
-
         if not sys.is_finalizing():
             from cuda.bindings import driver
 
@@ -182,6 +188,17 @@ def _make_current(device: int) -> None:
     from cuda.core import Device
 
     Device(device).set_current()
+
+
+def capture_nearby(stream: int) -> bool:
+    """Whether the stream, or PyTorch's current one, is being captured.
+
+    While the thread captures another stream, making or launching a graph of ours can spoil that capture.
+    """
+    torch = sys.modules.get("torch")
+    return is_capturing(stream) or (
+        torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    )
 
 
 @cache

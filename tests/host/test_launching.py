@@ -285,9 +285,10 @@ class Driver:
 
         fake("cuStreamCreate", 0x9000)
         fake("cuStreamBeginCapture")
+        monkeypatch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (0, mode))
         fake("cuStreamEndCapture", "graph")
         fake("cuGraphInstantiate", 0x77)
-        for name in ("cuGraphDestroy", "cuStreamDestroy", "cuGraphExecDestroy"):
+        for name in ("cuGraphDestroy", "cuStreamDestroy", "cuGraphExecDestroy", "cuGraphUpload", "cuStreamSynchronize"):
             fake(name)
 
 
@@ -315,6 +316,8 @@ def test_a_launch_is_captured_on_a_stream_of_its_own(
         "cuStreamEndCapture",
         "cuGraphInstantiate",
         "cuGraphDestroy",
+        "cuGraphUpload",
+        "cuStreamSynchronize",
         *ENDED,
     ]
     assert made is not None

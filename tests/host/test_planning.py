@@ -668,8 +668,7 @@ def test_what_was_asked_is_what_cudnn_planned(plan: Planner, operation: str, rol
         "mathPrec": "CUDNN_DATA_FLOAT",
         "alpha": 1.0,
         "beta": 0.0,
-        "pad_lower": [1, 2] if same else [0, 2],
-        "pad_upper": [1, 2] if same else [1, 3],
+        **({"pad": [1, 2]} if same else {"pad_lower": [0, 2], "pad_upper": [1, 3]}),
         "stride": [1, 2],
         "dilation": [2, 3],
     }
