@@ -40,8 +40,8 @@ class BiasGradient:
     def __init__(self, dy: TensorSpec, alpha: float, beta: float, device: int) -> None:
         self.dy, self.alpha, self.beta, self.device = dy, alpha, beta, device
         self.name = "bias gradient"
-        self.workspace_size = 0
         self.workspace_size = self._reduction_size = 0
+        self._is_copy = all(length == 1 for length in (dy.shape[0], *dy.shape[2:]))  # nothing to add up
         self._wide: tuple[TensorDescriptor, TensorDescriptor, int] | None = None
         self._steps: list[graph.GraphExecutable] = []
         self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
@@ -50,14 +50,13 @@ class BiasGradient:
         packed = dy.strides in (packed_strides(dy.shape), channels_last_strides(dy.shape))
         large = math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL
         # cudnnReduceTensor knows no bfloat16, and the engines that reduce know no float64
-        if packed and dy.dtype != "float64" and (large or dy.dtype == "bfloat16"):
+        if packed and not self._is_copy and dy.dtype != "float64" and (large or dy.dtype == "bfloat16"):
             with suppress(StatusError):
                 self._plan(graph.Target(Handle.default(device)))
                 return
-        size = c_size_t()
-        if all(length == 1 for length in (dy.shape[0], *dy.shape[2:])):
-            return  # nothing to add up
-        handle = Handle.default(device)
+        if self._is_copy:
+            return
+        handle, size = Handle.default(device), c_size_t()
         if dy.dtype == "bfloat16":  # with gaps: the engines take none, and cudnnReduceTensor no bfloat16
             floats = dy._replace(dtype="float32", strides=packed_strides(dy.shape))
             self._wide = _described(floats), _one_row(dy, "float32"), _round(4 * math.prod(dy.shape))
@@ -90,7 +89,7 @@ class BiasGradient:
             raise ValueError("db overlaps dy in memory; give a result of its own")
         number = c_double if self.dy.dtype == "float64" else c_float
         alpha, beta = number(self.alpha), number(self.beta)
-        if not self._steps and not self.workspace_size:
+        if self._is_copy:
             launch = partial(
                 raw.bound("cudnnTransformTensor"), handle.pointer, byref(alpha), self._whole.pointer, dy, byref(beta),
                 self._result.pointer, db,

@@ -140,7 +140,7 @@ def engines(problem: Problem, target: graph.Target) -> Iterator[Candidate]:
 def legacy_candidates(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
     """The v7 algorithms by name. They need a handle: for a device profile there are none."""
     if target.handle is not None:
-        for name in legacy.names_to_try(problem.operation):
+        for name in legacy.algorithm_names(problem.operation):
             yield from_algorithm(problem, options, target, name)
 
 

@@ -64,10 +64,8 @@ def forms(problem: Problem) -> Iterator[Form]:
     if problem.operation != "forward":
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
-    fused = [problem] if plain.y == problem.y and problem.beta == 0.0 and _agree(problem) else []
-    if problem.operation != "forward":
-        fused = []
-    parts = [*fused, plain, packed]
+    in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y and _agree(problem)
+    parts = [problem, plain, packed] if in_one else [plain, packed]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
         parts = [part for part in parts if not any(_differ(Form(problem, part), name) for name in part.operands)]
     for part in dict.fromkeys(parts):
@@ -147,25 +145,23 @@ class Staged:
         """cudnnTransformTensor between an operand's own layout and the plan's: target = source + beta * target."""
         role = _ROLES[name]
         whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
-        steps, one, scale = [], self._scale(1.0), self._scale(beta)
-        kept: tuple[Any, ...] = ()
+        one, scale, zero = self._scale(1.0), self._scale(beta), self._scale(0.0)
+        all_of_it = _described(part)
+        steps: list[Callable[[], int]] = []
         if whole.shape != part.shape:  # x with zeros around it, or its gradient with what is of no use
+            if not back:
+                clear = raw.bound("cudnnSetTensor")
+                steps.append(partial(clear, handle.pointer, all_of_it.pointer, target, byref(zero)))
             before = zip(self._form.whole.geometry.pre_padding, part.strides[2:], strict=True)
             offset = sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
-            inside = part._replace(shape=whole.shape)
-        if whole.shape != part.shape and not back:
-            zero, all_of_it = self._scale(0.0), _described(part)
-            steps.append(partial(raw.bound("cudnnSetTensor"), handle.pointer, all_of_it.pointer, target, byref(zero)))
-            kept = (zero, all_of_it)
-        if whole.shape != part.shape:
             source, target = (source + offset, target) if back else (source, target + offset)
-            part = inside
+            part = part._replace(shape=whole.shape)
         first, second = (_described(spec) for spec in ((part, whole) if back else (whole, part)))
         transform = raw.bound("cudnnTransformTensor")
         steps.append(
             partial(transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target)
         )
-        return in_turn(steps, (first, second, one, scale, *kept))
+        return in_turn(steps, (first, second, one, scale, zero, all_of_it))
 
 
 def _round(size: int) -> int:

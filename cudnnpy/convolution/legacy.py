@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import byref, c_double, c_float, c_size_t
 from functools import partial
 from typing import Any, NamedTuple
@@ -160,8 +160,3 @@ def _filter(spec: TensorSpec) -> FilterDescriptor:
     if len(shape) == 3:
         shape = (*shape[:2], 1, shape[2])
     return FilterDescriptor(shape, spec.dtype, format="nchw" if strides == packed_strides(spec.shape) else "nhwc")
-
-
-def names_to_try(operation: str) -> Iterator[str]:
-    """Every algorithm, the ones that serve most problems first."""
-    yield from algorithm_names(operation)
