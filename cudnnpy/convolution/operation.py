@@ -48,7 +48,8 @@ class Operation:
     def __init__(self, options: Options) -> None:
         self.options = ask.checked(options)
         self.number = _numbers.setdefault(self.options, len(_numbers))
-        self._first: dict[str, Engine] = {}  # policy "once": the engine that served the first shape
+        # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
+        self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
     def run(
         self,
@@ -313,11 +314,12 @@ class Operation:
                     f"algorithm: the plan given is for another problem:\n  {given.problem}\n  not {problem}"
                 )
             return given
-        before = self._first.get(problem.operation) if self.options.policy == "once" else None
+        kind = problem.operation, problem.bias is None, problem.activation
+        before = self._first.get(kind) if self.options.policy == "once" else None
         target = Target(Handle.default(problem.device))
         candidate, tried = choose(problem, self.options, target, memory.free_bytes(problem.device), tuner, before, cap)
         if candidate.engine is not None:
-            self._first.setdefault(problem.operation, candidate.engine)
+            self._first.setdefault(kind, candidate.engine)
         plan = Plan(problem, candidate)
         plan.candidates = tried
         return plan
