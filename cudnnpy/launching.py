@@ -196,8 +196,8 @@ def capture_nearby(stream: int) -> bool:
     While the thread captures another stream, making or launching a graph of ours can spoil that capture.
     """
     torch = sys.modules.get("torch")
-    check = getattr(torch and torch._C, "_cuda_isCurrentStreamCapturing", None)  # not in builds for the CPU
-    return is_capturing(stream) or (check is not None and bool(check()))
+    with_cuda = torch is not None and torch.version.cuda is not None
+    return is_capturing(stream) or (with_cuda and bool(torch.cuda.is_current_stream_capturing()))
 
 
 @cache
