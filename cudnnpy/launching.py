@@ -195,7 +195,7 @@ def capture_nearby(stream: int) -> bool:
 
     While the thread captures another stream, making or launching a graph of ours can spoil that capture.
     """
-    torch = sys.modules.get("torch")
+    torch: Any = sys.modules.get("torch")
     with_cuda = torch is not None and torch.version.cuda is not None
     return is_capturing(stream) or (with_cuda and bool(torch.cuda.is_current_stream_capturing()))
 
