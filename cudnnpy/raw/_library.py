@@ -1,4 +1,4 @@
-"""Finds libcudnn, loads it on first use, binds its functions. The package's only ctypes.CDLL."""
+"""Finds libcudnn, loads it on first use, binds its functions. The package's only way into cuDNN."""
 
 from __future__ import annotations
 
