@@ -14,11 +14,6 @@ class Dtype(NamedTuple):
     number: int
     itemsize: int
 
-    @property
-    def is_float(self) -> bool:
-        """Whether values are floating-point numbers."""
-        return self.name.startswith(("float", "bfloat"))
-
 
 _ALL = (
     Dtype("float32", raw.CUDNN_DATA_FLOAT, 4),

@@ -10,17 +10,18 @@ axis, whose stride is 1. Everything else goes through cudnnReduceTensor, which c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from ctypes import byref, c_double, c_float, c_size_t
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph
-from cudnnpy.convolution.epilogue import in_turn
+from cudnnpy.convolution.epilogue import in_turn, rounded
+from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
 from cudnnpy.convolution.problem import channels_last_strides, extent
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
@@ -45,7 +46,7 @@ class BiasGradient:
         self._wide: tuple[TensorDescriptor, TensorDescriptor, int] | None = None
         self._steps: list[graph.GraphExecutable] = []
         self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
-        self._whole, self._result = _described(dy), _one_row(dy, dy.dtype)
+        self._whole, self._result = tensor_descriptor(dy), row_descriptor(dy, dy.dtype)
         assert dy.strides is not None
         packed = dy.strides in (packed_strides(dy.shape), channels_last_strides(dy.shape))
         large = math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL
@@ -59,13 +60,13 @@ class BiasGradient:
         handle, size = Handle.default(device), c_size_t()
         if dy.dtype == "bfloat16":  # with gaps: the engines take none, and cudnnReduceTensor no bfloat16
             floats = dy._replace(dtype="float32", strides=packed_strides(dy.shape))
-            self._wide = _described(floats), _one_row(dy, "float32"), _round(4 * math.prod(dy.shape))
+            self._wide = tensor_descriptor(floats), row_descriptor(dy, "float32"), rounded(4 * math.prod(dy.shape))
         whole, result = (self._whole, self._result) if self._wide is None else self._wide[:2]
         raw.call("cudnnGetReductionWorkspaceSize", handle, self._how, whole, result, byref(size))
         self._reduction_size = size.value
         self.workspace_size = size.value
         if self._wide is not None:
-            self.workspace_size = self._wide[2] + _round(4 * dy.shape[1]) + size.value
+            self.workspace_size = self._wide[2] + rounded(4 * dy.shape[1]) + size.value
 
     def _plan(self, target: graph.Target) -> None:
         n, k, *spatial = self.dy.shape
@@ -80,7 +81,7 @@ class BiasGradient:
         self._steps = [_reduction(x, y, target) for x, y in views]
         self._sizes = [4 * math.prod(y.shape) for _, y in views]
         self._scratch = [step.workspace_size for step in self._steps]
-        self.workspace_size = sum(_round(size) for size in (*self._sizes, *self._scratch))
+        self.workspace_size = sum(rounded(size) for size in (*self._sizes, *self._scratch))
 
     def bind(self, handle: Handle, pointers: Pointers) -> Launch:
         """The launch for dy, db and the workspace."""
@@ -108,14 +109,14 @@ class BiasGradient:
         parts = []
         for size in (*self._sizes, *self._scratch):
             parts.append(space)
-            space += _round(size)
+            space += rounded(size)
         count = len(self._steps)
         sources = [dy, *parts[: count - 1]]
         launches: list[Launch] = [
             step.bind(handle, (sources[i], parts[i]), parts[count + i] if self._scratch[i] else 0)
             for i, step in enumerate(self._steps)
         ]
-        sums = _one_row(self.dy, "float32")
+        sums = row_descriptor(self.dy, "float32")
         change = raw.bound("cudnnTransformTensor")
         launches.append(
             partial(
@@ -137,7 +138,7 @@ class BiasGradient:
         assert self._wide is not None
         floats, sums, size = self._wide
         row = space + size
-        rest = row + _round(4 * self.dy.shape[1])
+        rest = row + rounded(4 * self.dy.shape[1])
         one, zero = c_float(1.0), c_float(0.0)
         change, add = raw.bound("cudnnTransformTensor"), raw.bound("cudnnReduceTensor")
         h = handle.pointer
@@ -150,20 +151,6 @@ class BiasGradient:
             partial(change, h, byref(alpha), sums.pointer, row, byref(beta), self._result.pointer, db),
         ]  # fmt: skip
         return in_turn(steps, (self, handle, alpha, beta, one, zero))
-
-
-def _round(size: int) -> int:
-    return -(-size // 256) * 256
-
-
-def _described(spec: TensorSpec) -> TensorDescriptor:
-    shape, strides = graph.with_height(spec)
-    return TensorDescriptor(shape, spec.dtype, strides=strides)
-
-
-def _one_row(spec: TensorSpec, dtype: str) -> TensorDescriptor:
-    """(1, K, 1, 1...), of as many axes as cuDNN sees in dy."""
-    return TensorDescriptor((1, spec.shape[1], *(1,) * (max(len(spec.shape), 4) - 2)), dtype)
 
 
 def _reduction(x: TensorSpec, y: TensorSpec, target: graph.Target) -> graph.GraphExecutable:
@@ -182,17 +169,9 @@ def _reduction(x: TensorSpec, y: TensorSpec, target: graph.Target) -> graph.Grap
     )
     built = graph.graph_of([operation], target)
     reason: Exception | None = None
-    for make in (*_each_engine(built, target), *(found.finalize for found in graph.heuristics(built, target))):
+    for found in chain(graph.engines(built, target), graph.heuristics(built, target)):
         try:
-            return graph.GraphExecutable(make(), ("x", "y"))
+            return graph.GraphExecutable(found.finalize(), ("x", "y"))
         except StatusError as error:
             reason = error
     raise reason or raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "reduction")
-
-
-def _each_engine(built: Descriptor, target: graph.Target) -> list[Callable[[], Descriptor]]:
-    return [partial(_engine_plan, built, target, index) for index in range(graph.engine_count(built))]
-
-
-def _engine_plan(built: Descriptor, target: graph.Target, index: int) -> Descriptor:
-    return graph.engine(built, target, index).finalize()

@@ -126,11 +126,7 @@ def engines(problem: Problem, target: graph.Target) -> Iterator[Candidate]:
         built = _try_graph(form, target)
         if built is None:
             continue
-        for index in range(graph.engine_count(built)):
-            try:
-                configuration = graph.engine(built, target, index)
-            except StatusError:
-                continue  # an engine for other kinds of graphs
+        for configuration in graph.engines(built, target):
             candidate = from_configuration(form, target, "engines", configuration)
             if candidate.compiled_at_run_time and not candidate.refused:
                 candidate.refused = _NOT_PROPOSED
@@ -150,23 +146,25 @@ def forced(problem: Problem, options: Options, target: graph.Target) -> Candidat
     if isinstance(given, Engine):
         form = next(forms(problem), None)
         if form is None:
-            return Candidate(
-                "engines", f"engine {given.index}", (), True, lambda: _never(_NO_COPIES), refused=_NO_COPIES
-            )
+            return _refused("engines", f"engine {given.index}", _NO_COPIES)
         try:
             built = graph.operation_graph(form.part, target)
             configuration = graph.engine(built, target, given.index, dict(given.knobs or {}))
         except StatusError as error:
-            refused = f"not supported here: {_reason(error)}"
-            return Candidate("engines", f"engine {given.index}", (), True, lambda: _never(refused), refused=refused)
+            return _refused("engines", f"engine {given.index}", f"not supported here: {_reason(error)}")
         return from_configuration(form, target, "engines", configuration)
     if isinstance(given, str):
         return from_algorithm(problem, options, target, legacy.algorithm_named(problem.operation, given))
     raise TypeError(f"algorithm: {given!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
 
 
-def _never(reason: str) -> Executable:
-    raise ValueError(reason)
+def _refused(source: str, name: str, reason: str) -> Candidate:
+    """A candidate that is listed with the reason why it cannot run."""
+
+    def make() -> Executable:
+        raise ValueError(reason)
+
+    return Candidate(source, name, (), True, make, refused=reason)
 
 
 def _try_graph(form: Form, target: graph.Target) -> Descriptor | None:
@@ -194,11 +192,7 @@ def _strict_winograd(form: Form, options: Options, target: graph.Target, built: 
         and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
     ):
         return
-    for index in range(graph.engine_count(built)):
-        try:
-            configuration = graph.engine(built, target, index)
-        except StatusError:
-            continue
+    for configuration in graph.engines(built, target):
         if "winograd" in configuration.numerical_notes:
             yield from_configuration(form, target, "engines", configuration)
 
@@ -256,7 +250,7 @@ def from_algorithm(problem: Problem, options: Options, target: graph.Target, nam
     # the first of the plain ones: v7 functions fuse nothing
     form = next((form for form in forms(problem) if (form.part.bias, form.part.activation) == (None, None)), None)
     if form is None:
-        return Candidate("legacy", name, (), True, lambda: _never(_NO_COPIES), refused=_NO_COPIES)
+        return _refused("legacy", name, _NO_COPIES)
 
     def make() -> Executable:
         if target.handle is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy.arrays import TensorSpec, library_of, read, spec_of
+from cudnnpy.arrays import TensorSpec, current_device, library_of, read, spec_of
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
@@ -234,7 +234,7 @@ class Convolution:
         ordinals = set(devices.values()) | ({device} if device is not None else set())
         if len(ordinals) > 1:
             raise ValueError(f"device: {device} given, and the arrays are on {devices}; expected one device")
-        ordinal = ordinals.pop() if ordinals else _current_ordinal()
+        ordinal = ordinals.pop() if ordinals else current_device()
         return self._operation.problem(
             operation,
             given[0],
@@ -247,9 +247,3 @@ class Convolution:
             beta=beta,
             device=ordinal,
         )
-
-
-def _current_ordinal() -> int:
-    from cudnnpy.arrays import current_device
-
-    return current_device()

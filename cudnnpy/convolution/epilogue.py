@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec
-from cudnnpy.convolution.graph import GraphExecutable, Target, epilogue_graph, heuristics, with_height
+from cudnnpy.convolution.graph import GraphExecutable, Target, epilogue_graph, heuristics
+from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
 from cudnnpy.convolution.problem import channels_last_strides
-from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -48,12 +49,11 @@ class StepByStep:
     workspace_size = 0
 
     def __init__(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> None:
-        shape, strides = with_height(y)
-        self._y = TensorDescriptor(shape, y.dtype, strides=strides)
+        self._y = tensor_descriptor(y)
         self._scale = c_double if y.dtype == "float64" else c_float
         self._bias = self._activation = None
         if bias is not None:
-            self._bias = TensorDescriptor((1, y.shape[1], *(1,) * (len(shape) - 2)), bias.dtype)
+            self._bias = row_descriptor(y, bias.dtype)
         if activation is not None:
             beta = 1.0 if activation == "swish" else None
             self._activation = ActivationDescriptor(activation, coefficient=1.0, propagate_nan=True, swish_beta=beta)
@@ -90,6 +90,11 @@ def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) ->
 
     launch.owners = (*owners, *steps)  # type: ignore[attr-defined]
     return launch
+
+
+def rounded(size: int) -> int:
+    """Bytes that a part of a workspace takes, so that the next part is aligned."""
+    return -(-size // 256) * 256
 
 
 class Epilogue:

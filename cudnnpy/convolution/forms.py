@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.convolution import graph
-from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue
+from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue, rounded
+from cudnnpy.convolution.legacy import tensor_descriptor
 from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, result_strides
-from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.handle import Handle
 
@@ -112,7 +112,7 @@ class Staged:
         self._form, self._plan = form, plan
         whole, part = form
         self._scratch = {name: extent(getattr(part, _ROLES[name])) for name in part.operands if _differ(form, name)}
-        self.workspace_size = _round(plan.workspace_size) + sum(map(_round, self._scratch.values()))
+        self.workspace_size = rounded(plan.workspace_size) + sum(map(rounded, self._scratch.values()))
         self._scale: Any = c_double if whole.compute_dtype == "float64" else c_float
         self._epilogue: Executable | None = None
         if (whole.bias, whole.activation) != (part.bias, part.activation):
@@ -122,9 +122,9 @@ class Staged:
         """One launch of all steps."""
         whole, part = self._form
         given = dict(zip(whole.operands, pointers, strict=True))
-        used, at = dict(given), workspace + _round(self._plan.workspace_size)
+        used, at = dict(given), workspace + rounded(self._plan.workspace_size)
         for name, size in self._scratch.items():
-            used[name], at = at, at + _round(size)
+            used[name], at = at, at + rounded(size)
         *inputs, result = part.operands
         steps = [
             self._copy(handle, name, given[name], used[name], 0.0, back=False)
@@ -146,7 +146,7 @@ class Staged:
         role = _ROLES[name]
         whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
         one, scale, zero = self._scale(1.0), self._scale(beta), self._scale(0.0)
-        all_of_it = _described(part)
+        all_of_it = tensor_descriptor(part)
         steps: list[Callable[[], int]] = []
         if whole.shape != part.shape:  # x with zeros around it, or its gradient with what is of no use
             if not back:
@@ -156,18 +156,9 @@ class Staged:
             offset = sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
             source, target = (source + offset, target) if back else (source, target + offset)
             part = part._replace(shape=whole.shape)
-        first, second = (_described(spec) for spec in ((part, whole) if back else (whole, part)))
+        first, second = (tensor_descriptor(spec) for spec in ((part, whole) if back else (whole, part)))
         transform = raw.bound("cudnnTransformTensor")
         steps.append(
             partial(transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target)
         )
         return in_turn(steps, (first, second, one, scale, zero, all_of_it))
-
-
-def _round(size: int) -> int:
-    return -(-size // 256) * 256
-
-
-def _described(spec: TensorSpec) -> TensorDescriptor:
-    shape, strides = graph.with_height(spec)
-    return TensorDescriptor(shape, spec.dtype, strides=strides)

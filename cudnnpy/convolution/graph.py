@@ -276,11 +276,8 @@ def engine_count(graph: Descriptor) -> int:
     return int(graph[raw.CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT])
 
 
-def engine(
-    graph: Descriptor, target: Target, index: int, knobs: Mapping[int, int] | None = None
-) -> EngineConfiguration:
-    """An engine by its global index, with the given knobs or its own. Raises StatusError if it cannot run the graph."""
-    found = Descriptor(
+def _engine_descriptor(graph: Descriptor, target: Target, index: int) -> Descriptor:
+    return Descriptor(
         raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR,
         {
             raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
@@ -288,6 +285,13 @@ def engine(
             raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
         },
     )
+
+
+def engine(
+    graph: Descriptor, target: Target, index: int, knobs: Mapping[int, int] | None = None
+) -> EngineConfiguration:
+    """An engine by its global index, with the given knobs or its own. Raises StatusError if it cannot run the graph."""
+    found = _engine_descriptor(graph, target, index)
     choices = [
         Descriptor(
             raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
@@ -302,16 +306,19 @@ def engine(
     return _configuration(descriptor, found, tuple(sorted((knobs or {}).items())) or None, target)
 
 
+def engines(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
+    """Every engine that takes the graph, with its own knobs, by global index."""
+    for index in range(engine_count(graph)):
+        try:
+            found = engine(graph, target, index)
+        except StatusError:
+            continue  # an engine for other kinds of graphs
+        yield found
+
+
 def knob_ranges(graph: Descriptor, target: Target, index: int) -> dict[int, range]:
     """The values that each knob of an engine may have, by cudnnBackendKnobType_t."""
-    found = Descriptor(
-        raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
-            raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX: index,
-            raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
-        },
-    )
+    found = _engine_descriptor(graph, target, index)
     knobs = found.children(
         raw.CUDNN_ATTR_ENGINE_KNOB_INFO, raw.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, int(raw.CUDNN_KNOB_TYPE_COUNTS)
     )

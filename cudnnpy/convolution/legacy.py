@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.convolution.graph import with_height
 from cudnnpy.convolution.problem import Problem, channels_last_strides
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
@@ -93,7 +94,7 @@ class LegacyExecutable:
         self._scales = tuple(
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
-        tensors = {"x": _tensor(problem.x), "w": _filter(problem.w), "y": _tensor(problem.y)}
+        tensors = {"x": tensor_descriptor(problem.x), "w": _filter(problem.w), "y": tensor_descriptor(problem.y)}
         one = len(g.stride) == 1
         self._convolution = ConvolutionDescriptor(
             (0, *g.pre_padding) if one else g.pre_padding,
@@ -145,18 +146,21 @@ class LegacyExecutable:
         return launch
 
 
-def _tensor(spec: TensorSpec) -> TensorDescriptor:
-    shape, strides = spec.shape, spec.strides
-    assert strides is not None
-    if len(shape) == 3:
-        shape, strides = (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
+def tensor_descriptor(spec: TensorSpec) -> TensorDescriptor:
+    """A tensor as the v7-style functions take it."""
+    shape, strides = with_height(spec)
     return TensorDescriptor(shape, spec.dtype, strides=strides)
+
+
+def row_descriptor(spec: TensorSpec, dtype: str) -> TensorDescriptor:
+    """A value for each channel of a tensor: (1, C, 1, 1...), of as many axes as cuDNN sees in the tensor."""
+    return TensorDescriptor((1, spec.shape[1], *(1,) * (max(len(spec.shape), 4) - 2)), dtype)
 
 
 def _filter(spec: TensorSpec) -> FilterDescriptor:
     shape, strides = spec.shape, spec.strides
     if strides not in (packed_strides(shape), channels_last_strides(shape)):
         raise ValueError("the v7 functions know packed filters alone")
-    if len(shape) == 3:
-        shape = (*shape[:2], 1, shape[2])
-    return FilterDescriptor(shape, spec.dtype, format="nchw" if strides == packed_strides(spec.shape) else "nhwc")
+    return FilterDescriptor(
+        with_height(spec)[0], spec.dtype, format="nchw" if strides == packed_strides(spec.shape) else "nhwc"
+    )

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -301,8 +299,3 @@ def _evaluate(name: str, bodies: dict[str, str], unit: TranslationUnit) -> int |
     result = eval(body, {"__builtins__": {}})
     assert isinstance(result, int | float)
     return result
-
-
-def python_environment() -> str:
-    """Named in messages: which Python's packages were looked at."""
-    return f"{sys.executable} ({sysconfig.get_path('purelib')})"
