@@ -5,6 +5,10 @@ changed, and with beta the scratch starts as a copy of the caller's result. Each
 first candidate that runs (the anchor; selection.py puts one first that does plain arithmetic), on the device, by cuDNN's
 own cudnnAddTensor and cudnnReduceTensor; one that is off by more than `tolerance` is refused. A candidate that fails, or
 whose memory cannot be had, is refused with its reason. Never more than the limit is allocated for workspace.
+
+Runs are timed on copies of the tensors that take turns, so that none is in the L2 cache when its turn comes, as in a
+network whose other layers ran in between: on tensors of about the cache's size the fastest candidate of a warm cache can
+be 15 % slower than the best of a cold one. The few that come close to the fastest are timed again, in turns.
 """
 
 from __future__ import annotations
@@ -13,12 +17,12 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from ctypes import byref, c_double, c_float
-from itertools import product
+from statistics import median
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy.convolution import graph
-from cudnnpy.convolution.candidates import Candidate, Engine, from_configuration
+from cudnnpy.convolution.candidates import Candidate, from_configuration
 from cudnnpy.convolution.problem import Options, Problem, extent
 from cudnnpy.convolution.selection import is_usable
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
@@ -40,8 +44,17 @@ ROUNDOFF = {
 _GIVE_UP = 3.0  # a candidate this many times slower than the best so far is not measured further
 _HOPELESS = 20.0  # the same for its first run, which may include loading its code
 _ROUND_MS = 2.0  # about how long one timed round lasts
-_ROUNDS = 3
+_ROUNDS = 2
+_LEAST, _MOST = 3, 32  # timed runs
+_COLD = 3  # tensors that take turns are this many times the L2 cache together
+_MOST_SETS = 16
+_QUEUEING_MS = 0.012  # for which the GPU is kept busy for each run, so that the host's queueing is not measured
+_FILL_GB_S = 2000.0  # at which it fills memory, about
 _REFINED = 3  # engines whose other knobs are tried
+_PASSES = 3  # over the knobs of one
+_SAMPLES = 16  # values of a knob that are tried in one pass, or a few more
+_CLOSE = 1.1  # candidates within this of the fastest are timed again, in turns
+_FINALISTS, _FINAL_ROUNDS = 6, 5
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
@@ -84,40 +97,62 @@ class Tuner:
                 break
             if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
                 ran.append(candidate)
-        return min(ran, key=lambda c: c.milliseconds or math.inf, default=None)
+        if time.monotonic() < deadline:
+            bench.run_off(ran)
+        return min(ran, key=_milliseconds, default=None)
+
+
+def _milliseconds(candidate: Candidate) -> float:
+    return candidate.milliseconds or math.inf
 
 
 def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
-    """The best engines again, each knob of their best configuration varied by itself."""
+    """The best engines with other knobs; whoever takes a candidate measures it before taking the next.
+
+    Coordinate descent: of each knob in turn the value stays with which the engine was fastest, knobs of few values
+    first, until a pass over all of them brings nothing.
+    """
     best: dict[int, Candidate] = {}
-    for candidate in sorted(ran, key=lambda c: c.milliseconds or math.inf):
+    for candidate in sorted(ran, key=_milliseconds):
         if candidate.engine is not None and candidate.engine.knobs:
             best.setdefault(candidate.engine.index, candidate)
     known = {candidate.name for candidate in ran}
-    for start in list(best.values())[:_REFINED]:
-        if start.form is None or start.engine is None:
+    for current in list(best.values())[:_REFINED]:
+        if current.form is None or current.engine is None:
             continue
+        form, index, fastest = current.form, current.engine.index, current
         target = graph.Target(Handle.default(problem.device))
-        built = graph.operation_graph(start.form.part, target)
-        knobs = dict(start.engine.knobs)
-        for kind, value in _neighbours(built, target, start.engine):
-            try:
-                found = graph.engine(built, target, start.engine.index, {**knobs, kind: value})
-            except StatusError:
-                continue
-            candidate = from_configuration(start.form, target, "knobs", found)
-            if candidate.name not in known:
-                known.add(candidate.name)
-                yield candidate
+        built = graph.operation_graph(form.part, target)
+        ranges = graph.knob_ranges(built, target, index)
+        for _ in range(_PASSES):
+            before = fastest
+            for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
+                knobs = dict(fastest.engine.knobs or ()) if fastest.engine else {}
+                if kind not in knobs:
+                    continue
+                for value in _sample(values, knobs[kind]):
+                    try:
+                        found = graph.engine(built, target, index, {**knobs, kind: value})
+                    except StatusError:
+                        continue
+                    candidate = from_configuration(form, target, "knobs", found)
+                    if candidate.name not in known:
+                        known.add(candidate.name)
+                        yield candidate
+                        fastest = min(fastest, candidate, key=_milliseconds)
+            if fastest is before:
+                break
 
 
-def _neighbours(built: Any, target: graph.Target, engine: Engine) -> Iterator[tuple[int, int]]:
-    """(knob, value) for every value that an engine's knob may have beside the one it has, few-valued knobs first."""
-    current = dict(engine.knobs)
-    ranges = graph.knob_ranges(built, target, engine.index)
-    for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
-        if kind in current:
-            yield from product([kind], [value for value in values if value != current[kind]])
+def _sample(values: range, current: int) -> list[int]:
+    """Values of a knob to try: all, or where they are many some over the whole range and those next to the current."""
+    if len(values) <= _SAMPLES:
+        chosen = set(values)
+    else:
+        at = (current - values.start) // values.step
+        near = values[max(at - _SAMPLES // 4, 0) : at + _SAMPLES // 4 + 1]
+        chosen = {*values[:: -(-len(values) // _SAMPLES)], *near}
+    return sorted(chosen - {current})
 
 
 class _Bench:
@@ -138,6 +173,7 @@ class _Bench:
         device = problem.device
         self.inputs = inputs or tuple(self._noise(spec) for spec in problem.specs[:-1])
         self.scratch = allocate(self.size, device, stream)
+        self._take_turns()
         self.anchor: tuple[int, int, Any] | None = None
         self.anchor_size = 0.0
         self.start = result if problem.beta else None
@@ -172,15 +208,31 @@ class _Bench:
             packed = math.prod(self.spec.shape) * dtype_of(self.spec.dtype).itemsize == self.size
             driver.cuMemsetD8Async(address, 0xFF if packed else 0, self.size, self.stream)
 
+    def _take_turns(self) -> None:
+        """Copies of the inputs, and results, whose turns come after the cache has forgotten them."""
+        from cuda.bindings import driver
+
+        device, stream, cache = self.problem.device, self.stream, _cache_size(self.problem.device)
+        sizes = [extent(spec) for spec in self.problem.specs]
+        count = min(max(1, -(-_COLD * cache // sum(sizes))), _MOST_SETS)
+        self.filler = allocate(cache, device, stream)
+        self.sets = [(*self.inputs, self.scratch[0])]
+        self._copies = [[allocate(size, device, stream) for size in sizes] for _ in range(count - 1)]
+        for copies in self._copies:
+            self.sets.append(tuple(memory[0] for memory in copies))
+            for memory, source in zip(copies, self.inputs, strict=False):
+                driver.cuMemcpyDtoDAsync(memory[0], source, memory[1], stream)
+            driver.cuMemsetD8Async(copies[-1][0], 0, copies[-1][1], stream)
+
     def measure(self, candidate: Candidate) -> bool:
         """Runs, checks and times a planned candidate; False, with the reason in `refused`, if it is of no use."""
         try:
-            launch = self._bind(candidate)
+            launches = self._bind(candidate)
             self._reset(self.scratch[0])
-            candidate.milliseconds = self._round(launch, 1)
+            candidate.milliseconds = self._run(launches[:1], 1)
             candidate.refused = self._compare(candidate)
             if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
-                candidate.milliseconds = self._time(launch)
+                candidate.milliseconds = self._time(launches)
         except MemoryError as error:
             candidate.refused = f"out of memory: {error}"
         except CudnnError as error:
@@ -191,13 +243,13 @@ class _Bench:
         self.best = min(self.best, candidate.milliseconds or math.inf)
         return True
 
-    def _bind(self, candidate: Candidate) -> Callable[[], int]:
+    def _bind(self, candidate: Candidate) -> list[Callable[[], int]]:
         executable = candidate.executable
         assert executable is not None
         if executable.workspace_size > self.workspace[1]:
             self.workspace = (0, 0, None)  # given back before more is taken
             self.workspace = allocate(executable.workspace_size, self.problem.device, self.stream)
-        return executable.bind(self.handle, (*self.inputs, self.scratch[0]), self.workspace[0])
+        return [executable.bind(self.handle, pointers, self.workspace[0]) for pointers in self.sets]
 
     def _compare(self, candidate: Candidate) -> str:
         """Why the result in scratch is wrong, "" if it is right."""
@@ -241,22 +293,42 @@ class _Bench:
         largest = ReduceTensorDescriptor("amax", compute_dtype="float64" if double else "float32", propagate_nan=True)
         return _reduce(self.handle, largest, flat, address, dtype, self.problem.device, self.stream)
 
-    def _time(self, launch: Callable[[], int]) -> float:
-        """Milliseconds of one run: the least of a few rounds, each between two events."""
-        once = self._round(launch, 1)
+    def run_off(self, ran: list[Candidate]) -> None:
+        """Times those that are about as fast as the fastest once more, in turns: clocks move while one tunes."""
+        ranked = sorted(ran, key=_milliseconds)
+        close = [c for c in ranked[:_FINALISTS] if _milliseconds(c) <= _CLOSE * _milliseconds(ranked[0])]
+        if len(close) < 2:
+            return
+        times: dict[str, list[float]] = {candidate.name: [] for candidate in close}
+        needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))  # so that workspace grows once
+        launches = {candidate.name: self._bind(candidate) for candidate in needs}
+        for _ in range(_FINAL_ROUNDS):
+            for candidate in close:
+                times[candidate.name].append(self._run(launches[candidate.name], self._count(candidate.milliseconds)))
+        for candidate in close:
+            candidate.milliseconds = median(times[candidate.name])
+
+    def _time(self, launches: list[Callable[[], int]]) -> float:
+        """Milliseconds of one run: the least of a few rounds."""
+        once = self._run(launches, _LEAST)
         if once > _GIVE_UP * self.best:
             return once
-        count = max(1, min(50, round(_ROUND_MS / max(once, 1e-3))))
-        return min(self._round(launch, count) for _ in range(_ROUNDS))
+        return min(self._run(launches, self._count(once)) for _ in range(_ROUNDS))
 
-    def _round(self, launch: Callable[[], int], count: int) -> float:
+    def _count(self, once: float | None) -> int:
+        return max(_LEAST, min(_MOST, round(_ROUND_MS / max(once or 0.0, 1e-3))))
+
+    def _run(self, launches: list[Callable[[], int]], count: int) -> float:
+        """Milliseconds of each of `count` runs that take turns through the sets of tensors, between two events."""
         from cuda.bindings import driver
 
         begin, end = (driver.cuEventCreate(0)[1] for _ in range(2))
         try:
+            for _ in range(math.ceil(count * _QUEUEING_MS * _FILL_GB_S * 1e6 / self.filler[1])):
+                driver.cuMemsetD8Async(self.filler[0], 0, self.filler[1], self.stream)
             driver.cuEventRecord(begin, self.stream)
-            for _ in range(count):
-                raw.check(launch(), "timed run")
+            for number in range(count):
+                raw.check(launches[number % len(launches)](), "timed run")
             driver.cuEventRecord(end, self.stream)
             self._synchronize()
             return float(driver.cuEventElapsedTime(begin, end)[1]) / count
@@ -270,6 +342,13 @@ class _Bench:
         (status,) = driver.cuStreamSynchronize(self.stream)
         if status != driver.CUresult.CUDA_SUCCESS:
             raise CudnnError(f"the GPU reported {status.name} while a candidate ran")
+
+
+def _cache_size(device: int) -> int:
+    """Bytes of the device's L2 cache."""
+    from cuda.core import Device
+
+    return max(1 << 20, int(Device(device).properties.l2_cache_size))
 
 
 def _reduce(

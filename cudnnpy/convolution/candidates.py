@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph, legacy
 from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.forms import Form, forms
-from cudnnpy.convolution.problem import Options, Problem, channels_last_strides
+from cudnnpy.convolution.problem import Options, Problem, channels_last_strides, extent
+from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
@@ -226,7 +229,8 @@ def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
     Measured on an H200 with cuDNN 9.19 (docs/gpu.md): of the int8 engines, those without tensor cores leave something
     else than the sum in an int32 result, and one with tensor cores garbles a float32 result that is channels first. By
     number, of that release alone: engine 70 makes NaN of a grouped gradient to w when its workspace holds NaN, and
-    engine 78 leaves some gradients to x unwritten.
+    engine 78 leaves some gradients to x unwritten, and engine 71 reads an x with gaps as if it had none where it has to
+    bring it to channels last.
     """
     result = problem.specs[-1]
     version = raw.version() // 100
@@ -234,6 +238,8 @@ def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
         return "gives NaN for groups"
     if (version, problem.operation, found.engine) == (919, "backward_data", 78) and 1 in problem.x.shape[2:]:
         return "leaves a result of width or height 1 unwritten"
+    if (version, problem.operation, found.engine) == (919, "forward", 71) and _is_gapped_channels_first(problem.x):
+        return "misreads an x with gaps that is not channels last"
     if problem.x.dtype != "int8":
         return ""
     tensor_cores = "tensor_core" in found.numerical_notes
@@ -242,6 +248,11 @@ def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
     if result.dtype == "float32" and tensor_cores and result.strides != channels_last_strides(result.shape):
         return "gives wrong float32 results channels first"
     return ""
+
+
+def _is_gapped_channels_first(spec: TensorSpec) -> bool:
+    packed = extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+    return not packed and spec.strides is not None and spec.strides[1] != 1
 
 
 def from_algorithm(problem: Problem, options: Options, target: graph.Target, name: str) -> Candidate:

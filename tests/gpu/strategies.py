@@ -297,7 +297,7 @@ class Case:
             approximate=approximate,
             reduced=reduced,
             exact=drawn.whole_numbers and float(self.products.max(initial=0.0)) <= 2.0**11,
-            epilogue=drawn.bias or drawn.activation is not None or drawn.beta != 0.0,
+            epilogue=drawn.bias or drawn.activation is not None or drawn.beta != 0.0 or drawn.alpha != 1.0,
             activation=drawn.activation,
         )
 

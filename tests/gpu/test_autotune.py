@@ -122,7 +122,8 @@ def test_the_fastest_that_was_measured_wins_and_is_remembered(operation: str, re
     assert len(measured) >= 3
     assert record.chosen is not None
     assert record.chosen.milliseconds is not None
-    assert record.chosen.milliseconds <= min(c.milliseconds or 1e9 for c in measured)
+    # those close to the fastest are timed again
+    assert record.chosen.milliseconds <= 1.1 * min(c.milliseconds or 1e9 for c in measured)
     assert all(c.refused or c.milliseconds for c in record.candidates)
     for _ in range(3):
         getattr(conv, operation)(*given)

@@ -119,7 +119,9 @@ def kind_of(plan: Any, drawn: Drawn) -> dict[str, bool]:
     return {
         "tf32": drawn.dtype == "float32" and drawn.tf32 and tensor_cores,
         "approximate": is_approximate(name, notes),
-        "reduced": "reduced_precision_reduction" in notes,
+        # what is not deterministic among the v7 algorithms adds parts in the result's memory
+        "reduced": "reduced_precision_reduction" in notes
+        or (source == "legacy" and not getattr(plan, "deterministic", True)),
     }
 
 

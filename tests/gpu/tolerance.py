@@ -12,7 +12,8 @@ and v = u(float32), or u(float64) for float64, of the accumulator:
     unnoted      16 (L + 4) v times the largest S of the result: some Winograd and FFT engines carry no note
     other terms  4 v (|beta o| + |bias|)
     in between   2 u(stored) (|z| + |beta o| + |bias|)    where there is a beta, a bias or an activation: what
-                                                 is not fused reads a result that was stored
+                                                 is not fused reads a result that was stored; and where alpha is not
+                                                 1: some engines round the sum to the stored type before they scale it
     activation   1.1 times all of it (the steepest slope, swish's), and 2^-10 for sigmoid, tanh, elu and swish in
                                                  anything but float64: their fast approximations
     store        u(stored) |f(z)|, and the smallest subnormal
@@ -20,7 +21,8 @@ and v = u(float32), or u(float64) for float64, of the accumulator:
 Winograd and FFT engines (told by their notes or names) do not sum these products: they transform tiles, and the error
 of an element is that of its whole tile. For them S is the largest S of the result, and its share of the error is
 64 ((L + 4) v + u(inputs)), with u(tf32) for float32 where tf32 is allowed: transforms are kept in the inputs' type.
-Engines noted "reduced_precision_reduction" add parts in the stored type: 4 sqrt(L) u(stored) S more.
+Engines noted "reduced_precision_reduction", and the v7 algorithms that are not deterministic, add parts in the stored
+type: 4 sqrt(L) u(stored) S more.
 
 Data of small integers (`exact`) has exact products and sums: there the first two terms are nothing, except for those
 engines. That leaves no room for a product that is missing, doubled or misplaced.

@@ -103,6 +103,9 @@ class Bench:
             candidate.refused = "failed when run: it has no time"
         return not candidate.refused
 
+    def run_off(self, ran: list[Candidate]) -> None:
+        """The times by name do not change."""
+
 
 class NoHandle:
     """What the tuner wants of a Handle."""
