@@ -36,6 +36,21 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
         )
 
 
+def check_sizes(name: str, array: Array) -> None:
+    """Refuse an array without elements."""
+    if not array.size:
+        raise ValueError(f"{name} has shape {array.shape}: expected sizes of 1 or more")
+
+
+def check_like(name: str, array: object, other_name: str, other: Array) -> None:
+    """Refuse what is not an array of the other's dtype and shape."""
+    check_array(name, array, FLOATS)
+    assert isinstance(array, np.ndarray)
+    check_same_dtype(name, array, other_name, other)
+    if array.shape != other.shape:
+        raise ValueError(f"{name} has shape {array.shape}: expected {other.shape}, the shape of {other_name}")
+
+
 def check_out(out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], **inputs: Array | None) -> None:
     """Refuse an out that cannot take the result, or that shares memory with an input."""
     check_array("out", out, dtypes)
@@ -51,11 +66,39 @@ def check_out(out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], **in
             raise ValueError(f"out overlaps {name} in memory: expected an array of its own")
 
 
+def is_same(a: Array | None, b: Array) -> bool:
+    """Whether two arrays are the same elements in the same memory: out as an input, in place."""
+    return a is b or (a is not None and _place(a) == _place(b))
+
+
+def _place(array: Array) -> tuple[object, ...]:
+    strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
+    return array.__array_interface__["data"][0], array.shape, strides, array.dtype
+
+
 def _overlap(a: Array, b: Array) -> bool:
     try:
         return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # the stubs know only the extremes
     except np.exceptions.TooHardError:  # undecided in that many steps: refused, to be safe
         return True
+
+
+def channels_first(array: Array, layout: str) -> Array:
+    """View an array in a layout's axis order as (N, C, spatial...)."""
+    return np.moveaxis(array, -1, 1) if layout.endswith("C") else array
+
+
+def in_layout(values: Float64, layout: str) -> Float64:
+    """View (N, C, spatial...) in a layout's axis order."""
+    return np.moveaxis(values, 1, -1) if layout.endswith("C") else values
+
+
+def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha: float, beta: float) -> Array:
+    """Store alpha * values + beta * out, rounded once; without out or with beta 0, alpha * values."""
+    values = alpha * values
+    if out is not None and beta:
+        values += beta * out.astype(np.float64)
+    return store(values, dtype, out)
 
 
 def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:

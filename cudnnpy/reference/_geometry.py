@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from cudnnpy.reference._numbers import integer
 from cudnnpy.reference._options import LAYOUTS, Options, PerAxis
 
 Shape: TypeAlias = tuple[int, ...]
+
+
+class HasLayout(Protocol):
+    """Options with a layout, one of LAYOUTS."""
+
+    @property
+    def layout(self) -> str:
+        """Its name."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
     if x_shape[1] % options.groups:
         raise ValueError(f"x has {x_shape[1]} channels: expected a multiple of groups={options.groups}")
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
-    extra = _spread("output_padding", output_padding, rank)
+    extra = spread("output_padding", output_padding, rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
     reach = _reach(kernel, dilation)
     padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
@@ -110,11 +118,13 @@ def shape(name: str, value: object) -> Shape:
     return tuple(integer(f"{name}[{axis}]", size, 1) for axis, size in enumerate(value))
 
 
-def check_rank(name: str, array_shape: Shape, options: Options) -> None:
-    """Refuse a number of axes that the layout does not have."""
+def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequence[int] = (3, 4, 5)) -> None:
+    """Refuse a number of axes that the layout, or the operation, does not have."""
     axes = LAYOUTS[options.layout]
-    if len(array_shape) not in ((3, 4, 5) if axes is None else (axes,)):
-        expected = "3, 4 or 5" if axes is None else str(axes)
+    allowed = [rank for rank in ranks if axes in (None, rank)]
+    if len(array_shape) not in allowed:
+        *most, last = map(str, allowed)
+        expected = f"{', '.join(most)} or {last}" if most else last
         raise ValueError(f"{name} has {len(array_shape)} axes: layout={options.layout!r} expects {expected}")
 
 
@@ -127,10 +137,10 @@ def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape) -> int:
 
 
 def _each(options: Options, name: str, rank: int) -> Shape:
-    return _spread(name, getattr(options, name), rank)
+    return spread(name, getattr(options, name), rank)
 
 
-def _spread(name: str, value: PerAxis, rank: int) -> Shape:
+def spread(name: str, value: PerAxis, rank: int) -> Shape:
     """One int for each spatial axis."""
     if isinstance(value, int):
         return (value,) * rank

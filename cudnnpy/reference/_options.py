@@ -47,16 +47,16 @@ class Options:
         self._set("stride", per_axis("stride", self.stride, 1))
         self._set("dilation", per_axis("dilation", self.dilation, 1))
         self._set("groups", integer("groups", self.groups, 1))
-        _one_of("mode", self.mode, MODES)
-        _one_of("layout", self.layout, tuple(LAYOUTS))
+        one_of("mode", self.mode, MODES)
+        one_of("layout", self.layout, tuple(LAYOUTS))
         self._set("compute_dtype", _compute_dtype(self.compute_dtype))
-        _one_of("prefer", self.prefer, PREFERENCES)
+        one_of("prefer", self.prefer, PREFERENCES)
         if self.workspace_limit is not None:
             self._set("workspace_limit", integer("workspace_limit", self.workspace_limit, 0))
         for name in ("deterministic", "tf32"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: expected True or False")
-        _one_of("policy", self.policy, POLICIES)
+        one_of("policy", self.policy, POLICIES)
         if not real("tune_seconds", self.tune_seconds) > 0:
             raise ValueError(f"tune_seconds={self.tune_seconds!r}: expected more than 0 seconds")
 
@@ -81,7 +81,7 @@ def per_axis(name: str, value: object, minimum: int) -> int | tuple[int, ...]:
 def _padding(value: object) -> int | str | tuple[tuple[int, int], ...]:
     """Return an int, a name, or one (before, after) pair for each spatial axis."""
     if isinstance(value, str):
-        _one_of("padding", value, PADDINGS)
+        one_of("padding", value, PADDINGS)
         return value
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, bytes):
         return integer("padding", value, 0)
@@ -104,7 +104,8 @@ def _check_length(name: str, entries: Sequence[object]) -> None:
         raise ValueError(f"{name} has {len(entries)} entries: expected one for each of 1, 2 or 3 spatial axes")
 
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Refuse what is not one of the allowed names."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: expected a str, one of {', '.join(allowed)}")
     if value not in allowed:
@@ -118,5 +119,5 @@ def _compute_dtype(value: Any) -> str | None:
         name = value if isinstance(value, str) else np.dtype(value).name
     except TypeError:
         raise TypeError(f"compute_dtype={value!r}: expected None or one of {', '.join(COMPUTE_DTYPES)}") from None
-    _one_of("compute_dtype", name, COMPUTE_DTYPES)
+    one_of("compute_dtype", name, COMPUTE_DTYPES)
     return name
