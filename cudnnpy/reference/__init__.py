@@ -4,8 +4,27 @@ Same names, same signatures, same meaning; host arrays in and out. Floating-poin
 rounded once, at the end. Nothing here imports the rest of the package.
 """
 
-from cudnnpy.reference.activation import sigmoid
+from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.convolution import Convolution
+from cudnnpy.reference.dropout import Dropout
+from cudnnpy.reference.local_response import LocalResponseNormalization
+from cudnnpy.reference.pooling import Pooling
+from cudnnpy.reference.softmax import Softmax
+from cudnnpy.reference.tensors import add_tensor, reduce_tensor, scale_tensor, set_tensor, transform_tensor
 from cudnnpy.reference.transpose import ConvolutionTranspose
 
-__all__ = ["Convolution", "ConvolutionTranspose", "sigmoid"]
+__all__ = [
+    "Activation",
+    "Convolution",
+    "ConvolutionTranspose",
+    "Dropout",
+    "LocalResponseNormalization",
+    "Pooling",
+    "Softmax",
+    "add_tensor",
+    "reduce_tensor",
+    "scale_tensor",
+    "set_tensor",
+    "sigmoid",
+    "transform_tensor",
+]

@@ -5,6 +5,7 @@ bfloat16 and float8 are told by the names of their dtypes, which come from ml_dt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,8 +37,12 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
         )
 
 
-def check_sizes(name: str, array: Array) -> None:
-    """Refuse an array without elements."""
+def check_tensor(name: str, array: object, ranks: Sequence[int] = (1, 2, 3, 4, 5)) -> None:
+    """Refuse what is not an array of floats with one of the numbers of axes, or has no elements."""
+    check_array(name, array, FLOATS)
+    assert isinstance(array, np.ndarray)
+    if array.ndim not in ranks:
+        raise ValueError(f"{name} has {array.ndim} axes: expected {ranks[0]} to {ranks[-1]}")
     if not array.size:
         raise ValueError(f"{name} has shape {array.shape}: expected sizes of 1 or more")
 
@@ -51,27 +56,33 @@ def check_like(name: str, array: object, other_name: str, other: Array) -> None:
         raise ValueError(f"{name} has shape {array.shape}: expected {other.shape}, the shape of {other_name}")
 
 
-def check_out(out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], **inputs: Array | None) -> None:
-    """Refuse an out that cannot take the result, or that shares memory with an input."""
-    check_array("out", out, dtypes)
+def check_out(
+    out: object,
+    shape: tuple[int, ...],
+    dtypes: tuple[str, ...],
+    /,
+    in_place: tuple[str, ...] = (),
+    called: str = "out",
+    **others: Array | None,
+) -> None:
+    """Refuse an out that cannot take the result, or that shares memory with another; but it may be one of in_place."""
+    check_array(called, out, dtypes)
     assert isinstance(out, np.ndarray)
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}: expected {shape}")
+        raise ValueError(f"{called} has shape {out.shape}: expected {shape}")
     if not out.flags.writeable:
-        raise ValueError("out is read-only: expected an array that can be written to")
+        raise ValueError(f"{called} is read-only: expected an array that can be written to")
     if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
-        raise ValueError(f"out has strides {out.strides}: expected no stride of 0, which writes one element twice")
-    for name, array in inputs.items():
-        if array is not None and _overlap(out, array):
-            raise ValueError(f"out overlaps {name} in memory: expected an array of its own")
-
-
-def is_same(a: Array | None, b: Array) -> bool:
-    """Whether two arrays are the same elements in the same memory: out as an input, in place."""
-    return a is b or (a is not None and _place(a) == _place(b))
+        raise ValueError(f"{called} has strides {out.strides}: expected no stride of 0, which writes one element twice")
+    for name, array in others.items():
+        if array is None or (name in in_place and _place(out) == _place(array)):
+            continue
+        if _overlap(out, array):
+            raise ValueError(f"{called} overlaps {name} in memory: expected an array of its own")
 
 
 def _place(array: Array) -> tuple[object, ...]:
+    """What two arrays agree in that are the same elements in the same memory."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
     return array.__array_interface__["data"][0], array.shape, strides, array.dtype
 

@@ -1,8 +1,10 @@
-"""Activations on float64 values, and the sigmoid as an operation of its own."""
+"""Activations on float64 values, and as operations of their own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,11 +12,13 @@ from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._numbers import real
+from cudnnpy.reference._options import one_of
 
+Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 
-def sigmoid(x: NDArray[Any], out: NDArray[Any] | None = None, alpha: float = 1.0, beta: float = 0.0) -> NDArray[Any]:
+def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
     """Return alpha * 1 / (1 + exp(-x)) + beta * out, of x's shape.
 
     x is float16, bfloat16, float32 or float64; the result has its dtype, or is written to out, which may be x itself
@@ -27,40 +31,143 @@ def sigmoid(x: NDArray[Any], out: NDArray[Any] | None = None, alpha: float = 1.0
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS)
     with np.errstate(all="ignore"):
-        values = alpha * _sigmoid(x.astype(np.float64))
-        if out is not None and beta:
-            values += beta * out.astype(np.float64)
-        return _arrays.store(values, x.dtype, out)
+        return _arrays.store_scaled(_sigmoid(x.astype(np.float64)), x.dtype, out, alpha, beta)
 
 
-def _sigmoid(x: Float64) -> Float64:
+@dataclass(frozen=True)
+class Activation:
+    """An activation and its gradient, on NumPy arrays.
+
+    mode           f(x)                        gradient, times dy
+    sigmoid        1 / (1 + exp(-x))           y * (1 - y)
+    relu           max(x, 0)                   1 where x > 0, else 0
+    tanh           tanh(x)                     1 - y * y
+    clipped_relu   min(max(x, 0), c)           1 where 0 < x < c, else 0
+    elu            x where x > 0,              1 where x > 0,
+                   else c * (exp(x) - 1)       else c * exp(x)
+    identity       x                           1
+    swish          x / (1 + exp(-c * x))       f's derivative at x
+
+    coefficient    c: the ceiling of clipped_relu, the factor of elu or of swish's exponent; the others do without
+
+    Where x is NaN so is f(x), and swish of -infinity (infinity, for c < 0) is NaN too, an infinity times 0. A gradient
+    that is "else 0" is 0 there whatever dy is, and where x is NaN.
+
+    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    """
+
+    mode: str = "relu"
+    coefficient: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        one_of("mode", self.mode, tuple(GRADIENTS))
+        object.__setattr__(self, "coefficient", real("coefficient", self.coefficient))
+        if isnan(self.coefficient):
+            raise ValueError("coefficient=nan: expected a number")
+
+    def forward(
+        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
+    ) -> Array:
+        """Return alpha * f(x) + beta * out, of x's shape and dtype.
+
+        x is float16, bfloat16, float32 or float64 and has 1 to 5 axes. out may be x itself (in place). Computed in
+        float64 and rounded once. With beta 0, out is not read. stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
+        overlaps x otherwise.
+        """
+        _arrays.check_tensor("x", x)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
+        with np.errstate(all="ignore"):
+            values = FUNCTIONS[self.mode](x.astype(np.float64), self.coefficient)
+            return _arrays.store_scaled(values, x.dtype, out, alpha, beta)
+
+    def backward(
+        self,
+        dy: Array,
+        x: Array,
+        y: Array,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+
+        sigmoid and tanh read y, the others x; of the one that is not read only shape and dtype are checked. So after a
+        forward in place y may be given for both with sigmoid, tanh, relu and clipped_relu. out may be dy itself (in
+        place). The rest is as for `forward`.
+        """
+        _arrays.check_tensor("dy", dy)
+        _arrays.check_like("x", x, "dy", dy)
+        _arrays.check_like("y", y, "dy", dy)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
+        with np.errstate(all="ignore"):
+            read = (y if self.mode in FROM_RESULT else x).astype(np.float64)
+            values = GRADIENTS[self.mode](dy.astype(np.float64), read, self.coefficient)
+            return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
+
+
+def _sigmoid(x: Float64, c: float = 1.0) -> Float64:
     small = np.exp(-np.abs(x))  # never above 1, so nothing overflows for either sign
     return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
 
 
-def _relu(x: Float64) -> Float64:
+def _relu(x: Float64, c: float = 1.0) -> Float64:
     return np.maximum(x, 0.0)
 
 
-def _elu(x: Float64) -> Float64:
-    return np.where(x > 0, x, np.expm1(x))
+def _tanh(x: Float64, c: float = 1.0) -> Float64:
+    return np.tanh(x)
 
 
-def _swish(x: Float64) -> Float64:
-    return x * _sigmoid(x)
+def _clipped_relu(x: Float64, c: float) -> Float64:
+    return np.minimum(np.maximum(x, 0.0), c)
 
 
-def _identity(x: Float64) -> Float64:
+def _elu(x: Float64, c: float = 1.0) -> Float64:
+    return np.where(x > 0, x, c * np.expm1(x))
+
+
+def _swish(x: Float64, c: float = 1.0) -> Float64:
+    return x * _sigmoid(c * x)
+
+
+def _identity(x: Float64, c: float = 1.0) -> Float64:
     return x
 
 
-ACTIVATIONS: dict[str, Callable[[Float64], Float64]] = {
+def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
+    small = np.exp(-np.abs(c * x))
+    return dy * (_sigmoid(c * x) + c * x * small / (1.0 + small) ** 2)  # sigmoid' without 1 - sigmoid, which cancels
+
+
+# An activation, given x and the coefficient. A convolution applies those of ACTIVATIONS, with the coefficient 1.
+ACTIVATIONS: dict[str, Callable[..., Float64]] = {
     "identity": _identity,
     "relu": _relu,
     "sigmoid": _sigmoid,
-    "tanh": np.tanh,
+    "tanh": _tanh,
     "elu": _elu,
     "swish": _swish,
+}
+FUNCTIONS: dict[str, Callable[[Float64, float], Float64]] = {**ACTIVATIONS, "clipped_relu": _clipped_relu}
+
+# The gradient in x, given dy, then x, or for those of FROM_RESULT y, then the coefficient.
+FROM_RESULT = ("sigmoid", "tanh")
+GRADIENTS: dict[str, Callable[[Float64, Float64, float], Float64]] = {
+    "sigmoid": lambda dy, y, c: dy * y * (1.0 - y),
+    "relu": lambda dy, x, c: np.where(x > 0, dy, 0.0),
+    "tanh": lambda dy, y, c: dy * (1.0 - y) * (1.0 + y),
+    "clipped_relu": lambda dy, x, c: np.where((x > 0) & (x < c), dy, 0.0),
+    "elu": lambda dy, x, c: np.where(x > 0, dy, dy * c * np.exp(x)),
+    "identity": lambda dy, x, c: dy,
+    "swish": _swish_gradient,
 }
 
 

@@ -29,7 +29,8 @@ ORDER = re.findall(
     convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
     convolution.convolution convolution.transpose convolution
     reference._numbers reference._options reference._geometry reference._arrays reference._products
-    reference.activation reference._operation reference.convolution reference.transpose reference
+    reference.activation reference._operation reference.convolution reference.transpose
+    reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors reference
     availability pictures edges cli __main__
     """,
 )

@@ -1,0 +1,88 @@
+"""Dropout, and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays
+from cudnnpy.reference._numbers import integer, real
+
+Array: TypeAlias = NDArray[Any]
+UInt8: TypeAlias = NDArray[np.uint8]
+
+SEEDS = 1 << 64
+
+
+class Dropout:
+    """Elements set to 0 at random and the others made larger, and the gradient, on NumPy arrays.
+
+    probability   of an element to become 0: at least 0, less than 1
+    seed          an int from 0 to 2 ** 64 - 1
+
+    The object holds the state of its random numbers, which forward changes: the same seed and the same calls give the
+    same masks again. They are other masks than a GPU's. A wrong option is a ValueError or TypeError that names it.
+    """
+
+    def __init__(self, probability: float = 0.5, seed: int = 0) -> None:
+        self._probability = real("probability", probability)
+        if not 0 <= self._probability < 1:
+            raise ValueError(f"probability={self._probability}: expected at least 0 and less than 1")
+        self._seed = integer("seed", seed, 0)
+        if self._seed >= SEEDS:
+            raise ValueError(f"seed={self._seed}: expected less than 2 ** 64")
+        self._random = np.random.default_rng(self._seed)
+
+    def __repr__(self) -> str:
+        return f"Dropout(probability={self.probability}, seed={self.seed})"
+
+    @property
+    def probability(self) -> float:
+        """The probability of an element to become 0."""
+        return self._probability
+
+    @property
+    def seed(self) -> int:
+        """What the random numbers began with."""
+        return self._seed
+
+    def forward(self, x: Array, out: Array | None = None, stream: object = None) -> tuple[Array, UInt8]:
+        """Return y, of x's shape and dtype, and what backward needs to know.
+
+        y is x / (1 - probability), or 0 where an element is dropped, whatever it was. x is float16, bfloat16, float32
+        or float64 and has 1 to 5 axes. The second is a uint8 array of one bit for each element of x in C order, 1 where
+        it is kept. Computed in float64 and rounded once. stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
+        overlaps x. A call that is refused draws no random numbers.
+        """
+        _arrays.check_tensor("x", x)
+        if out is not None:
+            _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
+        kept = self._random.random(x.shape) >= self.probability
+        return self._apply(x, kept, out), np.packbits(kept)
+
+    def backward(self, dy: Array, reserve: UInt8, out: Array | None = None, stream: object = None) -> Array:
+        """Return the gradient in x: dy / (1 - probability), or 0 where forward dropped the element.
+
+        reserve is what forward returned beside y; it is not changed, and may be used again. The rest is as for
+        `forward`; no random numbers are drawn.
+        """
+        _arrays.check_tensor("dy", dy)
+        _arrays.check_array("reserve", reserve, ("uint8",))
+        size = (dy.size + 7) // 8
+        if reserve.shape != (size,):
+            raise ValueError(
+                f"reserve has shape {reserve.shape}: expected ({size},), what forward gives for x of shape {dy.shape}"
+            )
+        if out is not None:
+            _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, reserve=reserve)
+        kept = np.unpackbits(reserve, count=dy.size).reshape(dy.shape).astype(bool)
+        return self._apply(dy, kept, out)
+
+    def _apply(self, array: Array, kept: NDArray[np.bool_], out: Array | None) -> Array:
+        with np.errstate(all="ignore"):
+            values = np.where(kept, array.astype(np.float64) / (1.0 - self.probability), 0.0)
+            return _arrays.store(values, array.dtype, out)

@@ -1,0 +1,131 @@
+"""Local response normalization across channels, and its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._numbers import integer, real
+from cudnnpy.reference._options import LAYOUTS, one_of
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+
+LARGEST_SIZE, SMALLEST_BETA, SMALLEST_K = 16, 0.01, 1e-5  # cuDNN's limits
+RANKS = (4, 5)
+
+
+@dataclass(frozen=True)
+class LocalResponseNormalization:
+    """y = x / (k + alpha / size * s) ** beta and its gradient, on NumPy arrays; s sums x * x over nearby channels.
+
+    size          how many channels s sums over: for channel c those from c - (size - 1) // 2 to c + size // 2, less
+                  what is beyond the first and the last; 1 to 16
+    alpha         any number
+    beta          at least 0.01
+    k             at least 1e-5
+    layout        "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 2 and 3 spatial dimensions. NCDHW
+                  and NDHWC name one number of them, which is checked
+
+    Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
+    but for alpha, which is divided by size here.
+
+    NaN where s is NaN, at an infinity, and where a negative alpha makes the base negative; 0 beside an infinity.
+
+    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    """
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 2.0
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        self._set("size", integer("size", self.size, 1))
+        if self.size > LARGEST_SIZE:
+            raise ValueError(f"size={self.size}: expected at most {LARGEST_SIZE}")
+        for name, least in (("alpha", None), ("beta", SMALLEST_BETA), ("k", SMALLEST_K)):
+            value = real(name, getattr(self, name))
+            if not isfinite(value):
+                raise ValueError(f"{name}={value}: expected a finite number")
+            if least is not None and value < least:
+                raise ValueError(f"{name}={value}: expected at least {least}")
+            self._set(name, value)
+        one_of("layout", self.layout, tuple(name for name, axes in LAYOUTS.items() if axes in (None, *RANKS)))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def forward(
+        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
+    ) -> Array:
+        """Return alpha * (x normalized) + beta * out, of x's shape and dtype.
+
+        x is float16, bfloat16, float32 or float64 and has 4 or 5 axes. Computed in float64 and rounded once. With
+        beta 0, out is not read. stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
+        overlaps x.
+        """
+        self._check("x", x)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
+        values = _arrays.channels_first(x, self.layout).astype(np.float64)
+        with np.errstate(all="ignore"):
+            values = values * self._base(values) ** -self.beta
+            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
+
+    def backward(
+        self,
+        dy: Array,
+        x: Array,
+        y: Array,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+
+        y is checked for shape and dtype, and computed again from x. The rest is as for `forward`.
+        """
+        self._check("dy", dy)
+        _arrays.check_like("x", x, "dy", dy)
+        _arrays.check_like("y", y, "dy", dy)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
+        dy64 = _arrays.channels_first(dy, self.layout).astype(np.float64)
+        x64 = _arrays.channels_first(x, self.layout).astype(np.float64)
+        with np.errstate(all="ignore"):
+            base = self._base(x64)
+            # Channel i is in the sum of channel j for j from i - size // 2 to i + (size - 1) // 2.
+            through = _nearby(dy64 * x64 * base ** -(self.beta + 1), self.size // 2, (self.size - 1) // 2)
+            values = dy64 * base**-self.beta - 2 * self.alpha * self.beta / self.size * x64 * through
+            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), dy.dtype, out, alpha, beta)
+
+    def _check(self, name: str, array: Array) -> None:
+        _arrays.check_tensor(name, array)
+        _geometry.check_rank(name, array.shape, self, RANKS)
+
+    def _base(self, x: Float64) -> Float64:
+        """What is raised to the power of beta."""
+        return self.k + self.alpha / self.size * _nearby(x * x, (self.size - 1) // 2, self.size // 2)
+
+
+def _nearby(values: Float64, before: int, after: int) -> Float64:
+    """For each channel, axis 1, the sum of those from so many before to so many after it."""
+    total = np.zeros_like(values)
+    channels = values.shape[1]
+    for offset in range(max(-before, 1 - channels), min(after, channels - 1) + 1):
+        start, stop = max(0, -offset), min(channels, channels - offset)
+        total[:, start:stop] += values[:, start + offset : stop + offset]
+    return total

@@ -1,0 +1,251 @@
+"""Pooling: the maximum or the average of each window, and its gradient.
+
+A window of several axes is taken one axis after the other: sums and maxima of rows, then of those, and so on. The
+first of equal maxima in C order is the first row that has one and the first in that row, so that this holds there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._geometry import Shape
+from cudnnpy.reference._numbers import real
+from cudnnpy.reference._options import LAYOUTS, PerAxis, one_of, per_axis
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+Int64: TypeAlias = NDArray[np.int64]
+
+MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
+THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial axis: position p of the output takes the elements from p * stride on of the padded input."""
+
+    input: int
+    output: int
+    window: int
+    padding: int
+    stride: int
+
+    @property
+    def padded(self) -> int:
+        """Size of the input with the padding on both sides."""
+        return self.input + 2 * self.padding
+
+    @property
+    def inside(self) -> slice:
+        """Where the input lies in the padded input."""
+        return slice(self.padding, self.padding + self.input)
+
+    def taps(self) -> Iterator[slice]:
+        """For each place in the window, the padded input's elements that the windows have there."""
+        for tap in range(self.window):
+            yield slice(tap, tap + (self.output - 1) * self.stride + 1, self.stride)
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """Pooling over 1, 2 or 3 spatial dimensions and its gradient, on NumPy arrays.
+
+    mode      "max", "max_deterministic" (here the same), "average_include_padding" (the sum over the window's size) or
+              "average_exclude_padding" (over the number of its elements that are not padding); "average_inc_pad" and
+              "average_exc_pad", Theano's names, mean these two
+    window    an int, or one for each spatial axis
+    padding   likewise, on both sides; less than the window. It counts as 0, for the maximum as -infinity
+    stride    likewise; None is the window
+    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for any number of spatial dimensions. NCW,
+              NWC, NCDHW and NDHWC name one number of them, which is checked
+
+    The maximum of a window with a NaN is NaN.
+
+    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    """
+
+    mode: str = "max"
+    window: PerAxis = 2
+    padding: PerAxis = 0
+    stride: PerAxis | None = None
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        """Check the options, and bring them to one form."""
+        one_of("mode", self.mode, (*MODES, *THEANO))
+        self._set("mode", THEANO.get(self.mode, self.mode))
+        self._set("window", per_axis("window", self.window, 1))
+        self._set("padding", per_axis("padding", self.padding, 0))
+        if self.stride is not None:
+            self._set("stride", per_axis("stride", self.stride, 1))
+        one_of("layout", self.layout, tuple(LAYOUTS))
+        counts = {len(option) for option in (self.window, self.padding, self.stride) if isinstance(option, tuple)}
+        for rank in counts or {1}:
+            self._each(rank)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def output_shape(self, x_shape: Shape) -> Shape:
+        """Return the shape of forward's result, in the layout's axis order, without computing it.
+
+        Each spatial axis has the size floor((size + 2 * padding - window) / stride) + 1.
+
+        Raises TypeError for sizes that are not ints and ValueError for a shape that does not fit the options.
+        """
+        x_shape = _geometry.shape("x_shape", x_shape)
+        return self._output_shape(x_shape, self._axes("x_shape", x_shape))
+
+    def forward(
+        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
+    ) -> Array:
+        """Return alpha * (x pooled) + beta * out, of the shape `output_shape` and x's dtype.
+
+        x is float16, bfloat16, float32 or float64. Computed in float64 and rounded once. With beta 0, out is not read.
+        stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
+        overlaps x.
+        """
+        _arrays.check_tensor("x", x)
+        axes = self._axes("x", x.shape)
+        y_shape = self._output_shape(x.shape, axes)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
+        values = _arrays.channels_first(x, self.layout).astype(np.float64)
+        with np.errstate(all="ignore"):
+            if self.mode.startswith("max"):
+                values = _reduce(values, axes, -np.inf, np.maximum)
+            else:
+                values = _reduce(values, axes, 0.0, np.add) / self._counts(axes)
+            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
+
+    def backward(
+        self,
+        dy: Array,
+        x: Array,
+        y: Array,
+        out: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> Array:
+        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+
+        For a maximum, each element of dy goes to the maximum of its window in x: to the first, in C order, of equal
+        ones, or of the NaNs. For an average, it is spread over the elements that were counted. y, and for an average x,
+        are checked for shape and dtype and not read. The rest is as for `forward`.
+        """
+        _arrays.check_array("dy", dy, _arrays.FLOATS)
+        _arrays.check_tensor("x", x)
+        _arrays.check_same_dtype("x", x, "dy", dy)
+        axes = self._axes("x", x.shape)
+        y_shape = self._output_shape(x.shape, axes)
+        if dy.shape != y_shape:
+            raise ValueError(f"dy has shape {dy.shape}: expected {y_shape}, the output's for x of shape {x.shape}")
+        _arrays.check_like("y", y, "dy", dy)
+        alpha, beta = real("alpha", alpha), real("beta", beta)
+        if out is not None:
+            _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
+        values = _arrays.channels_first(dy, self.layout).astype(np.float64)
+        with np.errstate(all="ignore"):
+            if self.mode.startswith("max"):
+                values = _to_maxima(values, _arrays.channels_first(x, self.layout).astype(np.float64), axes)
+            else:
+                values = _spread_out(values / self._counts(axes), axes)
+            return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
+
+    def _each(self, rank: int) -> tuple[Shape, Shape, Shape]:
+        """Window, padding and stride of every spatial axis, once they agree."""
+        window = _geometry.spread("window", self.window, rank)
+        padding = _geometry.spread("padding", self.padding, rank)
+        stride = window if self.stride is None else _geometry.spread("stride", self.stride, rank)
+        for axis, (pad, span) in enumerate(zip(padding, window, strict=True)):
+            if pad >= span:
+                raise ValueError(f"padding={pad} on spatial axis {axis}: expected less than the window, {span}")
+        return window, padding, stride
+
+    def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
+        """Check a shape in the layout's axis order, and return its spatial axes."""
+        _geometry.check_rank(name, x_shape, self)
+        spatial = x_shape[1:-1] if self.layout.endswith("C") else x_shape[2:]
+        axes: list[Axis] = []
+        for size, window, padding, stride in zip(spatial, *self._each(len(spatial)), strict=True):
+            room = size + 2 * padding - window
+            if room < 0:
+                raise ValueError(
+                    f"the output would be empty: on spatial axis {len(axes)} the padded x is {padding} + {size} + "
+                    f"{padding} = {size + 2 * padding} wide, less than the window, {window}"
+                )
+            axes.append(Axis(size, room // stride + 1, window, padding, stride))
+        return axes
+
+    def _output_shape(self, x_shape: Shape, axes: list[Axis]) -> Shape:
+        spatial = [axis.output for axis in axes]
+        if self.layout.endswith("C"):
+            return (x_shape[0], *spatial, x_shape[-1])
+        return (*x_shape[:2], *spatial)
+
+    def _counts(self, axes: list[Axis]) -> Float64:
+        """What the sum of each window is divided by, of a shape that broadcasts to the output's."""
+        if self.mode == "average_include_padding":
+            return np.array(float(prod(axis.window for axis in axes)))
+        ones = np.ones((1, 1, *(axis.input for axis in axes)))
+        return _reduce(ones, axes, 0.0, np.add)
+
+
+def _reduce(values: Float64, axes: list[Axis], padding: float, function: Callable[..., Float64]) -> Float64:
+    """Combine the elements of each window by a function of two arrays; values are channels first."""
+    for at, axis in reversed(list(enumerate(axes, 2))):
+        padded = _padded(values, at, axis, padding)
+        first, *others = axis.taps()
+        values = _along(padded, at, first).copy()
+        for tap in others:
+            function(values, _along(padded, at, tap), out=values)
+    return values
+
+
+def _to_maxima(dy: Float64, x: Float64, axes: list[Axis]) -> Float64:
+    """Add each element of dy to where the maximum of its window is in x, in zeros of x's shape; channels first."""
+    # Along with the maxima goes where they were found in x; -1 is padding.
+    where: Int64 = np.arange(x.size).reshape(x.shape)
+    best = x
+    for at, axis in reversed(list(enumerate(axes, 2))):
+        padded, padded_where = _padded(best, at, axis, -np.inf), _padded(where, at, axis, -1)
+        first, *others = axis.taps()
+        best, where = _along(padded, at, first).copy(), _along(padded_where, at, first).copy()
+        for tap in others:
+            value, place = _along(padded, at, tap), _along(padded_where, at, tap)
+            better = (value > best) | (np.isnan(value) & ~np.isnan(best)) | ((where < 0) & (place >= 0))
+            np.copyto(best, value, where=better)
+            np.copyto(where, place, where=better)
+    dx = np.bincount(where.ravel(), weights=dy.ravel(), minlength=x.size).astype(np.float64, copy=False)
+    return dx.reshape(x.shape)
+
+
+def _spread_out(dy: Float64, axes: list[Axis]) -> Float64:
+    """Add each element of dy to all of its window, in zeros of x's shape; channels first. Adjoint of the sum."""
+    for at, axis in enumerate(axes, 2):
+        padded = np.zeros((*dy.shape[:at], axis.padded, *dy.shape[at + 1 :]))
+        for tap in axis.taps():
+            _along(padded, at, tap)[...] += dy
+        dy = _along(padded, at, axis.inside)
+    return dy
+
+
+def _padded(values: Array, at: int, axis: Axis, padding: float) -> Array:
+    widths = [(axis.padding, axis.padding) if i == at else (0, 0) for i in range(values.ndim)]
+    return np.pad(values, widths, constant_values=padding)
+
+
+def _along(values: Array, at: int, part: slice) -> Array:
+    """View a part of one axis."""
+    return values[(slice(None),) * at + (part,)]

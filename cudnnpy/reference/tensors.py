@@ -1,0 +1,205 @@
+"""Sums, multiples, copies and reductions of tensors, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays
+from cudnnpy.reference._numbers import integer, real
+from cudnnpy.reference._options import one_of
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[int, ...]
+
+MEMORY_LAYOUTS = ("C", "channels_last")
+
+
+def add_tensor(
+    a: Array,
+    b: Array,
+    out: Array | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    stream: object = None,
+) -> Array:
+    """Return alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1.
+
+    a and b have one dtype, float16, bfloat16, float32 or float64, and 1 to 5 axes. out may be b itself (in place), or a
+    if it has b's shape. Computed in float64 and rounded once. With beta 0, b is not read. stream is ignored.
+
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps an
+    input otherwise.
+    """
+    _arrays.check_tensor("a", a)
+    _arrays.check_tensor("b", b)
+    _arrays.check_same_dtype("a", a, "b", b)
+    if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
+        raise ValueError(f"a has shape {a.shape}: expected {b.shape}, the shape of b, or 1 for any of its sizes")
+    alpha, beta = real("alpha", alpha), real("beta", beta)
+    if out is not None:
+        _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
+    with np.errstate(all="ignore"):
+        scaled = np.broadcast_to(a.astype(np.float64), b.shape)
+        # The sum is alpha * a + beta * out with b for out.
+        values = alpha * scaled + beta * b.astype(np.float64) if beta else alpha * scaled
+        return _arrays.store(values, b.dtype, out)
+
+
+def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: object = None) -> Array:
+    """Return alpha * x, of x's shape and dtype.
+
+    x is float16, bfloat16, float32 or float64 and has 1 to 5 axes. out may be x itself (in place). Computed in float64
+    and rounded once. stream is ignored.
+
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps x
+    otherwise.
+    """
+    _arrays.check_tensor("x", x)
+    alpha = real("alpha", alpha)
+    if out is not None:
+        _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
+    with np.errstate(all="ignore"):
+        return _arrays.store(alpha * x.astype(np.float64), x.dtype, out)
+
+
+def set_tensor(out: Array, value: float, stream: object = None) -> Array:
+    """Fill out with a value, rounded to its dtype, and return it.
+
+    out is float16, bfloat16, float32 or float64 and has 1 to 5 axes. stream is ignored.
+
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only.
+    """
+    _arrays.check_tensor("out", out)
+    value = real("value", value)
+    _arrays.check_out(out, out.shape, (out.dtype.name,))
+    with np.errstate(all="ignore"):
+        return _arrays.store(np.array(value), out.dtype, out)
+
+
+def transform_tensor(
+    x: Array,
+    out: Array | None = None,
+    layout: str | None = None,
+    dtype: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    stream: object = None,
+) -> Array:
+    """Return alpha * x + beta * out, in another memory order or dtype; the order of the axes stays.
+
+    layout   how the result lies in memory: "C" (the last axis without gaps), "channels_last" (axis 1 without gaps, then
+             the last one; 3 to 5 axes), or None: in x's order of axes
+    dtype    the result's: float16, bfloat16, float32 or float64, by name or as a NumPy dtype; None: x's
+
+    out decides both if there is one, and layout and dtype are only checked for form. x has one of these dtypes and 1 to
+    5 axes. Computed in float64 and rounded once. With beta 0, out is not read. stream is ignored.
+
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or layout, or an out that is read-only or
+    overlaps x.
+    """
+    _arrays.check_tensor("x", x)
+    if layout is not None:
+        one_of("layout", layout, MEMORY_LAYOUTS)
+    target = x.dtype if dtype is None else _dtype(dtype)
+    if layout == "channels_last" and x.ndim < 3:
+        raise ValueError(f"x has {x.ndim} axes: layout='channels_last' expects 3, 4 or 5")
+    alpha, beta = real("alpha", alpha), real("beta", beta)
+    if out is not None:
+        _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
+    else:
+        beta = 0.0
+        if layout == "channels_last":
+            out = np.moveaxis(np.empty((x.shape[0], *x.shape[2:], x.shape[1]), target), -1, 1)
+        else:
+            out = np.empty_like(x, target, "K" if layout is None else "C", subok=False)
+    with np.errstate(all="ignore"):
+        return _arrays.store_scaled(x.astype(np.float64), out.dtype, out, alpha, beta)
+
+
+def _dtype(given: Any) -> np.dtype[Any]:
+    """The dtype of a name, or of a NumPy dtype or scalar type."""
+    name = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", None))
+    if name not in _arrays.FLOATS:
+        raise TypeError(f"dtype={given!r}: expected {' or '.join(_arrays.FLOATS)}")
+    if name == "bfloat16":
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise TypeError("dtype='bfloat16': expected the package ml-dtypes to be installed") from None
+        name = ml_dtypes.bfloat16
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
+
+
+Reduction: TypeAlias = Callable[[Float64, Shape], Float64]
+
+REDUCTIONS: dict[str, Reduction] = {
+    "add": lambda x, axes: x.sum(axes, keepdims=True),
+    "avg": lambda x, axes: x.mean(axes, keepdims=True),
+    "mul": lambda x, axes: x.prod(axes, keepdims=True),
+    "min": lambda x, axes: x.min(axes, keepdims=True),
+    "max": lambda x, axes: x.max(axes, keepdims=True),
+    "amax": lambda x, axes: np.abs(x).max(axes, keepdims=True),
+    "norm1": lambda x, axes: np.abs(x).sum(axes, keepdims=True),
+    "norm2": lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)),
+    "mul_no_zeros": lambda x, axes: x.prod(axes, keepdims=True, where=x != 0),
+}
+ALIASES = {"sum": "add", "mean": "avg"}
+
+
+def reduce_tensor(
+    x: Array,
+    op: str = "add",
+    axes: Sequence[int] | None = None,
+    out: Array | None = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    stream: object = None,
+) -> Array:
+    """Return alpha * (x reduced over some axes) + beta * out; those axes stay, with size 1.
+
+    op     "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum
+           of absolute values), "norm2" (the root of the sum of squares), or "mul_no_zeros" (the product of what is not
+           0; of nothing, 1)
+    axes   a tuple of one or more axes, negative ones counted from the last; None: all
+
+    x is float16, bfloat16, float32 or float64 and has 1 to 5 axes; the result has its dtype. Computed in float64 and
+    rounded once. A NaN makes its result NaN, for every op. With beta 0, out is not read. stream is ignored.
+
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong op, axis or shape, or an out that is read-only or
+    overlaps x.
+    """
+    _arrays.check_tensor("x", x)
+    one_of("op", op, (*REDUCTIONS, *ALIASES))
+    reduced = _axes(axes, x.ndim)
+    alpha, beta = real("alpha", alpha), real("beta", beta)
+    if out is not None:
+        shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
+        _arrays.check_out(out, shape, (x.dtype.name,), x=x)
+    with np.errstate(all="ignore"):
+        values = REDUCTIONS[ALIASES.get(op, op)](x.astype(np.float64), reduced)
+        return _arrays.store_scaled(values, x.dtype, out, alpha, beta)
+
+
+def _axes(axes: object, rank: int) -> Shape:
+    """The axes to reduce, counted from the first."""
+    if axes is None:
+        return tuple(range(rank))
+    if not isinstance(axes, (Sequence, np.ndarray)) or isinstance(axes, (str, bytes)):
+        raise TypeError(f"axes={axes!r}: expected None or a tuple of ints")
+    found = []
+    for at, axis in enumerate(axes):
+        number = integer(f"axes[{at}]", axis, -rank)
+        if number >= rank:
+            raise ValueError(f"axes[{at}]={number}: expected less than {rank}, the number of axes of x")
+        found.append(number % rank)
+    if not found:
+        raise ValueError("axes=(): expected one axis or more, or None for all")
+    if len(set(found)) < len(found):
+        raise ValueError(f"axes={tuple(axes)}: expected each axis once")
+    return tuple(found)
