@@ -20,7 +20,7 @@ from ctypes import byref, c_double, c_float
 from statistics import median
 from typing import Any
 
-from cudnnpy import raw
+from cudnnpy import engines, raw
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, from_configuration
 from cudnnpy.convolution.problem import Options, Problem, extent
@@ -121,9 +121,9 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
         if current.form is None or current.engine is None:
             continue
         form, index, fastest = current.form, current.engine.index, current
-        target = graph.Target(Handle.default(problem.device))
+        target = engines.Target(Handle.default(problem.device))
         built = graph.operation_graph(form.part, target)
-        ranges = graph.knob_ranges(built, target, index)
+        ranges = engines.knob_ranges(built, target, index)
         for _ in range(_PASSES):
             before = fastest
             for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
@@ -132,7 +132,7 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
                     continue
                 for value in _sample(values, knobs[kind]):
                     try:
-                        found = graph.engine(built, target, index, {**knobs, kind: value})
+                        found = engines.engine(built, target, index, {**knobs, kind: value})
                     except StatusError:
                         continue
                     candidate = from_configuration(form, target, "knobs", found)

@@ -16,10 +16,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from cudnnpy import raw
+from cudnnpy import engines, raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import graph
 from cudnnpy.convolution.epilogue import in_turn, rounded
 from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
 from cudnnpy.convolution.problem import channels_last_strides, extent
@@ -44,7 +43,7 @@ class BiasGradient:
         self.workspace_size = self._reduction_size = 0
         self._is_copy = all(length == 1 for length in (dy.shape[0], *dy.shape[2:]))  # nothing to add up
         self._wide: tuple[TensorDescriptor, TensorDescriptor, int] | None = None
-        self._steps: list[graph.GraphExecutable] = []
+        self._steps: list[engines.GraphExecutable] = []
         self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
         self._whole, self._result = tensor_descriptor(dy), row_descriptor(dy, dy.dtype)
         assert dy.strides is not None
@@ -53,7 +52,7 @@ class BiasGradient:
         # cudnnReduceTensor knows no bfloat16, and the engines that reduce know no float64
         if packed and not self._is_copy and dy.dtype != "float64" and (large or dy.dtype == "bfloat16"):
             with suppress(StatusError):
-                self._plan(graph.Target(Handle.default(device)))
+                self._plan(engines.Target(Handle.default(device)))
                 return
         if self._is_copy:
             return
@@ -68,7 +67,7 @@ class BiasGradient:
         if self._wide is not None:
             self.workspace_size = self._wide[2] + rounded(4 * dy.shape[1]) + size.value
 
-    def _plan(self, target: graph.Target) -> None:
+    def _plan(self, target: engines.Target) -> None:
         n, k, *spatial = self.dy.shape
         size = math.prod(spatial)
         sums = TensorSpec((1, k, 1, 1), "float32", (k, 1, k, k))
@@ -153,7 +152,7 @@ class BiasGradient:
         return in_turn(steps, (self, handle, alpha, beta, one, zero))
 
 
-def _reduction(x: TensorSpec, y: TensorSpec, target: graph.Target) -> graph.GraphExecutable:
+def _reduction(x: TensorSpec, y: TensorSpec, target: engines.Target) -> engines.GraphExecutable:
     """A sum by the first engine that can do it, with its own knobs: the heuristics' first is up to 4 times slower."""
     how: dict[int, Any] = {
         raw.CUDNN_ATTR_REDUCTION_OPERATOR: raw.CUDNN_REDUCE_TENSOR_ADD,
@@ -162,16 +161,16 @@ def _reduction(x: TensorSpec, y: TensorSpec, target: graph.Target) -> graph.Grap
     operation = Descriptor(
         raw.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
         {
-            raw.CUDNN_ATTR_OPERATION_REDUCTION_XDESC: graph.tensor(graph.X, x),
-            raw.CUDNN_ATTR_OPERATION_REDUCTION_YDESC: graph.tensor(graph.Y, y),
+            raw.CUDNN_ATTR_OPERATION_REDUCTION_XDESC: engines.tensor(1, x),
+            raw.CUDNN_ATTR_OPERATION_REDUCTION_YDESC: engines.tensor(2, y),
             raw.CUDNN_ATTR_OPERATION_REDUCTION_DESC: Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR, how),
         },
     )
-    built = graph.graph_of([operation], target)
+    built = engines.graph_of([operation], target)
     reason: Exception | None = None
-    for found in chain(graph.engines(built, target), graph.heuristics(built, target)):
+    for found in chain(engines.engines(built, target), engines.heuristics(built, target)):
         try:
-            return graph.GraphExecutable(found.finalize(), ("x", "y"))
+            return engines.GraphExecutable(found.finalize(), (1, 2))
         except StatusError as error:
             reason = error
     raise reason or raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "reduction")

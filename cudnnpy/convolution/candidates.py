@@ -15,6 +15,8 @@ from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem, channels_last_strides, extent
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
+from cudnnpy.engines import engines as every_engine
 from cudnnpy.errors import StatusError
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
@@ -100,7 +102,7 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def all_candidates(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+def all_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """Every candidate, each once: as the heuristics rank them, then every engine, then the v7 algorithms."""
     seen: set[str] = set()
     for candidate in (
@@ -113,37 +115,37 @@ def all_candidates(problem: Problem, options: Options, target: graph.Target) -> 
             yield candidate
 
 
-def likely(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+def likely(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
     for form in forms(problem):
         built = _try_graph(form, target)
         if built is not None:
             yield from _strict_winograd(form, options, target, built)
-            for configuration in graph.heuristics(built, target):
+            for configuration in heuristics(built, target):
                 yield from_configuration(form, target, "heuristics", configuration)
 
 
-def engines(problem: Problem, target: graph.Target) -> Iterator[Candidate]:
+def engines(problem: Problem, target: Target) -> Iterator[Candidate]:
     """Every engine by global index, with its own knobs: the heuristics' list does not have them all."""
     for form in forms(problem):
         built = _try_graph(form, target)
         if built is None:
             continue
-        for configuration in graph.engines(built, target):
+        for configuration in every_engine(built, target):
             candidate = from_configuration(form, target, "engines", configuration)
             if candidate.compiled_at_run_time and not candidate.refused:
                 candidate.refused = _NOT_PROPOSED
             yield candidate
 
 
-def legacy_candidates(problem: Problem, options: Options, target: graph.Target) -> Iterator[Candidate]:
+def legacy_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """The v7 algorithms by name. They need a handle: for a device profile there are none."""
     if target.handle is not None:
         for name in legacy.algorithm_names(problem.operation):
             yield from_algorithm(problem, options, target, name)
 
 
-def forced(problem: Problem, options: Options, target: graph.Target) -> Candidate:
+def forced(problem: Problem, options: Options, target: Target) -> Candidate:
     """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
     given = options.algorithm
     if isinstance(given, Engine):
@@ -152,7 +154,7 @@ def forced(problem: Problem, options: Options, target: graph.Target) -> Candidat
             return _refused("engines", f"engine {given.index}", _NO_COPIES)
         try:
             built = graph.operation_graph(form.part, target)
-            configuration = graph.engine(built, target, given.index, dict(given.knobs or {}))
+            configuration = engine(built, target, given.index, dict(given.knobs or {}))
         except StatusError as error:
             return _refused("engines", f"engine {given.index}", f"not supported here: {_reason(error)}")
         return from_configuration(form, target, "engines", configuration)
@@ -170,14 +172,14 @@ def _refused(source: str, name: str, reason: str) -> Candidate:
     return Candidate(source, name, (), True, make, refused=reason)
 
 
-def _try_graph(form: Form, target: graph.Target) -> Descriptor | None:
+def _try_graph(form: Form, target: Target) -> Descriptor | None:
     try:
         return graph.operation_graph(form.part, target)
     except StatusError:
         return None
 
 
-def _strict_winograd(form: Form, options: Options, target: graph.Target, built: Descriptor) -> Iterator[Candidate]:
+def _strict_winograd(form: Form, options: Options, target: Target, built: Descriptor) -> Iterator[Candidate]:
     """Winograd engines for strict float32, which the heuristics leave out.
 
     Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
@@ -195,17 +197,17 @@ def _strict_winograd(form: Form, options: Options, target: graph.Target, built: 
         and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
     ):
         return
-    for configuration in graph.engines(built, target):
+    for configuration in every_engine(built, target):
         if "winograd" in configuration.numerical_notes:
             yield from_configuration(form, target, "engines", configuration)
 
 
-def from_configuration(form: Form, target: graph.Target, source: str, found: graph.EngineConfiguration) -> Candidate:
+def from_configuration(form: Form, target: Target, source: str, found: EngineConfiguration) -> Candidate:
     """A candidate of the graph API."""
     problem = form.part
 
     def make() -> Executable:
-        return form.complete(graph.GraphExecutable(found.finalize(), problem.operands), target)
+        return form.complete(GraphExecutable(found.finalize(), graph.uids(problem.operands)), target)
 
     compiled = "runtime_compilation" in found.behavior_notes
     return Candidate(
@@ -223,7 +225,7 @@ def from_configuration(form: Form, target: graph.Target, source: str, found: gra
     )
 
 
-def _known_wrong(problem: Problem, found: graph.EngineConfiguration) -> str:
+def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
     """Why an engine's result is not to be trusted, though cuDNN offers it; "" for the rest.
 
     Measured on an H200 with cuDNN 9.19 (docs/gpu.md): of the int8 engines, those without tensor cores leave something
@@ -255,7 +257,7 @@ def _is_gapped_channels_first(spec: TensorSpec) -> bool:
     return not packed and spec.strides is not None and spec.strides[1] != 1
 
 
-def from_algorithm(problem: Problem, options: Options, target: graph.Target, name: str) -> Candidate:
+def from_algorithm(problem: Problem, options: Options, target: Target, name: str) -> Candidate:
     """A candidate of the v7 functions."""
     strict = problem.x.dtype == "float32" and not options.tf32
     # the first of the plain ones: v7 functions fuse nothing

@@ -9,10 +9,11 @@ from typing import Any, Protocol
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec
-from cudnnpy.convolution.graph import GraphExecutable, Target, epilogue_graph, heuristics
+from cudnnpy.convolution.graph import epilogue_graph, uids
 from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
 from cudnnpy.convolution.problem import channels_last_strides
 from cudnnpy.descriptors import ActivationDescriptor
+from cudnnpy.engines import GraphExecutable, Target, heuristics
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -35,7 +36,7 @@ def make_epilogue(y: TensorSpec, bias: TensorSpec | None, activation: str | None
         operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")
         for configuration in heuristics(epilogue_graph(y, bias, activation, target), target):
             try:
-                executable = GraphExecutable(configuration.finalize(), operands)
+                executable = GraphExecutable(configuration.finalize(), uids(operands))
             except StatusError:
                 continue
             if not executable.workspace_size:

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
-from cudnnpy.convolution import graph
 from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue, rounded
 from cudnnpy.convolution.legacy import tensor_descriptor
 from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, result_strides
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.engines import Target
 from cudnnpy.handle import Handle
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
@@ -51,7 +51,7 @@ class Form(NamedTuple):
         epilogue = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
         return (" + copies" if copies else "") + (" + epilogue" if epilogue else "")
 
-    def complete(self, plan: Executable, target: graph.Target) -> Executable:
+    def complete(self, plan: Executable, target: Target) -> Executable:
         """The plan of the part with everything else that the whole needs."""
         return plan if self.is_whole else Staged(self, plan, target)
 
@@ -108,7 +108,7 @@ def _differ(form: Form, name: str) -> bool:
 class Staged:
     """Copies of inputs into scratch memory, the plan, a copy of its result back, and the epilogue: what is needed of these."""
 
-    def __init__(self, form: Form, plan: Executable, target: graph.Target) -> None:
+    def __init__(self, form: Form, plan: Executable, target: Target) -> None:
         self._form, self._plan = form, plan
         whole, part = form
         self._scratch = {name: extent(getattr(part, _ROLES[name])) for name in part.operands if _differ(form, name)}

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
-from cudnnpy.convolution.graph import with_height
 from cudnnpy.convolution.problem import Problem, channels_last_strides
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnpy.engines import with_height
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 

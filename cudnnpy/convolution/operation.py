@@ -12,11 +12,11 @@ from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.bias_gradient import BiasGradient
 from cudnnpy.convolution.candidates import Candidate, Engine
 from cudnnpy.convolution.epilogue import Epilogue
-from cudnnpy.convolution.graph import Target
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.engines import Target
 from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import Handle, on_device, stream_address
 from cudnnpy.launching import Launcher, is_capturing

@@ -14,6 +14,7 @@ from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_
 from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.problem import Geometry, Problem, extent
+from cudnnpy.engines import GraphExecutable, Target, load_plan
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
 
@@ -112,7 +113,7 @@ class Plan:
         Raises TypeError for a plan of several launches (a bias or activation that could not be fused).
         """
         executable = self.executable
-        if not isinstance(executable, graph.GraphExecutable | LegacyExecutable):
+        if not isinstance(executable, GraphExecutable | LegacyExecutable):
             raise TypeError(f"{self.name} is more than one launch; only the convolution's own plan has a text")
         content = {
             "format": _FORMAT,
@@ -125,7 +126,7 @@ class Plan:
             "engine": short_knobs(self.engine),
             "problem": self.problem._asdict(),
             "compiled_at_run_time": self._compiled,
-            "plan": executable.to_json() if isinstance(executable, graph.GraphExecutable) else None,
+            "plan": executable.to_json() if isinstance(executable, GraphExecutable) else None,
             "strict": isinstance(executable, LegacyExecutable) and executable.strict,
         }
         return json.dumps(content)
@@ -149,12 +150,12 @@ class Plan:
             source, deterministic, milliseconds = content["source"], content["deterministic"], content["milliseconds"]
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"text: no plan of this package ({type(error).__name__}: {error})") from error
-        target = graph.Target(Handle.default(device))
+        target = Target(Handle.default(device))
 
         def make() -> Executable:
             if text_of_plan is None:
                 return LegacyExecutable(problem, name, strict, Handle.default(device))
-            return graph.GraphExecutable(graph.load_plan(text_of_plan, target), problem.operands)
+            return GraphExecutable(load_plan(text_of_plan, target), graph.uids(problem.operands))
 
         candidate = Candidate(source, name, notes, deterministic, make, compiled, engine)
         candidate.executable = make()

@@ -16,8 +16,8 @@ from cudnnpy.convolution.candidates import (
     likely,
     table,
 )
-from cudnnpy.convolution.graph import Target
 from cudnnpy.convolution.problem import DEFAULT_LIMIT, Options, Problem
+from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
 
 _BEST = 8  # of the heuristics' list, measured before all engines

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from cudnnpy import engines as engines_of
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
@@ -23,7 +24,7 @@ from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.errors import NoAlgorithmError
 
-TARGET = graph.Target(profile=Path(sys.argv[1]).read_text())
+TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 
 
 def options_of(request: dict[str, Any]) -> Options:
@@ -139,9 +140,9 @@ def round_trip(request: dict[str, Any]) -> Any:
     """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
     operation, problem = problem_of(request)
     chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0].executable
-    assert isinstance(chosen, graph.GraphExecutable)
+    assert isinstance(chosen, engines_of.GraphExecutable)
     text = chosen.to_json()
-    again = graph.GraphExecutable(graph.load_plan(text, TARGET), problem.operands)
+    again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), graph.uids(problem.operands))
     return {
         "text": text,
         "sizes": [chosen.workspace_size, again.workspace_size],
@@ -152,14 +153,16 @@ def round_trip(request: dict[str, Any]) -> Any:
 
 def load(request: dict[str, Any]) -> Any:
     """A plan from a text."""
-    return graph.GraphExecutable(graph.load_plan(request["text"], TARGET), ("x", "w", "y")).workspace_size
+    return engines_of.GraphExecutable(
+        engines_of.load_plan(request["text"], TARGET), graph.uids(("x", "w", "y"))
+    ).workspace_size
 
 
 def knobs(request: dict[str, Any]) -> Any:
     """The knobs of an engine: {kind: [values]}."""
     _, problem = problem_of(request)
     built = graph.operation_graph(problem, TARGET)
-    return {kind: list(values) for kind, values in graph.knob_ranges(built, TARGET, request["index"]).items()}
+    return {kind: list(values) for kind, values in engines_of.knob_ranges(built, TARGET, request["index"]).items()}
 
 
 def descriptor(request: dict[str, Any]) -> Any:
@@ -174,7 +177,10 @@ def engines(request: dict[str, Any]) -> Any:
     """How many engines there are for a problem, and those that the heuristics propose."""
     _, problem = problem_of(request)
     built = graph.operation_graph(problem, TARGET)
-    return {"count": graph.engine_count(built), "proposed": [found.engine for found in graph.heuristics(built, TARGET)]}
+    return {
+        "count": engines_of.engine_count(built),
+        "proposed": [found.engine for found in engines_of.heuristics(built, TARGET)],
+    }
 
 
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -194,8 +200,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
-    targets = SimpleNamespace(**{**vars(graph), "Target": lambda handle: TARGET})
-    vars(autotune).update(_Bench=Bench, Handle=NoHandle, graph=targets)
+    targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
+    vars(autotune).update(_Bench=Bench, Handle=NoHandle, engines=targets)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks
     for line in sys.stdin:

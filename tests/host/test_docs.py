@@ -123,11 +123,12 @@ PLANNING = """
 import ast, sys
 import cudnnpy
 from cudnnpy.arrays import TensorSpec
-from cudnnpy.convolution import candidates, graph, selection
+from cudnnpy.convolution import candidates, selection
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
+from cudnnpy.engines import Target
 
-target = graph.Target(profile=open(sys.argv[1]).read())
+target = Target(profile=open(sys.argv[1]).read())
 memory = 140 * 2**30
 
 

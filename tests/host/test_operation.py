@@ -22,8 +22,8 @@ from cudnnpy.arrays import ArrayLibrary, packed_strides
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import bias_gradient, convolution, epilogue, operation
 from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.graph import GraphExecutable
 from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.engines import GraphExecutable
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
 
