@@ -5,7 +5,7 @@ bfloat16 and float8 are told by the names of their dtypes, which come from ml_dt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,28 +57,34 @@ def check_like(name: str, array: object, other_name: str, other: Array) -> None:
 
 
 def check_out(
-    out: object,
+    out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], in_place: tuple[str, ...] = (), **inputs: Array | None
+) -> None:
+    """Refuse an out that cannot take the result, or that shares memory with an input; but it may be one of in_place."""
+    check_written("out", out, shape, dtypes, inputs, in_place)
+
+
+def check_written(
+    name: str,
+    array: object,
     shape: tuple[int, ...],
     dtypes: tuple[str, ...],
-    /,
+    others: Mapping[str, Array | None],
     in_place: tuple[str, ...] = (),
-    called: str = "out",
-    **others: Array | None,
 ) -> None:
-    """Refuse an out that cannot take the result, or that shares memory with another; but it may be one of in_place."""
-    check_array(called, out, dtypes)
-    assert isinstance(out, np.ndarray)
-    if out.shape != shape:
-        raise ValueError(f"{called} has shape {out.shape}: expected {shape}")
-    if not out.flags.writeable:
-        raise ValueError(f"{called} is read-only: expected an array that can be written to")
-    if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
-        raise ValueError(f"{called} has strides {out.strides}: expected no stride of 0, which writes one element twice")
-    for name, array in others.items():
-        if array is None or (name in in_place and _place(out) == _place(array)):
+    """Refuse what cannot be written to, or shares memory with one of the others; but it may be one of in_place."""
+    check_array(name, array, dtypes)
+    assert isinstance(array, np.ndarray)
+    if array.shape != shape:
+        raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+    if not array.flags.writeable:
+        raise ValueError(f"{name} is read-only: expected an array that can be written to")
+    if any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)):
+        raise ValueError(f"{name} has strides {array.strides}: expected no stride of 0, which writes one element twice")
+    for other_name, other in others.items():
+        if other is None or (other_name in in_place and _place(array) == _place(other)):
             continue
-        if _overlap(out, array):
-            raise ValueError(f"{called} overlaps {name} in memory: expected an array of its own")
+        if _overlap(array, other):
+            raise ValueError(f"{name} overlaps {other_name} in memory: expected an array of its own")
 
 
 def _place(array: Array) -> tuple[object, ...]:
