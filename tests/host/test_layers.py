@@ -30,7 +30,8 @@ ORDER = re.findall(
     convolution.convolution convolution.transpose convolution
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
-    reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors reference
+    reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors
+    reference._moments reference.normalization reference.layer_normalization reference.fused reference
     availability pictures edges cli __main__
     """,
 )
