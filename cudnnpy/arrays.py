@@ -44,6 +44,7 @@ class ArrayLibrary(NamedTuple):
     # (shape, strides, dtype, device, stream) -> a function without arguments that makes a new array
     maker: Callable[[tuple[int, ...], tuple[int, ...], Dtype, int], Callable[[], Any]]
     writable: Callable[[Any], bool]
+    address: Callable[[Any], int]
 
 
 _libraries: dict[type, ArrayLibrary] = {}
@@ -130,6 +131,10 @@ def _read_view(array: Any) -> tuple[int, Signature]:
     return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
 
 
+def _address_of_view(array: Any) -> int:
+    return int(_view(array).ptr)
+
+
 def _default_stream(device: int) -> int:
     return 0
 
@@ -163,7 +168,7 @@ def _torch() -> ArrayLibrary:
     def public(device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream) if device >= 0 else 0
 
-    return ArrayLibrary("torch", read_tensor, raw_stream or public, maker, lambda tensor: True)
+    return ArrayLibrary("torch", read_tensor, raw_stream or public, maker, lambda tensor: True, torch.Tensor.data_ptr)
 
 
 # CuPy
@@ -186,7 +191,7 @@ def _cupy() -> ArrayLibrary:
     def stream(device: int) -> int:
         return int(cupy.cuda.get_current_stream(device).ptr)
 
-    return ArrayLibrary("cupy", _read_view, stream, maker, lambda array: True)
+    return ArrayLibrary("cupy", _read_view, stream, maker, lambda array: True, lambda array: int(array.data.ptr))
 
 
 # JAX
@@ -207,7 +212,9 @@ def _jax() -> ArrayLibrary:
             raise TypeError("JAX arrays are packed in C order, and so must be a result in JAX")
         return lambda: empty(shape, dtype, device=device)
 
-    return ArrayLibrary("jax", read_array, _default_stream, maker, lambda array: False)
+    return ArrayLibrary(
+        "jax", read_array, _default_stream, maker, lambda array: False, lambda array: read_array(array)[0]
+    )
 
 
 def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
@@ -240,7 +247,7 @@ def _numba() -> ArrayLibrary:
 
         return make
 
-    return ArrayLibrary("numba", _read_view, _default_stream, maker, lambda array: True)
+    return ArrayLibrary("numba", _read_view, _default_stream, maker, lambda array: True, _address_of_view)
 
 
 # Our own
@@ -307,8 +314,11 @@ OWN = ArrayLibrary(
     _default_stream,
     lambda shape, strides, dtype, device: lambda: _allocate(shape, strides, dtype, device),
     lambda array: True,
+    lambda array: int(array.pointer),
 )
-_OTHER = ArrayLibrary("other", _read_view, _default_stream, OWN.maker, lambda array: not _view(array).readonly)
+_OTHER = ArrayLibrary(
+    "other", _read_view, _default_stream, OWN.maker, lambda array: not _view(array).readonly, _address_of_view
+)
 
 
 def _numpy_dtype(dtype: Dtype) -> Any:

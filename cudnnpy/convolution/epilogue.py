@@ -103,6 +103,7 @@ class Epilogue:
 
     replayable = True
     name = "bias and activation"
+    workspace_size = 0
 
     def __init__(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None, device: int) -> None:
         self.device = device

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
+from cudnnpy import calling
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import OWN, ArrayLibrary, TensorSpec, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.calling import Call
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.bias_gradient import BiasGradient
@@ -15,31 +16,16 @@ from cudnnpy.convolution.epilogue import Epilogue
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
-from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
-from cudnnpy.errors import CaptureError, NoAlgorithmError
-from cudnnpy.handle import Handle, on_device, stream_address
-from cudnnpy.launching import Launcher, is_capturing
-from cudnnpy.plan_cache import plan_cache
+from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.handle import Handle, on_device
 
 # options -> a small number: a key that is hashed on every call stays small
 _numbers: dict[Options, int] = {}
 
 # operation: names of the two inputs, in the order of the arguments
 INPUTS = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}
-
-
-class Ready:
-    """One signature, planned: all that a call needs beside its addresses."""
-
-    __slots__ = ("finish", "launcher", "library", "make", "read", "workspace_size")
-
-    def __init__(self, plan: Any, launcher: Launcher, library: ArrayLibrary, make: Callable[[], Any]) -> None:
-        self.launcher, self.library, self.make = launcher, library, make
-        self.workspace_size: int = plan.workspace_size
-        self.finish = library.name == "jax"
-        # a result for JAX is a DeviceArray until it is complete
-        self.read = OWN.read if self.finish else library.read
+_NAMES = {operation: (*names, "bias", "out") for operation, names in INPUTS.items()}
 
 
 class Operation:
@@ -65,146 +51,74 @@ class Operation:
         stream: Any,
     ) -> Any:
         """Runs an operation on two arrays, and returns `out` or a new array of the first one's library."""
-        library = library_of(first, INPUTS[operation][0])
-        a, a_signature = library.read(first)
-        b, b_signature = library_of(second, INPUTS[operation][1]).read(second)
-        c = r = 0
-        bias_signature = out_signature = None
-        if bias is not None:
-            c, bias_signature = library_of(bias, "bias").read(bias)
-        if out is not None:
-            r, out_signature = library_of(out, "out").read(out)
-        key: tuple[Any, ...] = (
-            self.number,
+        return calling.run(
+            (self.number, operation, shape, activation, alpha, beta),
+            _NAMES[operation],
+            (first, second, bias),
+            (out,),
+            stream,
+            self._prepare,
             operation,
-            a_signature,
-            b_signature,
             shape,
-            bias_signature,
             activation,
-            out_signature,
             alpha,
             beta,
         )
-        if (a | b | c | r) & 15:  # rare: planned for by themselves
-            key = (*key, *(min(pointer & -pointer, 16) for pointer in (a, b, c, r)))
-        address = library.current_stream(a_signature[3]) if stream is None else stream_address(stream)
-        ready: Ready | None = plan_cache().find(key)
-        if ready is None:
-            ready = self._prepare(operation, key, (first, second, bias, out), shape, activation, alpha, beta, address)
-        result = out
-        if out is None:
-            result = ready.make()
-            r = ready.read(result)[0]
-        launcher = ready.launcher
-        space = memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0
-        launcher.run((a, b, r, space) if bias is None else (a, b, c, r, space), address)
-        return finish(ready.library, result, address) if ready.finish and out is None else result
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
         """backward_bias: the same manners for one input."""
-        library = library_of(dy, "dy")
-        pointer, signature = read(dy, "dy")
-        r, out_signature = (0, None) if out is None else read(out, "out")
-        address = library.current_stream(signature[3]) if stream is None else stream_address(stream)
-        alignment = min(pointer & -pointer, 16)
-        key = (self.options.layout, "backward_bias", signature, alignment, out_signature, alpha, beta)
-        ready: Ready | None = plan_cache().find(key)
-        if ready is None:
-            ready = self._prepare_bias(key, dy, out, alpha, beta, address)
-        result = out
-        if out is None:
-            result = ready.make()
-            r = ready.read(result)[0]
-        launcher = ready.launcher
-        space = memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0
-        launcher.run((pointer, r, space), address)
-        return finish(ready.library, result, address) if ready.finish and out is None else result
+        head = self.options.layout, "backward_bias", alpha, beta
+        return calling.run(head, ("dy", "out"), (dy,), (out,), stream, self._prepare_bias, alpha, beta)
 
     def finish_in_place(self, result: Any, bias: Any, activation: str | None, stream: Any) -> None:
         """activation(result + bias) in place: for a transposed convolution, into which cuDNN fuses neither."""
-        library = library_of(result, "out")
-        r, signature = library.read(result)
-        c, bias_signature = (0, None) if bias is None else read(bias, "bias")
-        address = library.current_stream(signature[3]) if stream is None else stream_address(stream)
-        alignments = min(r & -r, 16), min(c & -c, 16)
-        key = (self.options.layout, "epilogue", signature, bias_signature, activation, alignments)
-        launcher: Launcher | None = plan_cache().find(key)
-        if launcher is None:
-            _refuse_capture("forward", address)
-            y = ask.canonical(self._logical(spec_of(signature, alignments[0]), "out"), "out")
-            added = None if bias_signature is None else spec_of(bias_signature, alignments[1])
-            ask.check_bias(added, y.shape[1], y.dtype)
-            with on_device(signature[3]):
-                launcher = Launcher(Epilogue(y, added, activation, signature[3]))
-            plan_cache().store(key, launcher)
-        launcher.run((r, r) if bias is None else (r, c, r), address)
-
-    def _prepare_bias(self, key: Any, dy: Any, out: Any, alpha: float, beta: float, stream: int) -> Ready:
-        _refuse_capture("backward_bias", stream)
-        pointer, signature = read(dy, "dy")
-        spec = ask.canonical(self._logical(spec_of(signature), "dy"), "dy")
-        if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
-            raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
-        if any(size < 1 for size in spec.shape):
-            raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
-        spec = spec._replace(alignment=min(pointer & -pointer, 16))
-        channels = (spec.shape[1],)
-        if beta and out is None:
-            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
-        ask.check_scales(alpha, beta)
-        if out is not None:
-            _, out_signature = read(out, "out")
-            given = spec_of(out_signature)
-            if given.shape != channels or given.dtype != spec.dtype or given.strides not in (None, (1,)):
-                raise ValueError(
-                    f"out: {given.dtype} of shape {given.shape} given; expected packed {spec.dtype} {channels}"
-                )
-            if out_signature[3] != signature[3]:
-                raise ValueError(f"out is on device {out_signature[3]}; expected device {signature[3]}, where dy is")
-            _check_writable(out)
-        library, device = library_of(dy, "dy"), signature[3]
-        with on_device(device):
-            plan = BiasGradient(spec, float(alpha), float(beta), device)
-            launcher = Launcher(plan)
-        ready = Ready(plan, launcher, library, library.maker(channels, (1,), dtype_of(spec.dtype), device))
-        plan_cache().store(key, ready)
-        return ready
+        head = self.options.layout, "epilogue", activation
+        calling.run(
+            head, ("out", "bias", "result"), (result, bias), (result,), stream, self._prepare_epilogue, activation
+        )
 
     # Set-up, once for each signature
 
     def _prepare(
-        self,
-        operation: str,
-        key: tuple[Any, ...],
-        arrays: tuple[Any, ...],
-        shape: Any,
-        activation: str | None,
-        alpha: float,
-        beta: float,
-        stream: int,
-    ) -> Ready:
-        _refuse_capture(operation, stream)
-        first, second, bias, out = arrays
-        library = library_of(first, INPUTS[operation][0])
-        device, problem = self._problem(operation, arrays, shape, activation, alpha, beta)
-        result = problem.specs[-1]
-        if out is not None:
-            _check_writable(out)
-        inputs = [read(array, name)[0] for array, name in zip((first, second), INPUTS[operation], strict=True)]
-        if bias is not None:
-            inputs.append(read(bias, "bias")[0])
-        target = read(out, "out")[0] if out is not None else None
-        tuner = Tuner(Handle.default(device), tuple(inputs), target, stream)
-        with on_device(device):
-            plan = self._choose_what_fits(problem, tuner, stream)
-            plan.candidates = []  # a cache of thousands of plans need not keep them
-        axes = ask.from_logical(result.shape, self.options.channels_last)
-        assert result.strides is not None
-        strides = ask.from_logical(result.strides, self.options.channels_last)
-        ready = Ready(plan, plan.launcher(), library, library.maker(axes, strides, dtype_of(result.dtype), device))
-        plan_cache().store(key, ready)
-        return ready
+        self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
+    ) -> tuple[Plan, list[TensorSpec]]:
+        first, second = (call.specs[name] for name in INPUTS[operation])
+        problem = self.problem(
+            operation,
+            first,
+            second,
+            shape,
+            bias=call.specs.get("bias"),
+            activation=activation,
+            out=call.specs.get("out"),
+            alpha=alpha,
+            beta=beta,
+            device=call.device,
+        )
+        inputs = tuple(address for name, address in call.addresses.items() if name != "out")
+        tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
+        plan = self._choose_what_fits(problem, tuner, call.stream)
+        plan.candidates = []  # a cache of thousands of plans need not keep them
+        return plan, [ask.in_layout(problem.specs[-1], self.options.channels_last)]
+
+    def _prepare_bias(self, call: Call, alpha: float, beta: float) -> tuple[BiasGradient, list[TensorSpec]]:
+        spec = ask.canonical(self._logical(call.specs["dy"], "dy"), "dy")
+        if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
+            raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
+        if any(size < 1 for size in spec.shape):
+            raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
+        channels, out = (spec.shape[1],), call.specs.get("out")
+        if beta and out is None:
+            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
+        ask.check_scales(alpha, beta)
+        if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
+            raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
+        return BiasGradient(spec, float(alpha), float(beta), call.device), [TensorSpec(channels, spec.dtype)]
+
+    def _prepare_epilogue(self, call: Call, activation: str | None) -> tuple[Epilogue, list[TensorSpec]]:
+        y, bias = ask.canonical(self._logical(call.specs["out"], "out"), "out"), call.specs.get("bias")
+        ask.check_bias(bias, y.shape[1], y.dtype)
+        return Epilogue(y, bias, activation, call.device), []
 
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
         """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
@@ -226,32 +140,6 @@ class Operation:
                 if self.options.algorithm is not None:
                     raise
                 cap = plan.workspace_size - 1
-
-    def _problem(
-        self, operation: str, arrays: tuple[Any, ...], shape: Any, activation: str | None, alpha: float, beta: float
-    ) -> tuple[int, Problem]:
-        names = (*INPUTS[operation], "bias", "out")
-        found = {name: read(array, name) for name, array in zip(names, arrays, strict=True) if array is not None}
-        device = found[names[0]][1][3]
-        specs: dict[str, TensorSpec] = {}
-        for name, (pointer, signature) in found.items():
-            if signature[3] != device:
-                raise ValueError(f"{name} is on device {signature[3]}; expected device {device}, where {names[0]} is")
-            specs[name] = spec_of(signature, min(pointer & -pointer, 16))
-            if specs[name].alignment % dtype_of(specs[name].dtype).itemsize:
-                raise ValueError(f"{name}: address {pointer:#x} is no multiple of the size of a {specs[name].dtype}")
-        return device, self.problem(
-            operation,
-            specs[names[0]],
-            specs[names[1]],
-            shape,
-            bias=specs.get("bias"),
-            activation=activation,
-            out=specs.get("out"),
-            alpha=alpha,
-            beta=beta,
-            device=device,
-        )
 
     def problem(
         self,
@@ -332,23 +220,10 @@ class Operation:
             )
 
 
-def _refuse_capture(operation: str, stream: int) -> None:
-    if is_capturing(stream):
-        raise CaptureError(
-            f"{operation}: this signature has not been planned yet, and its stream is being captured into a CUDA graph. "
-            "Call it once with arrays of the same shapes before the capture (a warm-up); the capture is intact"
-        )
-
-
 def _aligned(problem: Problem) -> Problem:
     """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y", "bias")}
     return problem._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
-
-
-def _check_writable(out: Any) -> None:
-    if not library_of(out, "out").writable(out):
-        raise ValueError("out: a read-only array given; expected one that can be written")
 
 
 def checked_shape(shape: Any, name: str, rank: int) -> tuple[int, ...]:

@@ -182,6 +182,12 @@ def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
     return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
 
 
+def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
+    """A spec in logical order, in the arrays' own axis order."""
+    strides = None if spec.strides is None else from_logical(spec.strides, channels_last)
+    return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
+
+
 def as_shape(name: str, given: Any) -> tuple[Any, ...]:
     """What a sequence holds, as a tuple; TypeError, naming the argument, for what is no sequence."""
     try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, arrays, launching, plan_cache, raw, workspace
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, arrays, calling, launching, plan_cache, raw, workspace
 from cudnnpy._owned import Owned
 from cudnnpy.arrays import ArrayLibrary, packed_strides
 from cudnnpy.backend import Descriptor
@@ -89,6 +89,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         lambda device: there.stream,
         lambda shape, strides, dtype, device: lambda: Array(*shape, dtype=dtype.name, strides=strides, device=device),
         lambda array: array.writable,
+        lambda array: array.pointer,
     )
     monkeypatch.setitem(arrays._libraries, Array, library)
 
@@ -120,9 +121,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         return one
 
     monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (operation, launching, convolution):
+    for module in (calling, operation, launching, convolution):
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    for module in (operation, launching, workspace):
+    for module in (calling, launching, workspace):
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     monkeypatch.setattr(launching, "several_devices", lambda: False)

@@ -1,0 +1,177 @@
+"""From arrays to a launched plan: what every operation's call does. A known signature does no set-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple
+
+from cudnnpy import workspace as memory
+from cudnnpy.arrays import ArrayLibrary, TensorSpec, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.errors import CaptureError
+from cudnnpy.handle import on_device, stream_address
+from cudnnpy.launching import Launcher, is_capturing
+from cudnnpy.plan_cache import plan_cache
+
+
+class Specs(dict[str, TensorSpec]):
+    """The tensors of a call by name. `specs[name]` is a TypeError where none was given, `specs.get(name)` None."""
+
+    def __missing__(self, name: str) -> TensorSpec:
+        raise TypeError(f"{name} is None; expected a device array")
+
+
+class Call(NamedTuple):
+    """A call whose signature is new: its arrays by name (those that were given), the device and the stream."""
+
+    specs: Specs
+    addresses: dict[str, int]
+    device: int
+    stream: int
+
+
+# Makes what runs a call (anything that a Launcher takes, with a workspace_size in bytes), and says what the results are:
+# shapes and strides in the arrays' own axis order.
+Prepare = Callable[..., tuple[Any, Sequence[TensorSpec]]]
+
+
+class Ready:
+    """One signature, planned: all that a call needs beside its addresses."""
+
+    __slots__ = ("address", "finish", "launcher", "library", "makers", "workspace_size")
+
+    def __init__(self, plan: Any, library: ArrayLibrary, results: Sequence[TensorSpec], device: int) -> None:
+        self.launcher, self.library = plan.launcher() if hasattr(plan, "launcher") else Launcher(plan), library
+        self.workspace_size: int = plan.workspace_size
+        self.finish = library.name == "jax"
+        # a result for JAX is a DeviceArray until it is complete
+        self.address = _own_address if self.finish else library.address
+        self.makers = tuple(
+            library.maker(spec.shape, spec.strides or packed_strides(spec.shape), dtype_of(spec.dtype), device)
+            for spec in results
+        )
+
+
+def _own_address(array: Any) -> int:
+    return int(array.pointer)
+
+
+def run(
+    head: tuple[Any, ...],
+    names: tuple[str, ...],
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    stream: Any,
+    prepare: Prepare,
+    *arguments: Any,
+) -> Any:
+    """Runs an operation on arrays, and returns its result, or a tuple of its results.
+
+    `head` tells the operation from all others with arrays of the same signatures; its second item is its name. `names`
+    are the arrays', the inputs' first; an input that is None is not there, an out that is None is a new array of the
+    first input's library.
+    `prepare(call, *arguments)` plans a new signature. The addresses go to the launch in the same order.
+    """
+    library = library_of(inputs[0], names[0])
+    pointers: list[int] = []
+    key: list[Hashable] = [head]
+    at = bits = missing = 0
+    device = -2  # the first input's is taken
+    for array in inputs:
+        if array is None:
+            key.append(None)
+        else:
+            pointer, signature = library_of(array, names[at]).read(array)
+            pointers.append(pointer)
+            key.append(signature)
+            bits |= pointer
+            if device == -2:
+                device = signature[3]
+        at += 1
+    given = len(pointers)
+    for array in outs:
+        if array is None:
+            key.append(None)
+            pointers.append(0)
+            missing += 1
+        else:
+            pointer, signature = library_of(array, names[at]).read(array)
+            pointers.append(pointer)
+            key.append(signature)
+            bits |= pointer
+        at += 1
+    if bits & 15:  # rare: planned for by themselves
+        key.append(tuple(min(pointer & -pointer, 16) for pointer in pointers))
+    address = library.current_stream(device) if stream is None else stream_address(stream)
+    signatures = tuple(key)
+    ready: Ready | None = plan_cache().find(signatures)
+    if ready is None:
+        ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
+    results = outs
+    if missing:
+        results = tuple([make() if out is None else out for make, out in zip(ready.makers, outs, strict=True)])
+        pointers[given:] = map(ready.address, results) if missing == len(outs) else _addresses(ready, results, outs)
+    launcher = ready.launcher
+    pointers.append(memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0)
+    launcher.run(tuple(pointers), address)
+    if ready.finish:
+        results = tuple(
+            finish(ready.library, result, address) if out is None else out
+            for result, out in zip(results, outs, strict=True)
+        )
+    return results[0] if len(results) == 1 else results
+
+
+def _addresses(ready: Ready, results: tuple[Any, ...], outs: tuple[Any, ...]) -> list[int]:
+    """Of results some of which were given, by arrays of any library."""
+    return [
+        ready.address(result) if out is None else library_of(out, "out").address(out)
+        for result, out in zip(results, outs, strict=True)
+    ]
+
+
+def _prepare(
+    key: tuple[Any, ...],
+    names: tuple[str, ...],
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    stream: int,
+    prepare: Prepare,
+    arguments: tuple[Any, ...],
+) -> Ready:
+    """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
+    refuse_capture(str(key[0][1]), stream)
+    arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
+    found = {name: read(array, name) for name, array in arrays.items()}
+    device: int = found[names[0]][1][3]
+    specs = Specs()
+    for name, (pointer, signature) in found.items():
+        if signature[3] != device:
+            raise ValueError(f"{name} is on device {signature[3]}; expected device {device}, where {names[0]} is")
+        spec = specs[name] = spec_of(signature, min(pointer & -pointer, 16) or 16)
+        if spec.alignment % dtype_of(spec.dtype).itemsize:
+            raise ValueError(f"{name}: address {pointer:#x} is no multiple of the size of a {spec.dtype}")
+    for name, out in zip(names[len(inputs) :], outs, strict=True):
+        if out is not None:
+            check_writable(name, out)
+    addresses = {name: pointer for name, (pointer, _) in found.items()}
+    with on_device(device):
+        plan, results = prepare(Call(specs, addresses, device, stream), *arguments)
+        ready = Ready(plan, library_of(inputs[0], names[0]), results, device)
+    plan_cache().store(key, ready)
+    return ready
+
+
+def refuse_capture(operation: str, stream: int) -> None:
+    """CaptureError where the stream is being captured: a signature is not planned there."""
+    if is_capturing(stream):
+        raise CaptureError(
+            f"{operation}: this signature has not been planned yet, and its stream is being captured into a CUDA graph. "
+            "Call it once with arrays of the same shapes before the capture (a warm-up); the capture is intact"
+        )
+
+
+def check_writable(name: str, out: Any) -> None:
+    """ValueError for a result that cannot be written."""
+    if not library_of(out, name).writable(out):
+        raise ValueError(f"{name}: a read-only array given; expected one that can be written")
