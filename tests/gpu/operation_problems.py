@@ -1,0 +1,331 @@
+"""What hypothesis draws for the operations beside the convolutions; and one chosen problem for each of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+from operation_kinds import KINDS, Problem
+from strategies import Memory, _memories, _weighted
+
+WEIGHTS = {"float32": 4, "float16": 3, "bfloat16": 3, "float64": 2}
+ROOM = {1: 40, 2: 40, 3: 24, 4: 9, 5: 5}  # the longest spatial axis of a rank
+MOST_DISTINCT = 6400
+REDUCTIONS = ("add", "sum", "avg", "mean", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
+POOLINGS = (
+    *("max", "max", "max_deterministic"),
+    *("average_include_padding", "average_exclude_padding", "average_inc_pad", "average_exc_pad"),
+)
+MANY = 1025  # channels
+
+Draw = st.DrawFn
+
+
+def problems(call: str) -> st.SearchStrategy[Problem]:
+    """Problems of one call, quick on the CPU too."""
+    return _problems(call)
+
+
+@st.composite
+def _problems(draw: Draw, call: str) -> Problem:
+    kind, operation = KINDS[call], call.partition(".")[0]
+    dtype = draw(_weighted(*((name, WEIGHTS[name]) for name in kind.dtypes)))
+    p = _DRAWS[operation](draw, Problem(call, (1,), dtype))
+    in_place = bool(kind.in_place) and p.other_dtype in ("", dtype) and draw(_weighted((False, 4), (True, 1)))
+    with_out = call == "set_tensor" or (not in_place and draw(st.booleans()))
+    scaled = "beta" in kind.factors and p.keywords.get("activation") is None
+    alpha = draw(_weighted((1.0, 4), (0.5, 1), (-2.0, 1), (0.75, 1))) if kind.factors and scaled else 1.0
+    if call == "scale_tensor":
+        alpha = draw(st.sampled_from([0.5, -2.0, 3.0, 1.0] + [0.0] * (not p.data)))
+    beta = draw(_weighted((0.0, 3), (1.0, 2), (0.5, 1), (-2.0, 1))) if scaled and (with_out or in_place) else 0.0
+    if call == "add_tensor":
+        beta = draw(_weighted((1.0, 3), (0.0, 1), (0.5, 1), (-2.0, 1)))
+    if call == "transform_tensor" and not with_out:
+        layout = draw(st.sampled_from([None, "C", *(["channels_last"] if len(p.shape) > 2 else [])]))
+        asked = {"dtype": p.other_dtype or None, "layout": layout}
+        p = replace(p, keywords={name: value for name, value in asked.items() if value is not None})
+    return replace(
+        p,
+        in_place=in_place,
+        with_out=with_out,
+        alpha=alpha,
+        beta=beta,
+        memory=_lies(draw, len(p.shape), _tensors(p) + with_out),
+        stream=draw(_weighted(("current", 3), ("side", 1), ("argument", 1))),
+        repeats=draw(_weighted((1, 2), (6, 1))),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+def _tensors(p: Problem) -> int:
+    """How many of the inputs are as x is."""
+    return KINDS[p.call].tensors - (p.operation == "FusedConvolution" and "residual" not in p.given)
+
+
+def _lies(draw: Draw, rank: int, count: int) -> tuple[Memory, ...]:
+    last = draw(st.booleans())
+    if draw(_weighted((True, 2), (False, 1))):
+        return (Memory(last),) * count
+    return tuple(draw(_memories(rank, last)) for _ in range(count))
+
+
+def _shape(draw: Draw, least: int, most: int, room: dict[int, int] = ROOM) -> tuple[int, ...]:
+    rank = draw(_weighted(*((r, 4 if r == 4 else 2) for r in range(least, most + 1))))
+    kind = draw(_weighted(("usual", 20), ("ones", 1), ("many channels", 1)))
+    if kind == "ones":
+        return (1,) * rank
+    if kind == "many channels" and rank > 1:
+        return (draw(st.integers(1, 2)), MANY, *(draw(st.integers(1, 2)) for _ in range(rank - 2)))
+    if rank == 1:
+        return (draw(st.integers(1, 300)),)
+    channels = draw(st.sampled_from([1, 2, 3, 4, 5, 8, 8, 16, 17, 32]))
+    return (draw(st.integers(1, 4)), channels, *(draw(st.integers(1, room[rank])) for _ in range(rank - 2)))
+
+
+def _layout(draw: Draw, rank: int) -> str:
+    first, last = {3: ("NCW", "NWC"), 5: ("NCDHW", "NDHWC")}.get(rank, ("NCHW", "NHWC"))
+    return str(draw(_weighted(("NCHW", 4), ("NHWC", 3), (first, 1), (last, 1)) if rank > 2 else st.just("NCHW")))
+
+
+def _data(draw: Draw, *special: str) -> str:
+    return str(draw(_weighted(("", 7), *((name, 1) for name in special))))
+
+
+def _activation(draw: Draw, p: Problem) -> Problem:
+    mode = draw(st.sampled_from(["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]))
+    choices = {"clipped_relu": [0.5, 1.0, 3.0, 6.0], "elu": [1.0, 0.5, 1.5], "swish": [1.0, 0.5, 2.0]}
+    options = {"mode": mode}
+    if mode in choices:
+        options["coefficient"] = draw(st.sampled_from(choices[mode]))
+    if p.call.endswith("forward"):
+        data = _data(draw, "nan", *([] if mode == "swish" else ["infinity"]))  # swish of -infinity is 0 x infinity
+    else:
+        data = _data(draw, *(["after_in_place"] if mode in ("relu", "clipped_relu", "sigmoid", "tanh") else []))
+    return replace(p, shape=_shape(draw, 1, 5), options=options, data=data)
+
+
+def _pooling(draw: Draw, p: Problem) -> Problem:
+    mode = draw(st.sampled_from(POOLINGS))
+    shape = _shape(draw, 3, 5)
+    rank = len(shape) - 2
+    uniformly = draw(st.booleans())
+
+    def each(entries: st.SearchStrategy[int]) -> tuple[int, ...]:
+        return (draw(entries),) * rank if uniformly else tuple(draw(entries) for _ in range(rank))
+
+    window = each(st.integers(1, 3))
+    padding = tuple(draw(st.integers(0, size - 1)) for size in ((window[0],) if uniformly else window))
+    padding *= rank if uniformly else 1
+    stride = each(st.integers(1, 3))
+    spatial = [max(size, w - 2 * pad) for size, w, pad in zip(shape[2:], window, padding, strict=True)]
+    while shape[0] * shape[1] * _volume(spatial) > MOST_DISTINCT:
+        spatial[spatial.index(max(spatial))] -= 1
+    options: dict[str, Any] = {"mode": mode, "window": window, "padding": padding, "layout": _layout(draw, rank + 2)}
+    if uniformly:
+        options |= {"window": window[0], "padding": padding[0]}
+    if draw(_weighted((True, 3), (False, 1))):
+        options["stride"] = stride[0] if uniformly else stride
+    found = replace(p, shape=(*shape[:2], *spatial), options=options)
+    return replace(found, data=_data(draw, "nan", "infinity")) if p.call.endswith("forward") else found
+
+
+def _volume(sizes: list[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product
+
+
+def _softmax(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 2, 5)
+    options = {
+        "algorithm": draw(st.sampled_from(["fast", "accurate", "accurate", "log"])),
+        "mode": draw(st.sampled_from(["channel", "instance"])),
+        "layout": _layout(draw, len(shape)),
+    }
+    return replace(p, shape=shape, options=options, data=_data(draw, "nan") if p.call.endswith("forward") else "")
+
+
+def _response(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 4, 5)
+    options: dict[str, Any] = {"layout": _layout(draw, len(shape))}
+    if draw(_weighted((True, 3), (False, 1))):
+        options["size"] = draw(st.integers(1, 16))
+    if draw(st.booleans()):
+        options |= {
+            "alpha": draw(st.sampled_from([1e-4, 0.5, 2.0])),
+            "beta": draw(st.sampled_from([0.75, 0.5, 1.0])),
+            "k": draw(st.sampled_from([2.0, 1.0])),
+        }
+    return replace(p, shape=shape, options=options)
+
+
+def _add(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 1, 5)
+    kind = draw(st.sampled_from(["same", "bias", "any"]))
+    other = tuple(size if kind == "same" or (kind == "any" and draw(st.booleans())) else 1 for size in shape)
+    if kind == "bias" and len(shape) > 1:
+        other = (1, shape[1], *(1 for _ in shape[2:]))
+    return replace(p, shape=shape, other=other, data=_data(draw, "nan", "infinity"))
+
+
+def _scale(draw: Draw, p: Problem) -> Problem:
+    return replace(p, shape=_shape(draw, 1, 5), data=_data(draw, "nan", "infinity"))
+
+
+def _set(draw: Draw, p: Problem) -> Problem:
+    values = [0.0, 1.0, -2.5, 0.1, float("nan"), float("inf"), float("-inf")]
+    return replace(p, shape=_shape(draw, 1, 5), keywords={"value": draw(st.sampled_from(values))})
+
+
+def _transform(draw: Draw, p: Problem) -> Problem:
+    other = draw(_weighted(("", 3), *((name, 1) for name in WEIGHTS)))
+    shape = _shape(draw, 1, 5)
+    return replace(p, shape=shape, other_dtype="" if other == p.dtype else other, data=_data(draw, "nan", "infinity"))
+
+
+def _reduce(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 1, 5)
+    keywords: dict[str, Any] = {}
+    if draw(_weighted((True, 9), (False, 1))):
+        keywords["op"] = draw(st.sampled_from(REDUCTIONS))
+    if draw(_weighted((True, 3), (False, 1))):
+        axes = [axis for axis in range(len(shape)) if draw(st.booleans())] or [draw(st.integers(0, len(shape) - 1))]
+        keywords["axes"] = tuple(axis - len(shape) * draw(st.booleans()) for axis in axes)
+    sums = keywords.get("op", "add") in ("add", "sum", "avg", "mean")
+    return replace(p, shape=shape, keywords=keywords, data=_data(draw, *(["nan"] if sums else [])))
+
+
+def _batch(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 2, 5)
+    mode = draw(_weighted(("spatial", 3), ("per_activation", 1)))
+    options: dict[str, Any] = {"mode": mode, "layout": _layout(draw, len(shape))}
+    if draw(st.booleans()):
+        options["epsilon"] = draw(st.sampled_from([1e-3, 1e-5, 0.1]))
+    given: tuple[str, ...] = ()
+    keywords: dict[str, Any] = {}
+    data = ""
+    if p.call.endswith("training"):
+        given = draw(st.sampled_from([(), ("running_mean", "running_variance")]))
+        keywords = draw(st.sampled_from([{}, {}, {"average_factor": 0.25}, {"average_factor": 1.0}]))
+        if draw(_weighted((False, 3), (True, 1))):
+            keywords = {**keywords, "activation": "relu"}
+    elif p.call.endswith("inference"):
+        data = _data(draw, "nan")
+    else:
+        given = draw(st.sampled_from([(), ("saved_mean", "saved_inverse_variance")]))
+        if draw(st.booleans()):
+            given = (*given, "out_scale", "out_bias")
+            keywords = draw(st.sampled_from([{}, {"parameter_alpha": 0.5, "parameter_beta": 1.0}]))
+    return replace(p, shape=shape, options=options, keywords=keywords, given=given, data=data)
+
+
+def _layer(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 2, 5)
+    normalized = draw(st.integers(1, len(shape) - 1))
+    options = draw(st.sampled_from([{}, {"epsilon": 1e-3}]))
+    return replace(p, shape=shape, other=shape[-normalized:], options=options)
+
+
+def _instance(draw: Draw, p: Problem) -> Problem:
+    shape = _shape(draw, 3, 5)
+    options = {"layout": _layout(draw, len(shape)), **draw(st.sampled_from([{}, {"epsilon": 1e-3}]))}
+    return replace(p, shape=shape, options=options)
+
+
+def _fused(draw: Draw, p: Problem) -> Problem:
+    rank = draw(_weighted((2, 5), (1, 1), (3, 1)))
+    channels, filters = draw(st.sampled_from([8, 16, 8, 3, 1])), draw(st.sampled_from([8, 16, 32, 8, 5, 1]))
+    groups = draw(_weighted((1, 8), (2, 1)))
+    kernel = tuple(draw(st.integers(1, 3)) for _ in range(rank))
+    options: dict[str, Any] = {
+        "padding": draw(st.integers(0, 1)),
+        "stride": draw(_weighted((1, 3), (2, 1))),
+        "dilation": draw(_weighted((1, 4), (2, 1))),
+        "groups": groups,
+        "layout": _layout(draw, rank + 2),
+        "mode": draw(_weighted(("cross_correlation", 5), ("convolution", 1))),
+        "deterministic": draw(_weighted((False, 4), (True, 1))),
+        "tf32": draw(_weighted((True, 4), (False, 1))),
+    }
+    reach = [(taps - 1) * options["dilation"] + 1 for taps in kernel]
+    spatial = [max(1, r - 2 * options["padding"]) + draw(st.integers(0, {1: 12, 2: 8, 3: 4}[rank])) for r in reach]
+    given = tuple(name for name in ("scale", "bias", "residual") if draw(st.booleans()))
+    keywords = {"activation": draw(st.sampled_from([None, "relu", "relu", "sigmoid", "tanh", "elu", "swish"]))}
+    return replace(
+        p,
+        shape=(draw(st.integers(1, 3)), groups * channels, *spatial),
+        other=(groups * filters, channels, *kernel),
+        other_dtype=draw(st.sampled_from(["", "float32"])),
+        options=options,
+        keywords=keywords if draw(_weighted((True, 5), (False, 1))) else {},
+        given=given,
+        data=draw(st.sampled_from(["", "whole"])),
+    )
+
+
+_DRAWS: dict[str, Callable[[Draw, Problem], Problem]] = {
+    "Activation": _activation,
+    "Pooling": _pooling,
+    "Softmax": _softmax,
+    "LocalResponseNormalization": _response,
+    "add_tensor": _add,
+    "scale_tensor": _scale,
+    "set_tensor": _set,
+    "transform_tensor": _transform,
+    "reduce_tensor": _reduce,
+    "BatchNormalization": _batch,
+    "LayerNormalization": _layer,
+    "RMSNormalization": _layer,
+    "InstanceNormalization": _instance,
+    "FusedConvolution": _fused,
+}
+
+_X = (2, 8, 7, 6)
+_RUNNING = ("running_mean", "running_variance")
+_SAVED = ("saved_mean", "saved_inverse_variance")
+
+# One of each call, that any GPU must run: packed, in NCHW memory where cuDNN has engines for it.
+CHOSEN: dict[str, Problem] = {
+    p.call: p
+    for p in (
+        Problem("Activation.forward", _X, options={"mode": "sigmoid"}),
+        Problem("Activation.backward", _X, options={"mode": "tanh"}),
+        Problem("Pooling.forward", _X, options={"mode": "average_exclude_padding", "window": 3, "padding": 1}),
+        Problem("Pooling.backward", _X, options={"mode": "max", "window": 2}),
+        Problem("Softmax.forward", _X, "float16"),
+        Problem("Softmax.backward", _X, options={"algorithm": "log"}),
+        Problem("LocalResponseNormalization.forward", _X),
+        Problem("LocalResponseNormalization.backward", _X, options={"alpha": 0.5}),
+        Problem("add_tensor", _X, other=(1, 8, 1, 1), beta=1.0),
+        Problem("scale_tensor", _X, alpha=-2.0),
+        Problem("set_tensor", _X, "bfloat16", keywords={"value": 0.1}, with_out=True),
+        Problem("transform_tensor", _X, memory=(Memory(), Memory(True)), with_out=True),
+        Problem("reduce_tensor", _X, keywords={"op": "add", "axes": (0, 2, 3)}),
+        Problem("BatchNormalization.forward_training", _X, given=_RUNNING),
+        Problem("BatchNormalization.forward_inference", _X, "float16"),
+        Problem("BatchNormalization.backward", _X, given=_SAVED),
+        Problem("LayerNormalization.forward_training", (6, 64), "float16", other=(64,)),
+        Problem("LayerNormalization.forward_inference", (6, 64), other=(64,)),
+        Problem("LayerNormalization.backward", (6, 64), "bfloat16", other=(64,)),
+        Problem("RMSNormalization.forward_training", (6, 64), "float16", other=(64,)),
+        Problem("RMSNormalization.forward_inference", (6, 64), other=(64,)),
+        Problem("RMSNormalization.backward", (6, 64), "bfloat16", other=(64,)),
+        Problem("InstanceNormalization.forward_training", _X, "float16", memory=(Memory(True),)),
+        Problem("InstanceNormalization.forward_inference", _X, memory=(Memory(True),)),
+        Problem("InstanceNormalization.backward", _X, "float16", memory=(Memory(True),) * 2),
+        Problem(
+            "FusedConvolution.forward",
+            _X,
+            "float16",
+            other=(16, 8, 3, 3),
+            options={"padding": 1},
+            given=("bias", "residual"),
+            memory=(Memory(True),) * 3,
+            data="whole",
+        ),
+    )
+}
+assert list(CHOSEN) == list(KINDS)

@@ -1,0 +1,226 @@
+"""The GPU tests of the operations are tested themselves: the twins pass them on the CPU, and planted faults do not.
+
+What tests/gpu/test_operations.py does to cudnnpy is done here to cudnnpy.reference, dressed up for PyTorch's CPU tensors.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from cudnnpy import reference
+from cudnnpy.errors import NoAlgorithmError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+
+import operations
+import strategies
+import test_operations
+from operation_kinds import KINDS, Problem
+from operation_problems import CHOSEN, problems
+from strategies import Memory
+from test_operations import Outcomes, check_call, check_each, lacking
+
+EXAMPLES = 25
+Fault = Callable[[dict[str, torch.Tensor], list[torch.Tensor]], None]
+
+
+def array_of(tensor: Any) -> Any:
+    """A tensor's memory as NumPy's; anything else as it is."""
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def tensor_of(array: np.ndarray) -> torch.Tensor:
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+class Dressed:
+    """cudnnpy.reference for PyTorch's CPU tensors, with a fault in every call if one is given."""
+
+    def __init__(self, fault: Fault | None = None) -> None:
+        self.fault = fault
+
+    def __getattr__(self, name: str) -> Any:
+        twin = getattr(reference, name)
+        return self.dress(twin) if inspect.isfunction(twin) else lambda **options: _Object(self, twin(**options))
+
+    def dress(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            bound = inspect.signature(function).bind(*arguments, **keywords)
+            given = {name: value for name, value in bound.arguments.items() if isinstance(value, torch.Tensor)}
+            arrays = {name: array_of(tensor) for name, tensor in given.items()}
+            found = function(**{**bound.arguments, **arrays})
+            results = []
+            for result in found if isinstance(found, tuple) else (found,):
+                same = [name for name, array in arrays.items() if array is result]
+                results.append(given[same[-1]] if same else tensor_of(result))
+            if self.fault is not None:
+                self.fault(given, results)
+            return tuple(results) if isinstance(found, tuple) else results[0]
+
+        return call
+
+
+class _Object:
+    def __init__(self, package: Dressed, twin: Any) -> None:
+        self._package, self._twin = package, twin
+
+    def __getattr__(self, name: str) -> Any:
+        return self._package.dress(getattr(self._twin, name))
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "DEVICE", "cpu")
+    monkeypatch.setattr(operations, "nn", Dressed())
+
+
+@pytest.mark.parametrize("call", KINDS)
+def test_the_twin_passes(call: str) -> None:
+    """So the bounds are no smaller than rounding, for every type, layout and special value that is drawn."""
+    outcomes = Outcomes()
+    check_each(EXAMPLES, problems(call), lambda p: check_call(p, outcomes))
+    check_call(CHOSEN[call], outcomes)
+    assert sum(outcomes.ran.values()) > EXAMPLES / 2
+    assert not outcomes.refused
+
+
+def test_dropouts_twin_passes() -> None:
+    for dtype in ("float16", "bfloat16", "float64"):
+        test_operations.test_smoke_dropout(dtype, 0.25, True, Memory(True))
+        test_operations.test_smoke_dropout(dtype, 0.0, False, Memory())
+    test_operations.test_dropouts_masks_come_from_the_seed()
+    test_operations.test_a_gradient_uses_the_mask_of_its_own_forward()
+
+
+def test_transform_tensors_twin_passes() -> None:
+    for layout in (None, "C", "channels_last"):
+        for last in (False, True):
+            test_operations.test_transform_tensor_gives_the_order_of_memory_that_was_asked_for(layout, last)
+
+
+def one_wrong(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    """The last element of the last result is off by a tenth."""
+    last = results[-1][(-1,) * results[-1].ndim]
+    last.copy_(last * 1.1 + 0.1)
+
+
+def one_not_a_number(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    results[0][(0,) * results[0].ndim] = torch.nan
+
+
+def one_outside(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    """The element before out's first."""
+    out = given["out"]
+    out.as_strided((1,), (1,), out.storage_offset() - 1).fill_(1.0)
+
+
+def one_input(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    """An input's last element is written."""
+    name = next(name for name in given if not name.startswith(("out", "running")))
+    given[name][(-1,) * given[name].ndim] = 7.0
+
+
+def another_array(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    """The result is right, but not in out."""
+    results[0] = results[0].clone()
+
+
+def shorter(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    results[0] = results[0][:-1]
+
+
+def wider(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+    results[0] = results[0].double() if results[0].dtype != torch.float64 else results[0].float()
+
+
+FAULTS: dict[Fault, str] = {
+    one_wrong: "of .* elements wrong",
+    one_not_a_number: "1 NaN|special values wrong",
+    one_outside: "1 elements around out",
+    one_input: "the input .* was changed|elements wrong",
+    another_array: "is another array than the one given",
+    shorter: "shape|another array",
+    wider: "expected torch",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("call", KINDS)
+def test_planted_faults_are_found(call: str, fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    if fault is one_input and call == "set_tensor":
+        return  # it has none
+    monkeypatch.setattr(operations, "nn", Dressed(fault))
+    problem = replace(CHOSEN[call], with_out=True)
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        check_call(problem, Outcomes())
+
+
+@pytest.mark.parametrize("call", ["Pooling.forward", "BatchNormalization.forward_training", "reduce_tensor"])
+def test_a_write_into_a_gap_is_found(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_gap(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+        out = given["out"]
+        out.as_strided((1,), (1,), out.storage_offset() + 1).fill_(1.0)
+
+    monkeypatch.setattr(operations, "nn", Dressed(in_gap))
+    memory = (Memory(), Memory(step=(1, 1, 1, 2), extra=(0, 0, 0, 1)))
+    problem = replace(CHOSEN[call], with_out=True, memory=memory)
+    with pytest.raises(AssertionError, match="1 elements around out"):
+        check_call(problem, Outcomes())
+
+
+def test_other_bits_in_a_later_call_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fifth(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+        calls.append(1)
+        if len(calls) == 5:
+            results[0].mul_(1 + 2.0**-23)  # within the bound
+
+    monkeypatch.setattr(operations, "nn", Dressed(fifth))
+    with pytest.raises(AssertionError, match="other bits in call 5"):
+        check_call(replace(CHOSEN["Softmax.backward"], repeats=6), Outcomes())
+
+
+def test_refusals_are_counted_and_plain_ones_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
+        raise NoAlgorithmError("this", "nothing", "", [])
+
+    monkeypatch.setattr(operations, "nn", Dressed(refuse))
+    outcomes, plain = Outcomes(), CHOSEN["reduce_tensor"]
+    check_call(replace(plain, memory=(Memory(offset=1),)), outcomes)
+    assert outcomes.refused["reduce_tensor float32"] == 1
+    with pytest.raises(AssertionError, match="a plain problem was refused: no algorithm for this"):
+        check_call(plain, outcomes)
+    monkeypatch.setattr(test_operations, "LACKING", [("reduce_tensor", {"op": ("mul", "add"), "rank": 4}, "planted")])
+    check_call(plain, outcomes)
+    assert lacking(plain) == "planted"
+    assert not lacking(replace(plain, keywords={"op": "min"}))
+
+
+def test_failures_are_collected_the_smallest_first() -> None:
+    def fail(problem: Problem) -> None:
+        assert len(problem.shape) == 0, "planted"
+
+    with pytest.raises(AssertionError, match=r"^10 problems failed:\nProblem") as caught:
+        check_each(40, problems("scale_tensor"), fail)
+    shown = [line for line in str(caught.value).splitlines() if line.startswith("Problem(")]
+    names = {"Problem": Problem, "Memory": Memory}
+    sizes = [int(np.prod(eval(line, names).shape)) for line in shown]  # what is printed can be pasted
+    assert sizes == sorted(sizes)
+    assert len(sizes) == 10
