@@ -1,0 +1,167 @@
+"""Arrays to call the reference with, and what all of its operations beside the convolutions promise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from cudnnpy.reference._arrays import rounded
+
+FLOATS = [np.dtype(t) for t in (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)]
+NAN, INF = float("nan"), float("inf")
+
+dtypes = st.sampled_from(FLOATS)
+seeds = st.integers(0, 2**32 - 1)
+scales = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(-3, 3))
+MEMORY = ("C", "channels last", "reversed axes", "every other", "backwards")
+
+
+@st.composite
+def shapes(draw: st.DrawFn, ranks: Sequence[int], layout: str = "NCHW", largest: int = 5) -> tuple[int, ...]:
+    """Sizes in a layout's axis order, small, or with 1025 channels and little else."""
+    rank = draw(st.sampled_from(ranks))
+    sizes = draw(st.lists(st.integers(1, largest), min_size=rank, max_size=rank))
+    if draw(st.integers(0, 9)) == 9:
+        sizes = [min(size, 2) for size in sizes]
+        sizes[-1 if layout.endswith("C") else min(1, rank - 1)] = 1025
+    return tuple(sizes)
+
+
+def laid_out(values: np.ndarray, memory: str) -> np.ndarray:
+    """The same values in another order of memory."""
+    if memory == "channels last" and values.ndim > 2:
+        return np.moveaxis(np.moveaxis(values, 1, -1).copy(), -1, 1)
+    if memory == "reversed axes":
+        return values.T.copy().T
+    if memory == "every other":
+        return np.repeat(values, 2, axis=-1)[..., ::2]
+    if memory == "backwards":
+        return np.flip(np.flip(values).copy())
+    return values.copy()
+
+
+def normal(seed: int, shape: tuple[int, ...], dtype: Any = np.float64, memory: str = "C") -> np.ndarray:
+    return laid_out(np.random.default_rng(seed).standard_normal(shape).astype(dtype), memory)
+
+
+def tensor(array: np.ndarray) -> torch.Tensor:
+    """A float64 tensor that records gradients."""
+    return torch.tensor(array.astype(np.float64), requires_grad=True)
+
+
+def close(actual: np.ndarray, expected: np.ndarray | torch.Tensor) -> None:
+    """Equal but for the order of float64 operations on numbers of about 1."""
+    if isinstance(expected, torch.Tensor):
+        expected = expected.detach().numpy()
+    assert actual.dtype == np.float64
+    assert actual.shape == expected.shape
+    np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11)
+
+
+def same(actual: np.ndarray, expected: np.ndarray) -> None:
+    """Equal dtypes, shapes and values; NaN equals NaN."""
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), strict=True)
+
+
+def check_scales(
+    operation: Callable[..., np.ndarray],
+    arrays: Sequence[np.ndarray],
+    alpha: float,
+    beta: float,
+    memory: str = "C",
+    in_place: int | None = None,
+) -> None:
+    """Check that alpha * result + beta * out is rounded once, into out if there is one, and nothing else is written.
+
+    operation takes the arrays, of one dtype, then out, alpha and beta; in_place is which of them out may be.
+    """
+    dtype = arrays[0].dtype
+    kept = [array.copy() for array in arrays]
+    exact = operation(*[array.astype(np.float64) for array in arrays])
+    assert exact.dtype == np.float64
+    with np.errstate(all="ignore"):
+        plain = operation(*arrays)
+        same(plain, rounded(exact, dtype))
+        assert plain.flags.c_contiguous
+        assert not any(np.shares_memory(plain, array) for array in arrays)
+        same(operation(*arrays, alpha=alpha), rounded(alpha * exact, dtype))
+
+        before = normal(exact.size, exact.shape, dtype)
+        out = laid_out(before, memory)
+        unread = laid_out(np.full(exact.shape, NAN, dtype), memory)
+        scaled = alpha * exact + beta * before.astype(np.float64) if beta else alpha * exact
+        assert operation(*arrays, out=out, alpha=alpha, beta=beta, stream=object()) is out
+        same(out, rounded(scaled, dtype))
+        assert operation(*arrays, out=unread, alpha=alpha) is unread
+        same(unread, rounded(alpha * exact, dtype))
+        for array, copy in zip(arrays, kept, strict=True):
+            same(array, copy)
+
+        for at, array in enumerate(arrays):
+            if array.shape != exact.shape:
+                continue
+            copies = [other.copy(order="K") for other in arrays]  # float64 sums depend on the order
+            if at == in_place:
+                view = copies[at][...]  # another object for the same memory is in place too
+                scaled = alpha * exact + beta * array.astype(np.float64) if beta else alpha * exact
+                assert operation(*copies, out=view, alpha=alpha, beta=beta) is view
+                same(copies[at], rounded(scaled, dtype))
+            else:
+                refuses(lambda copies=copies, at=at: operation(*copies, out=copies[at]), ValueError, "out overlaps ")
+                same(copies[at], array)
+    check_overlap(operation, arrays, exact.shape)
+
+
+def check_overlap(operation: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> None:
+    """An out that shares some memory with an input, but not element by element, is refused."""
+    for at, array in enumerate(arrays):
+        one = np.ones(array.size + int(np.prod(shape)), array.dtype)
+        copies = list(arrays)
+        copies[at] = one[: array.size].reshape(array.shape)
+        out = one[array.size - 1 :][: int(np.prod(shape))].reshape(shape)
+        if array.size == 1 and array.shape == shape:
+            continue  # one element: the same place, after all
+        refuses(lambda copies=copies, out=out: operation(*copies, out=out), ValueError, "out overlaps ")
+        assert (one == 1).all()
+
+
+def refuses(call: Callable[[], object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        call()
+
+
+# What every operation refuses of an array and of out: (name of the case, array, error, message without the name).
+BAD_ARRAYS: list[tuple[str, object, type[Exception], str]] = [
+    ("list", [1.0], TypeError, " is a builtins.list: expected a numpy.ndarray"),
+    ("none", None, TypeError, " is a builtins.NoneType: expected a numpy.ndarray"),
+    ("tensor", torch.ones(1), TypeError, " is a torch.Tensor: expected a numpy.ndarray"),
+    ("int", np.ones((2, 3, 5, 5), np.int32), TypeError, " has dtype int32: expected float16 or bfloat16 or float32 or"),
+    ("complex", np.ones((2, 3, 5, 5), complex), TypeError, " has dtype complex128: expected float16"),
+    ("scalar", np.float32(1), TypeError, " is a numpy.float32: expected a numpy.ndarray"),
+    ("0 axes", np.ones((), np.float32), ValueError, " has 0 axes: expected "),
+    ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " has 6 axes: expected "),
+    ("empty", np.ones((2, 0, 5, 5), np.float32), ValueError, " has shape (2, 0, 5, 5): expected sizes of 1 or more"),
+]
+
+
+def bad_outs(shape: tuple[int, ...]) -> list[tuple[str, object, type[Exception], str]]:
+    """What is refused for the out of a float32 result of a shape."""
+    frozen = np.ones(shape, np.float32)
+    frozen.flags.writeable = False
+    repeated = np.lib.stride_tricks.as_strided(np.ones(shape, np.float32), shape, (0,) * len(shape))
+    return [
+        ("list", [[1.0]], TypeError, "out is a builtins.list: expected a numpy.ndarray"),
+        ("dtype", np.ones(shape, np.float16), TypeError, "out has dtype float16: expected float32"),
+        ("wider dtype", np.ones(shape), TypeError, "out has dtype float64: expected float32"),
+        ("shape", np.ones((*shape, 1), np.float32), ValueError, f"out has shape {(*shape, 1)}: expected {shape}"),
+        ("read-only", frozen, ValueError, "out is read-only"),
+        ("repeated", repeated, ValueError, "out has strides (0, "),
+    ]

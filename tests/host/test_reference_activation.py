@@ -1,0 +1,214 @@
+"""The reference's activations against torch's and its autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from operands import (
+    BAD_ARRAYS,
+    INF,
+    MEMORY,
+    NAN,
+    bad_outs,
+    check_scales,
+    close,
+    dtypes,
+    normal,
+    refuses,
+    same,
+    scales,
+    seeds,
+    shapes,
+    tensor,
+)
+
+from cudnnpy.reference import Activation, sigmoid
+from cudnnpy.reference.activation import ACTIVATIONS, activation
+
+TORCH: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "sigmoid": lambda x, c: torch.sigmoid(x),
+    "relu": lambda x, c: F.relu(x),
+    "tanh": lambda x, c: torch.tanh(x),
+    "clipped_relu": lambda x, c: torch.clamp(x, 0, c),
+    "elu": F.elu,
+    "identity": lambda x, c: x * 1,
+    "swish": lambda x, c: x * torch.sigmoid(c * x),
+}
+modes = st.sampled_from(list(TORCH))
+coefficients = st.floats(0.1, 3)
+memories = st.sampled_from(MEMORY)
+ranks = (1, 2, 3, 4, 5)
+
+
+@settings(deadline=None, max_examples=300)
+@given(modes, coefficients, shapes(ranks), seeds, memories)
+def test_forward_and_gradient_match_torch(mode: str, c: float, shape: Any, seed: int, memory: str) -> None:
+    act = Activation(mode, c)
+    x, dy = 3 * normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
+    tx = tensor(x)
+    ty = TORCH[mode](tx, c)
+    y = act.forward(x)
+    close(y, ty)
+    (dx,) = torch.autograd.grad(ty, tx, tensor(dy))
+    close(act.backward(dy, x, y), dx)
+
+
+@settings(deadline=None, max_examples=200)
+@given(modes, coefficients, shapes(ranks), seeds, dtypes, memories, scales, scales)
+def test_scales_dtypes_and_out(
+    mode: str, c: float, shape: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
+) -> None:
+    act = Activation(mode, c)
+    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    check_scales(act.forward, [x], alpha, beta, memory, in_place=0)
+    check_scales(act.backward, [dy, x, y], alpha, beta, memory, in_place=0)
+
+
+@settings(deadline=None, max_examples=100)
+@given(modes, st.floats(-3, 3), st.floats(-20, 20), st.floats(-2, 2))
+def test_gradient_is_a_difference(mode: str, c: float, at: float, dy: float) -> None:
+    """Also with coefficients that torch does not take; away from the corners, where there is no derivative."""
+    h = 1e-5
+    assume(min(abs(at), abs(at - c)) > h)
+    act = Activation(mode, c)
+    x = np.array([at])
+    below, above = act.forward(x - h), act.forward(x + h)
+    gradient = act.backward(np.array([dy]), x, act.forward(x))
+    np.testing.assert_allclose(gradient, dy * (above - below) / (2 * h), rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(["sigmoid", "tanh", "relu", "clipped_relu"]), coefficients, shapes(ranks), seeds, dtypes)
+def test_the_gradient_after_a_forward_in_place(mode: str, c: float, shape: Any, seed: int, dtype: Any) -> None:
+    act = Activation(mode, float(np.asarray(c, dtype)))  # so that y is the ceiling, or below it
+    x, dy = normal(seed, shape, dtype), normal(seed + 1, shape, dtype)
+    expected = act.backward(dy, x, act.forward(x))
+    y = act.forward(x, out=x)
+    same(act.backward(dy, y, y, out=dy), expected)
+
+
+@pytest.mark.parametrize("mode", TORCH)
+def test_the_array_that_a_gradient_does_not_read(mode: str) -> None:
+    dy, read, unread = normal(0, (4,)), normal(1, (4,)), np.full(4, NAN)
+    x, y = (unread, read) if mode in ("sigmoid", "tanh") else (read, unread)
+    assert np.isfinite(Activation(mode).backward(dy, x, y)).all()
+
+
+def test_at_the_corners() -> None:
+    x, dy = np.array([-1.0, -0.0, 0.0, 1.0, 2.0, 2.5]), np.arange(1.0, 7.0)
+    np.testing.assert_array_equal(Activation("relu").backward(dy, x, x), [0, 0, 0, 4, 5, 6])
+    np.testing.assert_array_equal(Activation("clipped_relu", 2).backward(dy, x, x), [0, 0, 0, 4, 0, 0])
+    np.testing.assert_array_equal(Activation("clipped_relu", 2).forward(x), [0, 0, 0, 1, 2, 2])
+    np.testing.assert_array_equal(Activation("clipped_relu", -2).forward(x), [-2] * 6)
+    np.testing.assert_array_equal(Activation("clipped_relu", INF).forward(x), Activation("relu").forward(x))
+    np.testing.assert_array_equal(Activation("elu", 0.5).backward(dy, x, x)[1:], [1, 1.5, 4, 5, 6])
+
+
+@pytest.mark.parametrize(
+    ("mode", "y", "dx"),
+    [
+        ("sigmoid", [NAN, 1, 0], [NAN, 0, 0]),
+        ("relu", [NAN, INF, 0], [0, 1, 0]),
+        ("tanh", [NAN, 1, -1], [NAN, 0, 0]),
+        ("clipped_relu", [NAN, 3, 0], [0, 0, 0]),
+        ("elu", [NAN, INF, -3], [NAN, 1, 0]),
+        ("identity", [NAN, INF, -INF], [1, 1, 1]),
+        ("swish", [NAN, INF, NAN], [NAN, NAN, NAN]),
+    ],
+)
+def test_no_numbers_and_infinities(mode: str, y: list[float], dx: list[float]) -> None:
+    act, x = Activation(mode, 3), np.array([NAN, INF, -INF])
+    np.testing.assert_array_equal(act.forward(x), y)
+    np.testing.assert_array_equal(act.backward(np.ones(3), x, act.forward(x)), dx)
+
+
+def test_else_0_is_0_whatever_dy_is() -> None:
+    dy, x = np.array([NAN, INF, -INF, NAN]), np.array([-1.0, -1.0, -1.0, 1.0])
+    np.testing.assert_array_equal(Activation("relu").backward(dy, x, x), [0, 0, 0, NAN])
+    np.testing.assert_array_equal(Activation("clipped_relu").backward(dy, x, x), [0, 0, 0, 0])
+
+
+@pytest.mark.parametrize("at", [800.0, 1e4, 1e300])
+def test_large_values_overflow_nothing(at: float) -> None:
+    x, one = np.array([-at, at]), np.ones(2)
+    np.testing.assert_array_equal(Activation("sigmoid").forward(x), [0, 1])
+    np.testing.assert_array_equal(Activation("elu", 2).forward(x), [-2, at])
+    np.testing.assert_array_equal(Activation("swish").forward(x), [0, at])
+    np.testing.assert_array_equal(Activation("swish").backward(one, x, x), [0, 1])
+    np.testing.assert_array_equal(Activation("elu").backward(one, x, x), [0, 1])
+
+
+def test_agrees_with_the_sigmoid_and_a_convolutions_activations() -> None:
+    x = normal(0, (100,))
+    same(Activation("sigmoid").forward(x), sigmoid(x))
+    for name in ACTIVATIONS:
+        same(Activation(name).forward(x), activation(name)(x))
+
+
+def test_options() -> None:
+    assert Activation() == Activation("relu", 1.0) == Activation(coefficient=1, mode="relu")
+    assert hash(Activation("elu", 2)) == hash(Activation("elu", 2.0)) != hash(Activation("elu"))
+    assert repr(Activation("elu", 2)) == "Activation(mode='elu', coefficient=2.0)"
+    with pytest.raises(AttributeError):
+        Activation().mode = "elu"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mode": "gelu"}, ValueError, "mode='gelu': expected one of sigmoid, relu, tanh, clipped_relu, elu, "),
+        ({"mode": None}, TypeError, "mode=None: expected a str"),
+        ({"mode": 1}, TypeError, "mode=1: expected a str"),
+        ({"coefficient": "1"}, TypeError, "coefficient='1': expected a real number"),
+        ({"coefficient": None}, TypeError, "coefficient=None: expected a real number"),
+        ({"coefficient": True}, TypeError, "coefficient=True: expected a real number"),
+        ({"coefficient": NAN}, ValueError, "coefficient=nan: expected a number"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: Activation(**options), error, message)
+
+
+X = np.ones((2, 3, 5, 5), np.float32)
+
+
+@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
+def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Activation().forward(array, out=out), error, "x" + message)
+    refuses(lambda: Activation().backward(array, X, X, out=out), error, "dy" + message)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"x": None}, TypeError, "x is a builtins.NoneType"),
+        ({"y": None}, TypeError, "y is a builtins.NoneType"),
+        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16: expected float32, the dtype of dy"),
+        ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
+        ({"x": X[:1]}, ValueError, "x has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
+        ({"y": X[0]}, ValueError, "y has shape (3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
+        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
+        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+    ],
+)
+def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Activation().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
+    if "alpha" in given or "beta" in given:
+        refuses(lambda: Activation().forward(X, out=out, **given), error, message)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
+def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: Activation().forward(X, out=out), error, message)
+    refuses(lambda: Activation().backward(X, X, X, out=out), error, message)

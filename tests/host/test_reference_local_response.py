@@ -1,0 +1,198 @@
+"""The reference's local response normalization against torch's and its autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operands import (
+    BAD_ARRAYS,
+    INF,
+    MEMORY,
+    NAN,
+    bad_outs,
+    check_scales,
+    close,
+    dtypes,
+    normal,
+    refuses,
+    same,
+    scales,
+    seeds,
+    shapes,
+    tensor,
+)
+
+from cudnnpy.reference import LocalResponseNormalization as Normalization
+
+LAYOUTS = {"NCHW": (4, 5), "NHWC": (4, 5), "NCDHW": (5,), "NDHWC": (5,)}
+memories = st.sampled_from(MEMORY)
+normalizations = st.builds(
+    Normalization,
+    st.integers(1, 16),
+    st.floats(1e-4, 3),
+    st.floats(0.01, 3),
+    st.floats(0.1, 3),
+    layout=st.sampled_from(list(LAYOUTS)),
+)
+
+
+def shape_for(draw: st.DataObject, normalization: Normalization) -> tuple[int, ...]:
+    return draw.draw(shapes(LAYOUTS[normalization.layout], normalization.layout, 4))
+
+
+def torch_forward(norm: Normalization, x: torch.Tensor) -> torch.Tensor:
+    """torch's window of an even size has its extra channel before, cuDNN's after: the same with channels reversed."""
+    channel = -1 if norm.layout.endswith("C") else 1
+    first = x.movedim(channel, 1).contiguous()
+    return F.local_response_norm(first.flip(1), norm.size, norm.alpha, norm.beta, norm.k).flip(1).movedim(1, channel)
+
+
+@settings(deadline=None, max_examples=300)
+@given(normalizations, st.data(), seeds, memories)
+def test_forward_and_gradient_match_torch(norm: Normalization, data: Any, seed: int, memory: str) -> None:
+    shape = shape_for(data, norm)
+    x, dy = normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
+    tx = tensor(x)
+    ty = torch_forward(norm, tx)
+    y = norm.forward(x)
+    np.testing.assert_allclose(y, ty.detach().numpy(), rtol=1e-10, atol=1e-11)
+    (dx,) = torch.autograd.grad(ty, tx, tensor(dy))
+    np.testing.assert_allclose(norm.backward(dy, x, y), dx.numpy(), rtol=1e-9, atol=1e-9 * np.abs(dy).max())
+
+
+@settings(deadline=None, max_examples=150)
+@given(normalizations, st.data(), seeds, dtypes, memories, scales, scales)
+def test_scales_dtypes_and_out(
+    norm: Normalization, data: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
+) -> None:
+    shape = shape_for(data, norm)
+    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    check_scales(norm.forward, [x], alpha, beta, memory)
+    check_scales(norm.backward, [dy, x, y], alpha, beta, memory)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(1, 16), st.floats(-1, 1), st.floats(0.01, 3), seeds)
+def test_gradient_is_a_difference(size: int, alpha: float, beta: float, seed: int) -> None:
+    norm = Normalization(size, alpha, beta, 10.0)
+    x, dy, h = normal(seed, (1, 7, 1, 1)), normal(seed + 1, (1, 7, 1, 1)), 1e-5
+    dx = norm.backward(dy, x, np.full_like(x, NAN))  # y is not read
+    for channel in range(7):
+        step = np.zeros_like(x)
+        step[0, channel] = h
+        difference = np.vdot(norm.forward(x + step) - norm.forward(x - step), dy) / (2 * h)
+        assert dx[0, channel, 0, 0] == pytest.approx(difference, abs=1e-8)
+
+
+@pytest.mark.parametrize("size", range(1, 17))
+@pytest.mark.parametrize("channels", [1, 2, 5, 40])
+def test_the_window_channel_by_channel(size: int, channels: int) -> None:
+    x = normal(0, (1, channels, 1, 1))
+    y = Normalization(size, 2.0, 0.5, 1.0).forward(x)[0, :, 0, 0]
+    squares = x[0, :, 0, 0] ** 2
+    for c in range(channels):
+        near = squares[max(0, c - (size - 1) // 2) : c + size // 2 + 1]
+        assert y[c] == pytest.approx(x[0, c, 0, 0] / np.sqrt(1 + 2 / size * near.sum()), rel=1e-13)
+
+
+def test_layouts_agree() -> None:
+    x = normal(0, (2, 7, 3, 4))
+    y = Normalization(layout="NHWC").forward(np.moveaxis(x, 1, -1))
+    close(np.moveaxis(y, -1, 1), Normalization().forward(x))
+
+
+def test_no_numbers_and_infinities() -> None:
+    x = np.ones((1, 8, 1, 2))
+    x[0, 2, 0, 0], x[0, 2, 0, 1] = NAN, INF
+    y = Normalization(3).forward(x)
+    plain = Normalization(3).forward(np.ones((1, 8, 1, 1)))[0, :, 0, 0]
+    np.testing.assert_array_equal(y[0, :, 0, 0], [plain[0], NAN, NAN, NAN, *plain[4:]])
+    np.testing.assert_array_equal(y[0, :, 0, 1], [plain[0], 0, NAN, 0, *plain[4:]])
+    assert np.isnan(Normalization(1, -3.0, 0.5, 2.0).forward(np.ones((1, 1, 1, 1)))).all()
+
+
+def test_one_element() -> None:
+    for rank in (4, 5):
+        x = np.full((1,) * rank, 2.0)
+        same(Normalization(4, 1.0, 1.0, 1.0).forward(x), np.ones_like(x))
+        assert Normalization(4, 1.0, 1.0, 1.0).backward(x, x, x).item() == 0  # y = x / (1 + x * x / 4) peaks at 2
+
+
+def test_options() -> None:
+    assert Normalization() == Normalization(5, 1e-4, 0.75, 2.0, "NCHW")
+    assert hash(Normalization(k=1)) == hash(Normalization(k=1.0)) != hash(Normalization())
+    with pytest.raises(AttributeError):
+        Normalization().size = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"size": 0}, ValueError, "size=0: expected at least 1"),
+        ({"size": 17}, ValueError, "size=17: expected at most 16"),
+        ({"size": 5.0}, TypeError, "size=5.0: expected an int"),
+        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
+        ({"alpha": NAN}, ValueError, "alpha=nan: expected a finite number"),
+        ({"beta": 0.009}, ValueError, "beta=0.009: expected at least 0.01"),
+        ({"beta": INF}, ValueError, "beta=inf: expected a finite number"),
+        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+        ({"k": 0}, ValueError, "k=0.0: expected at least 1e-05"),
+        ({"k": NAN}, ValueError, "k=nan: expected a finite number"),
+        ({"k": True}, TypeError, "k=True: expected a real number"),
+        ({"layout": "NCW"}, ValueError, "layout='NCW': expected one of NCHW, NCDHW, NHWC, NDHWC"),
+        ({"layout": None}, TypeError, "layout=None"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: Normalization(**options), error, message)
+
+
+def test_smallest_options() -> None:
+    norm = Normalization(16, -1.0, 0.01, 1e-5)
+    assert (norm.size, norm.alpha, norm.beta, norm.k) == (16, -1.0, 0.01, 1e-5)
+
+
+X = np.ones((2, 3, 5, 5), np.float32)
+
+
+@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
+def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Normalization().forward(array, out=out), error, "x" + message)
+    refuses(lambda: Normalization().backward(array, X, X, out=out), error, "dy" + message)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"x": None}, TypeError, "x is a builtins.NoneType"),
+        ({"y": None}, TypeError, "y is a builtins.NoneType"),
+        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16: expected float32, the dtype of dy"),
+        ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
+        ({"x": X[:1]}, ValueError, "x has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
+        ({"y": X[0]}, ValueError, "y has shape (3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
+        ({"dy": X[0]}, ValueError, "dy has 3 axes: layout='NCHW' expects 4 or 5"),
+        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
+        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+    ],
+)
+def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Normalization().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
+    if "alpha" in given or "beta" in given:
+        refuses(lambda: Normalization().forward(X, out=out, **given), error, message)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
+def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: Normalization().forward(X, out=out), error, message)
+    refuses(lambda: Normalization().backward(X, X, X, out=out), error, message)
+    refuses(lambda: Normalization(layout="NDHWC").forward(X, out=out), ValueError, "x has 4 axes: layout='NDHWC'")

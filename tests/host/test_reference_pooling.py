@@ -1,0 +1,331 @@
+"""The reference's pooling against torch's and its autograd."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operands import (
+    BAD_ARRAYS,
+    INF,
+    MEMORY,
+    NAN,
+    bad_outs,
+    check_scales,
+    close,
+    dtypes,
+    laid_out,
+    normal,
+    refuses,
+    same,
+    scales,
+    seeds,
+    tensor,
+)
+
+from cudnnpy.reference import Pooling
+
+MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
+AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
+MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
+LAYOUTS = {1: ("NCW", "NWC", "NCHW", "NHWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC", "NCHW", "NHWC")}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One pooling; x_shape is channels first."""
+
+    mode: str
+    x_shape: tuple[int, ...]
+    window: tuple[int, ...]
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    layout: str
+    memory: str
+    seed: int
+
+    def operation(self) -> Pooling:
+        return Pooling(self.mode, self.window, self.padding, self.stride, self.layout)
+
+    def x(self, dtype: Any = np.float64, whole: bool = False) -> np.ndarray:
+        """In the problem's layout; with whole numbers, many of a window are equal."""
+        values = normal(self.seed, self.x_shape)
+        return laid_out(self.in_layout((np.rint(values) if whole else values).astype(dtype)), self.memory)
+
+    def dy(self, dtype: Any = np.float64) -> np.ndarray:
+        shape = self.operation().output_shape(self.in_layout(np.empty(self.x_shape)).shape)
+        return normal(self.seed + 1, shape, dtype, self.memory)
+
+    def in_layout(self, array: np.ndarray) -> np.ndarray:
+        return np.moveaxis(array, 1, -1) if self.layout.endswith("C") else array
+
+    def first(self, array: np.ndarray) -> np.ndarray:
+        return np.moveaxis(array, -1, 1) if self.layout.endswith("C") else array
+
+    def torch_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Padded by hand, since torch takes no padding beyond half the window."""
+        rank = len(self.window)
+        flat = [pad for pad in reversed(self.padding) for _ in range(2)]
+        if self.mode.startswith("max"):
+            return MAX[rank](F.pad(x, flat, value=-INF), self.window, self.stride)
+        average = AVERAGE[rank](F.pad(x, flat), self.window, self.stride)
+        if self.mode == "average_include_padding":
+            return average
+        return average / AVERAGE[rank](F.pad(torch.ones_like(x), flat), self.window, self.stride)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    rank = draw(st.integers(1, 3))
+    window = tuple(draw(st.integers(1, 4)) for _ in range(rank))
+    padding = tuple(draw(st.integers(0, span - 1)) for span in window)
+    spatial = [max(1, span - 2 * pad) + draw(st.integers(0, 5)) for span, pad in zip(window, padding, strict=True)]
+    channels = draw(st.sampled_from([1, 2, 3, 3, 5, 1025])) if rank < 3 else draw(st.integers(1, 3))
+    if channels == 1025:
+        spatial = [max(1, span - 2 * pad) for span, pad in zip(window, padding, strict=True)]
+    return Problem(
+        mode=draw(st.sampled_from(MODES)),
+        x_shape=(draw(st.integers(1, 3)), channels, *spatial),
+        window=window,
+        padding=padding,
+        stride=tuple(draw(st.integers(1, 5)) for _ in range(rank)),
+        layout=draw(st.sampled_from(LAYOUTS[rank])),
+        memory=draw(st.sampled_from(MEMORY)),
+        seed=draw(seeds),
+    )
+
+
+@settings(deadline=None, max_examples=500)
+@given(problems(), st.booleans())
+def test_forward_and_gradient_match_torch(problem: Problem, whole: bool) -> None:
+    """Among equal maxima torch too takes the first."""
+    pool, x, dy = problem.operation(), problem.x(whole=whole), problem.dy()
+    tx = tensor(problem.first(x))
+    ty = problem.torch_forward(tx)
+    y = pool.forward(x)
+    assert y.shape == pool.output_shape(x.shape)
+    close(problem.first(y), ty)
+    (dx,) = torch.autograd.grad(ty, tx, tensor(problem.first(dy)))
+    close(problem.first(pool.backward(dy, x, y)), dx)
+
+
+@settings(deadline=None, max_examples=200)
+@given(problems(), dtypes, scales, scales)
+def test_scales_dtypes_and_out(problem: Problem, dtype: Any, alpha: float, beta: float) -> None:
+    pool, x, dy = problem.operation(), problem.x(dtype), problem.dy(dtype)
+    y = problem.dy(dtype) * 2
+    check_scales(pool.forward, [x], alpha, beta, problem.memory)
+    check_scales(pool.backward, [dy, x, y], alpha, beta, problem.memory)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems().filter(lambda p: p.mode.startswith("average") and prod(p.x_shape) <= 100))
+def test_the_gradient_of_an_average_is_a_difference(problem: Problem) -> None:
+    """An average is linear, so that a difference of any width is a derivative."""
+    pool, x, dy = problem.operation(), problem.x(), problem.dy()
+    dx = pool.backward(dy, np.full_like(x, NAN), np.full_like(dy, NAN))  # neither is read
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = 0.5
+        assert dx[index] == pytest.approx(np.vdot(pool.forward(x + step) - pool.forward(x - step), dy), abs=1e-10)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems().filter(lambda p: p.mode.startswith("max")), st.booleans())
+def test_each_maximum_gets_all_of_its_gradient(problem: Problem, infinite: bool) -> None:
+    """Also where all of a window is -infinity: nothing goes to the padding."""
+    pool, x, dy = problem.operation(), problem.x(), problem.dy()
+    if infinite:
+        x = np.full_like(x, -INF)
+    y = pool.forward(x)
+    assert pool.backward(dy, x, np.full_like(y, NAN)).sum() == pytest.approx(dy.sum(), abs=1e-9)
+    assert set(np.unique(y)) <= set(np.unique(x))
+
+
+def test_the_first_of_equal_maxima_in_c_order_of_the_window() -> None:
+    x = np.zeros((1, 1, 3, 3))
+    x[0, 0, 0, 2] = x[0, 0, 1, 0] = 1  # the first row that has one, though its column is later
+    pool, dy = Pooling(window=3), np.ones((1, 1, 1, 1))
+    expected = np.zeros_like(x)
+    expected[0, 0, 0, 2] = 1
+    np.testing.assert_array_equal(pool.backward(dy, x, dy), expected)
+    expected = np.zeros((1, 1, 3, 3))
+    expected[0, 0, 0, 0] = 1
+    np.testing.assert_array_equal(pool.backward(dy, np.zeros_like(x), dy), expected)
+
+
+def test_a_maximum_that_several_windows_have_gets_the_sum() -> None:
+    x, dy = np.array([[[0.0, 5.0, 1.0]]]), np.array([[[2.0, 3.0]]])
+    np.testing.assert_array_equal(Pooling(window=2, stride=1).backward(dy, x, dy), [[[0, 5, 0]]])
+
+
+def test_padding_and_counts_by_hand() -> None:
+    x = np.array([[[-2.0, -4.0, -6.0]]])
+    given_padding: dict[str, Any] = {"window": 2, "padding": 1}
+    np.testing.assert_array_equal(Pooling("max", **given_padding).forward(x), [[[-2, -4]]])
+    np.testing.assert_array_equal(Pooling("average_include_padding", **given_padding).forward(x), [[[-1, -5]]])
+    np.testing.assert_array_equal(Pooling("average_exclude_padding", **given_padding).forward(x), [[[-2, -5]]])
+    dy = np.array([[[1.0, 10.0]]])
+    np.testing.assert_array_equal(Pooling("max", **given_padding).backward(dy, x, dy), [[[1, 10, 0]]])
+    np.testing.assert_array_equal(Pooling("average_inc_pad", **given_padding).backward(dy, x, dy), [[[0.5, 5, 5]]])
+    np.testing.assert_array_equal(Pooling("average_exc_pad", **given_padding).backward(dy, x, dy), [[[1, 5, 5]]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_numbers_and_infinities(mode: str) -> None:
+    x = np.array([[[1.0, NAN, 2.0, INF, 3.0, 4.0, -INF, 5.0, -INF, INF]]])
+    highest = mode.startswith("max")
+    expected = [NAN, INF, 4, 5, INF] if highest else [NAN, INF, 3.5, -INF, NAN]
+    pool = Pooling(mode)
+    y = pool.forward(x)
+    np.testing.assert_array_equal(y, [[expected]])
+    dx = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5] if highest else [0.5, 0.5, 1, 1, 1.5, 1.5, 2, 2, 2.5, 2.5]
+    np.testing.assert_array_equal(pool.backward(np.array([[[1.0, 2, 3, 4, 5]]]), x, y), [[dx]])
+
+
+def test_no_number_in_two_dimensions() -> None:
+    """The NaN wins over what is larger in its row, and the first NaN in C order over others."""
+    x = np.arange(9.0).reshape(1, 1, 3, 3)
+    x[0, 0, 1, 2] = x[0, 0, 2, 0] = NAN
+    pool = Pooling(window=3)
+    assert np.isnan(pool.forward(x)).all()
+    dx = pool.backward(np.ones((1, 1, 1, 1)), x, x[:, :, :1, :1])
+    assert dx.sum() == dx[0, 0, 1, 2] == 1
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_gradient_that_is_no_number_reaches_its_window_alone(mode: str, value: float) -> None:
+    x = np.array([[[1.0, 1.0, 1.0, 1.0]]])
+    dx = Pooling(mode).backward(np.array([[[value, 1.0]]]), x, x[..., :2])
+    np.testing.assert_array_equal(dx[0, 0, 0], value)
+    assert np.isfinite(dx[0, 0, 2:]).all()
+
+
+def test_one_element() -> None:
+    for mode in MODES:
+        for shape in ((1, 1, 1), (1, 1, 1, 1), (1, 1, 1, 1, 1)):
+            x = np.full(shape, 3.0)
+            pool = Pooling(mode, window=1)
+            np.testing.assert_array_equal(pool.forward(x), x, strict=True)
+            np.testing.assert_array_equal(pool.backward(x, x, x), x, strict=True)
+
+
+def test_a_window_as_large_as_the_picture() -> None:
+    x = normal(0, (2, 3, 65, 33))
+    close(Pooling("average_include_padding", (65, 33)).forward(x), x.mean((2, 3), keepdims=True))
+    close(Pooling("max", (65, 33)).forward(x), x.max((2, 3), keepdims=True))
+
+
+def test_options() -> None:
+    assert Pooling() == Pooling("max", 2, 0, None, "NCHW")
+    assert Pooling("average_inc_pad") == Pooling("average_include_padding") != Pooling("average_exc_pad")
+    assert hash(Pooling(window=[3, 2], stride=np.array([1, 2]))) == hash(Pooling(window=(3, 2), stride=(1, 2)))
+    assert Pooling("average_exc_pad").mode == "average_exclude_padding"
+    with pytest.raises(AttributeError):
+        Pooling().window = 3  # type: ignore[misc]
+    x = normal(0, (1, 2, 6, 6))
+    same(Pooling(window=3, stride=None).forward(x), Pooling(window=(3, 3), stride=3).forward(x))
+    assert Pooling(window=3, padding=2, stride=2).output_shape((1, 1, 4, 5)) == (1, 1, 3, 4)
+    assert Pooling(window=3, padding=2, stride=2, layout="NHWC").output_shape([1, 4, 5, 7]) == (1, 3, 4, 7)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mode": "median"}, ValueError, "mode='median': expected one of max, max_deterministic, average_include_"),
+        ({"mode": None}, TypeError, "mode=None: expected a str"),
+        ({"window": 0}, ValueError, "window=0: expected at least 1"),
+        ({"window": (2, 0)}, ValueError, "window[1]=0: expected at least 1"),
+        ({"window": 2.0}, TypeError, "window=2.0: expected an int"),
+        ({"window": (2, 2, 2, 2)}, ValueError, "window has 4 entries"),
+        ({"window": ()}, ValueError, "window has 0 entries"),
+        ({"padding": -1}, ValueError, "padding=-1: expected at least 0"),
+        ({"padding": "same"}, TypeError, "padding='same': expected an int"),
+        ({"padding": ((0, 1), (0, 1))}, TypeError, "padding[0]=(0, 1): expected an int"),
+        ({"padding": 2}, ValueError, "padding=2 on spatial axis 0: expected less than the window, 2"),
+        ({"window": (3, 2), "padding": 2}, ValueError, "padding=2 on spatial axis 1: expected less than the window, 2"),
+        ({"window": 2, "padding": (1, 1, 5)}, ValueError, "padding=5 on spatial axis 2: expected less than the window"),
+        ({"window": (2, 2), "stride": (1, 1, 1)}, ValueError, "one for each spatial axis"),
+        ({"stride": 0}, ValueError, "stride=0: expected at least 1"),
+        ({"stride": True}, TypeError, "stride=True: expected an int"),
+        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"),
+        ({"layout": None}, TypeError, "layout=None"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: Pooling(**options), error, message)
+
+
+@pytest.mark.parametrize(
+    ("pool", "shape", "error", "message"),
+    [
+        (Pooling(), (4, 4), ValueError, "x_shape has 2 axes: layout='NCHW' expects 3, 4 or 5"),
+        (Pooling(layout="NWC"), (1, 4, 4, 1), ValueError, "x_shape has 4 axes: layout='NWC' expects 3"),
+        (Pooling(window=(2, 2)), (1, 1, 4), ValueError, "window=(2, 2) has 2 entries: expected 1"),
+        (
+            Pooling(window=5),
+            (1, 1, 5, 4),
+            ValueError,
+            "on spatial axis 1 the padded x is 0 + 4 + 0 = 4 wide, less than",
+        ),
+        (Pooling(), (1, 0, 4, 4), ValueError, "x_shape[1]=0: expected at least 1"),
+        (Pooling(), (1, 1, 4.0, 4), TypeError, "x_shape[2]=4.0: expected an int"),
+        (Pooling(), 4, TypeError, "x_shape=4: expected a tuple of ints"),
+    ],
+)
+def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: pool.output_shape(shape), error, message)
+
+
+X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
+
+
+@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
+def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
+    out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
+    refuses(lambda: Pooling().forward(array, out=out), error, "x" + message)
+    refuses(lambda: Pooling().backward(Y, array, Y, out=dx), error, "x")
+    refuses(lambda: Pooling().backward(array, X, Y, out=dx), error, "dy")
+    refuses(lambda: Pooling().backward(Y, X, array, out=dx), error, "y")
+    assert (out == 7).all()
+    assert (dx == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16: expected float32, the dtype of dy"),
+        ({"y": Y.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
+        ({"dy": Y[..., :1]}, ValueError, "dy has shape (2, 3, 2, 1): expected (2, 3, 2, 2), the output's for x of"),
+        ({"y": X}, ValueError, "y has shape (2, 3, 5, 5): expected (2, 3, 2, 2), the shape of dy"),
+        ({"x": X[0, 0]}, ValueError, "x has 2 axes: layout='NCHW' expects 3, 4 or 5"),
+        ({"x": X[..., :1]}, ValueError, "the output would be empty: on spatial axis 1"),
+        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
+        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+    ],
+)
+def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
+    refuses(lambda: Pooling().backward(**{"dy": Y, "x": X, "y": Y, "out": dx} | given), error, message)
+    if "alpha" in given or "beta" in given:
+        refuses(lambda: Pooling().forward(X, out=out, **given), error, message)
+    assert (out == 7).all()
+    assert (dx == 7).all()
+
+
+@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(Y.shape)])
+def test_bad_out_forward(out: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: Pooling().forward(X, out=out), error, message)
+
+
+@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
+def test_bad_out_backward(out: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: Pooling().backward(Y, X, Y, out=out), error, message)

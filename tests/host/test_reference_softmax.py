@@ -1,0 +1,208 @@
+"""The reference's softmax against torch's and its autograd."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operands import (
+    BAD_ARRAYS,
+    INF,
+    MEMORY,
+    NAN,
+    bad_outs,
+    check_scales,
+    close,
+    dtypes,
+    normal,
+    refuses,
+    same,
+    scales,
+    seeds,
+    shapes,
+    tensor,
+)
+
+from cudnnpy.reference import Softmax
+
+ALGORITHMS, MODES = ("fast", "accurate", "log"), ("channel", "instance")
+LAYOUTS = {"NCHW": (2, 3, 4, 5), "NHWC": (2, 3, 4, 5), "NCW": (3,), "NWC": (3,), "NCDHW": (5,), "NDHWC": (5,)}
+memories = st.sampled_from(MEMORY)
+softmaxes = st.builds(
+    Softmax, st.sampled_from(ALGORITHMS), st.sampled_from(MODES), layout=st.sampled_from(list(LAYOUTS))
+)
+
+
+def shape_for(draw: st.DataObject, softmax: Softmax) -> tuple[int, ...]:
+    return draw.draw(shapes(LAYOUTS[softmax.layout], softmax.layout))
+
+
+def torch_forward(softmax: Softmax, x: torch.Tensor) -> torch.Tensor:
+    function = torch.log_softmax if softmax.algorithm == "log" else torch.softmax
+    if softmax.mode == "instance":
+        return function(x.flatten(1), 1).reshape(x.shape)
+    return function(x, -1 if softmax.layout.endswith("C") else 1)
+
+
+@settings(deadline=None, max_examples=300)
+@given(softmaxes, st.data(), seeds, memories, st.sampled_from([0.1, 1, 30]))
+def test_forward_and_gradient_match_torch(softmax: Softmax, data: Any, seed: int, memory: str, size: float) -> None:
+    shape = shape_for(data, softmax)
+    x, dy = size * normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
+    tx = tensor(x)
+    ty = torch_forward(softmax, tx)
+    y = softmax.forward(x)
+    close(y, ty)
+    (dx,) = torch.autograd.grad(ty, tx, tensor(dy))
+    np.testing.assert_allclose(softmax.backward(dy, y), dx.numpy(), rtol=1e-11, atol=1e-10)
+
+
+@settings(deadline=None, max_examples=200)
+@given(softmaxes, st.data(), seeds, dtypes, memories, scales, scales)
+def test_scales_dtypes_and_out(
+    softmax: Softmax, data: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
+) -> None:
+    shape = shape_for(data, softmax)
+    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    check_scales(softmax.forward, [x], alpha, beta, memory, in_place=0)
+    check_scales(softmax.backward, [dy, y], alpha, beta, memory, in_place=0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(softmaxes, seeds)
+def test_gradient_is_a_difference(softmax: Softmax, seed: int) -> None:
+    shape = {"W": (2, 2, 3), "D": (1, 2, 1, 2, 2)}.get(softmax.layout.strip("NC")[0], (2, 2, 2, 2))
+    x, dy, h = normal(seed, shape), normal(seed + 1, shape), 1e-5
+    dx = softmax.backward(dy, softmax.forward(x))
+    for index in np.ndindex(x.shape):
+        step = np.zeros_like(x)
+        step[index] = h
+        difference = np.vdot(softmax.forward(x + step) - softmax.forward(x - step), dy) / (2 * h)
+        assert dx[index] == pytest.approx(difference, abs=1e-7)
+
+
+@settings(deadline=None, max_examples=50)
+@given(softmaxes, st.data(), seeds)
+def test_what_is_summed_over_becomes_1(softmax: Softmax, data: Any, seed: int) -> None:
+    y = softmax.forward(normal(seed, shape_for(data, softmax)))
+    y = np.exp(y) if softmax.algorithm == "log" else y
+    axes: Any = -1 if softmax.layout.endswith("C") else 1
+    total = y.sum(tuple(range(1, y.ndim)) if softmax.mode == "instance" else axes)
+    np.testing.assert_allclose(total, 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_layouts_agree(mode: str) -> None:
+    x = normal(0, (2, 3, 4, 5))
+    expected = Softmax(mode=mode).forward(x)
+    last = Softmax(mode=mode, layout="NHWC").forward(np.moveaxis(x, 1, -1))
+    close(np.moveaxis(last, -1, 1), expected)
+
+
+def test_fast_is_accurate_until_it_overflows() -> None:
+    x = np.array([[-700.0, 0.0, 700.0], [0.0, 1.0, 710.0]])
+    np.testing.assert_array_equal(Softmax("fast").forward(x), [[0, np.exp(-700), 1], [0, 0, NAN]])
+    np.testing.assert_allclose(Softmax().forward(x), [[0, np.exp(-700), 1], [0, 0, 1]], rtol=1e-12, atol=1e-300)
+    x = np.array([[1e4, 1e4 - 1]])
+    close(Softmax().forward(x), Softmax("fast").forward(x - 1e4))
+    close(Softmax("log").forward(np.array([[0.0, -1e4]])), np.array([[0.0, -1e4]]))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("fast", [[NAN] * 3, [0, NAN, 0], [0, 0.5, 0.5], [NAN] * 3]),
+        ("accurate", [[NAN] * 3, [NAN] * 3, [0, 0.5, 0.5], [NAN] * 3]),
+        ("log", [[NAN] * 3, [NAN] * 3, [-INF, np.log(0.5), np.log(0.5)], [NAN] * 3]),
+    ],
+)
+def test_no_numbers_and_infinities(algorithm: str, expected: list[list[float]]) -> None:
+    x = np.array([[1.0, NAN, 2.0], [1.0, INF, 2.0], [-INF, 1.0, 1.0], [-INF, -INF, -INF]])
+    y = Softmax(algorithm).forward(x)
+    np.testing.assert_allclose(y, expected, rtol=1e-15)
+    dx = Softmax(algorithm).backward(np.array([[1.0, 2.0, 3.0]]), y[2:3])
+    np.testing.assert_allclose(dx, [[1, -1, 0]] if algorithm == "log" else [[0, -0.25, 0.25]])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_one_element(mode: str) -> None:
+    for rank in (2, 3, 4, 5):
+        x = np.full((1,) * rank, 3.0)
+        same(Softmax(mode=mode).forward(x), np.ones_like(x))
+        same(Softmax("log", mode).forward(x), np.zeros_like(x))
+        same(Softmax(mode=mode).backward(x, np.ones_like(x)), np.zeros_like(x))
+
+
+def test_options() -> None:
+    assert Softmax() == Softmax("accurate", "channel", "NCHW")
+    assert hash(Softmax("log")) == hash(Softmax(algorithm="log")) != hash(Softmax())
+    with pytest.raises(AttributeError):
+        Softmax().mode = "instance"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"algorithm": "exact"}, ValueError, "algorithm='exact': expected one of fast, accurate, log"),
+        ({"algorithm": None}, TypeError, "algorithm=None: expected a str"),
+        ({"mode": "spatial"}, ValueError, "mode='spatial': expected one of channel, instance"),
+        ({"mode": 1}, TypeError, "mode=1: expected a str"),
+        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
+        ({"layout": ["NCHW"]}, TypeError, "layout=['NCHW']: expected a str"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: Softmax(**options), error, message)
+
+
+X = np.ones((2, 3, 5, 5), np.float32)
+
+
+@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
+def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Softmax().forward(array, out=out), error, "x" + message)
+    refuses(lambda: Softmax().backward(array, X, out=out), error, "dy" + message)
+    refuses(lambda: Softmax().backward(X, array, out=out), (TypeError, ValueError), "y")
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("softmax", "shape", "message"),
+    [
+        (Softmax(), (3,), "x has 1 axes: layout='NCHW' expects 2, 3, 4 or 5"),
+        (Softmax(layout="NCW"), (3, 4), "x has 2 axes: layout='NCW' expects 3"),
+        (Softmax(layout="NDHWC"), (3, 4, 5, 6), "x has 4 axes: layout='NDHWC' expects 5"),
+    ],
+)
+def test_bad_rank(softmax: Softmax, shape: tuple[int, ...], message: str) -> None:
+    x = np.ones(shape)
+    refuses(lambda: softmax.forward(x), ValueError, message)
+    refuses(lambda: softmax.backward(x, x), ValueError, "d" + message.replace("x has", "y has"))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
+        ({"y": X[:1]}, ValueError, "y has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
+        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
+        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+    ],
+)
+def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    out = np.full(X.shape, 7, np.float32)
+    refuses(lambda: Softmax().backward(**{"dy": X, "y": X, "out": out} | given), error, message)
+    if "y" not in given:
+        refuses(lambda: Softmax().forward(X, out=out, **given), error, message)
+    assert (out == 7).all()
+
+
+@pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
+def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
+    refuses(lambda: Softmax().forward(X, out=out), error, message)
+    refuses(lambda: Softmax().backward(X, X, out=out), error, message)
