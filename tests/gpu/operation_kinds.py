@@ -274,8 +274,11 @@ class ScaleTensor(Kind):
     factors = ("alpha",)
     results = ("out",)
 
+    def blend(self, p: Problem, result: str) -> tuple[float, float]:
+        return 1.0, 0.0
+
     def twin_keywords(self, p: Problem) -> dict[str, Any]:
-        return {"alpha": 1.0}
+        return {"alpha": p.alpha}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         return {"out": zero(f["out"])}

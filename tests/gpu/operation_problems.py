@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -120,22 +121,16 @@ def _pooling(draw: Draw, p: Problem) -> Problem:
     padding *= rank if uniformly else 1
     stride = each(st.integers(1, 3))
     spatial = [max(size, w - 2 * pad) for size, w, pad in zip(shape[2:], window, padding, strict=True)]
-    while shape[0] * shape[1] * _volume(spatial) > MOST_DISTINCT:
-        spatial[spatial.index(max(spatial))] -= 1
+    batch, channels = shape[:2]
+    while batch * channels * math.prod(spatial) > MOST_DISTINCT:
+        batch, channels = (batch - 1, channels) if batch > 1 else (1, channels // 2)
     options: dict[str, Any] = {"mode": mode, "window": window, "padding": padding, "layout": _layout(draw, rank + 2)}
     if uniformly:
         options |= {"window": window[0], "padding": padding[0]}
     if draw(_weighted((True, 3), (False, 1))):
         options["stride"] = stride[0] if uniformly else stride
-    found = replace(p, shape=(*shape[:2], *spatial), options=options)
+    found = replace(p, shape=(batch, channels, *spatial), options=options)
     return replace(found, data=_data(draw, "nan", "infinity")) if p.call.endswith("forward") else found
-
-
-def _volume(sizes: list[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def _softmax(draw: Draw, p: Problem) -> Problem:

@@ -29,6 +29,19 @@ from operation_kinds import KINDS, Problem
 from operation_problems import CHOSEN, problems
 from strategies import Memory
 from test_operations import Outcomes, check_call, check_each, lacking
+from test_operations_errors import (  # noqa: F401  what the twins refuse just as the GPU's do: run here as they are
+    no_c_calls,
+    test_another_type_than_the_others_is_refused,
+    test_bad_options_and_shapes,
+    test_empty_arrays_are_refused,
+    test_factors_are_numbers,
+    test_in_place_where_it_is_not_offered_is_refused,
+    test_integers_are_refused,
+    test_results_that_overlap_an_input_are_refused,
+    test_results_that_write_one_element_twice_are_refused,
+    test_shapes_that_do_not_fit_are_refused,
+    test_what_is_no_array_is_a_type_error,
+)
 
 EXAMPLES = 25
 Fault = Callable[[dict[str, torch.Tensor], list[torch.Tensor]], None]
