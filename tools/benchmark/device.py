@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import cudnnpy
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS, Kind, Layer
-from tools.benchmark.timing import Budget, device_timer, interleaved, summary
+from tools.benchmark.timing import Budget, device_timer, interleaved, summary, times_in_turns
 
 MOST, LEAST = 25, 3  # repetitions
-REPETITION_MS = 2.0  # the GPU time that one contender takes in one repetition, at least
 TUNE_SECONDS = 5.0  # Convolution's default, where the budget allows
 PEAK_SIZE = 8192
 
@@ -95,19 +94,7 @@ def _measure(torch: Any, kind: Kind, layer: Layer, operation: str, budget: Budge
         "autotune": [_call(tuned, operation, layer, operands) for operands in sets],
     }
     cell["difference"] = _differences(torch, operation, layer, sets[0], contenders)
-    once = {}
-    for name, calls in contenders.items():
-        for call in calls:
-            call()
-        once[name] = device_timer(torch, calls, 1)()
-    timers = {
-        name: device_timer(torch, calls, min(max(math.ceil(REPETITION_MS / once[name]), 1), 50))
-        for name, calls in contenders.items()
-    }
-    timers["torch, again"] = timers["torch"]
-    for timer in timers.values():
-        timer()
-    times = interleaved(timers, MOST, LEAST, budget)
+    times = times_in_turns(torch, contenders, MOST, LEAST, budget)
     cell["ms"] = {name: summary(measured) for name, measured in times.items()}
     wrong = {name: off for name, off in cell["difference"].items() if not off <= kind.tolerance}
     if wrong:

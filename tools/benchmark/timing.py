@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Any
 
 # Calls between two synchronisations on the host's clock: the GPU's launch queue (1,024 entries) never fills.
 HOST_BATCH = 64
+REPETITION_MS = 2.0  # the GPU time that one contender takes in one repetition, at least
 HOST_WARM_UP = 8  # calls before, which bring the road's own code and data into the processor's caches
 
 
@@ -107,3 +109,25 @@ def device_timer(torch: Any, calls: list[Callable[[], object]], count: int) -> C
         return float(start.elapsed_time(stop)) / count
 
     return timed
+
+
+def times_in_turns(
+    torch: Any, contenders: Mapping[str, list[Callable[[], object]]], most: int, least: int, budget: Budget
+) -> dict[str, list[float]]:
+    """Milliseconds of the GPU for each contender, whose calls take turns, and for "torch" once more ("torch, again").
+
+    Everything runs before anything is timed, and each contender is called as often as fills a repetition.
+    """
+    once = {}
+    for name, calls in contenders.items():
+        for call in calls:
+            call()
+        once[name] = device_timer(torch, calls, 1)()
+    timers = {
+        name: device_timer(torch, calls, min(max(math.ceil(REPETITION_MS / once[name]), 1), 50))
+        for name, calls in contenders.items()
+    }
+    timers["torch, again"] = timers["torch"]
+    for timer in timers.values():
+        timer()
+    return interleaved(timers, most, least, budget)
