@@ -19,18 +19,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tools.benchmark import cache, device, host, report
+from tools.benchmark import cache, device, host, operations, report
 from tools.benchmark.figures import failures
 from tools.benchmark.timing import Budget
 
-FULL_SECONDS, QUICK_SECONDS = 360.0, 90.0
-# section -> (what measures it, its part of a whole run's budget)
+FULL_SECONDS, QUICK_SECONDS = 480.0, 120.0
+# section -> (what measures it, its share of a run's budget beside the others)
 SECTIONS: dict[str, tuple[Callable[[Any, Budget], list[dict[str, Any]]], float]] = {
     "host": (host.measure, 0.07),
     "device": (device.measure, 0.75),
     "cache": (cache.measure, 0.18),
+    "operations": (operations.measure, 0.33),
 }
-ONLY = {"host": "host", "gpu": "device", "cache": "cache"}
+ONLY = {"host": "host", "gpu": "device", "cache": "cache", "operations": "operations"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

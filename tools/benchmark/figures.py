@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -54,6 +54,11 @@ _HOST = (
 )
 _CACHE = "host cost with the most cached signatures over one"
 _CACHE_REACH = 1.10  # what "flat" means here
+# unit of a row of an operation -> its name, who is measured against torch, and what each ratio is to be at most
+OPERATION_TIMES = {
+    "ms": ("GPU time", ("cudnnpy",), 1.05),
+    "us": ("host cost", ("cudnnpy, out=", "cudnnpy, new"), 0.75),
+}
 
 
 def figures(results: Mapping[str, Any]) -> list[Figure]:
@@ -86,7 +91,41 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     else:
         why = next((row["error"] for row in results.get("cache", ()) if row["error"]), "section not run")
         found.append(Figure(_CACHE, _CACHE_REACH, None, why))
-    return found
+    rows = results.get("operations", ())
+    return found + [figure for unit in OPERATION_TIMES for figure in _of_operations(rows, unit)]
+
+
+def _of_operations(rows: Sequence[Mapping[str, Any]], unit: str) -> list[Figure]:
+    title, _, reach = OPERATION_TIMES[unit]
+    values = [value for value, _ in operation_ratios(rows, unit)]
+    name = f"operations, {title} over torch"
+    if not values:
+        return [Figure(name, reach, None, "no row ran" if rows else "section not run")]
+    lost = sum(bool(row["error"]) for row in rows if row["unit"] == unit)
+    count = f"{sum(value <= reach for value in values)} of {len(values)} meet it"
+    count += f", {lost} rows failed" if lost else ""
+    return [
+        Figure(f"{name}, geometric mean", reach, geometric_mean(values)),
+        Figure(f"{name}, worst ({count})", reach, max(values)),
+    ]
+
+
+def operation_ratio(row: Mapping[str, Any], who: str) -> float | None:
+    """Time of `who` over torch's in one row of an operation; None where it has none."""
+    times = row.get(row["unit"], {})
+    return float(times[who]["median"] / times["torch"]["median"]) if who in times else None
+
+
+def operation_ratios(rows: Iterable[Mapping[str, Any]], unit: str) -> list[tuple[float, str]]:
+    """Every ratio to torch in that unit, with the row in words, the slowest first."""
+    found = [
+        (value, f"{row['kind']}, {row['operation']}" + who.removeprefix("cudnnpy"))
+        for row in rows
+        if row["unit"] == unit
+        for who in OPERATION_TIMES[unit][1]
+        if (value := operation_ratio(row, who)) is not None
+    ]
+    return sorted(found, reverse=True)
 
 
 def growth(row: Mapping[str, Any], first: Mapping[str, Any]) -> float:
@@ -136,6 +175,11 @@ def failures(results: Mapping[str, Any]) -> list[str]:
     lines = [f"host, {row['dtype']}, {row['row']}: {row['error']}" for row in results.get("host", ()) if row["error"]]
     lines += [f"GPU, {name(cell)}: {cell['error']}" for cell in results.get("device", ()) if cell["error"]]
     lines += [f"cache, {row['wanted']:,}: {row['error']}" for row in results.get("cache", ()) if row["error"]]
+    lines += [
+        f"operations, {row['kind']}, {row['operation']}: {row['error']}"
+        for row in results.get("operations", ())
+        if row["error"]
+    ]
     return lines + [f"{section}: {error}" for section, error in results.get("errors", {}).items()]
 
 

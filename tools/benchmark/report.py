@@ -10,6 +10,7 @@ from typing import Any
 
 from tools.benchmark.figures import (
     HOST_DTYPE,
+    OPERATION_TIMES,
     by_kind,
     failures,
     figures,
@@ -17,9 +18,13 @@ from tools.benchmark.figures import (
     fraction_of_peak,
     growth,
     name,
+    operation_ratio,
+    operation_ratios,
     ratio,
 )
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS, TINY
+
+WORST = 5  # of the slowest rows, that are told by name
 
 
 def as_json(results: Mapping[str, Any]) -> str:
@@ -55,6 +60,8 @@ def markdown(results: Mapping[str, Any], plot: str | None = None) -> str:
         parts += _host(results["host"])
     if results.get("cache"):
         parts += _cache(results["cache"])
+    if results.get("operations"):
+        parts += _operations(results["operations"])
     return "\n".join(parts)
 
 
@@ -192,6 +199,67 @@ def _cache(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Host cost as the cache grows\n", table(head, lines)]
 
 
+def _operations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    parts = ["## Operations beside the convolutions\n"]
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(row["kind"], []).append(row)
+    lines, again = [], "torch, again"
+    for kind, of_kind in kinds.items():
+        _, who, reach = OPERATION_TIMES[of_kind[0]["unit"]]
+        noise = [value for row in of_kind if (value := operation_ratio(row, again)) is not None]
+        for each in who:
+            values = [value for row in of_kind if (value := operation_ratio(row, each)) is not None]
+            line = [kind + each.removeprefix("cudnnpy"), f"{reach:.2f}", f"{len(values)}"]
+            line.append(f"{sum(value <= reach for value in values)}")
+            of_noise = geometric_mean(noise) if noise else None
+            most = max(values, default=None)
+            mean = geometric_mean(values) if values else None
+            lines.append([*line, *(_number(value, ".3f") for value in (mean, most, of_noise))])
+    head = ("kind", "to reach", "rows timed", "of them met", "over torch, mean", "worst", "torch again, mean")
+    parts += [table(head, lines), "Means are geometric; each row is to reach the figure.\n"]
+    for unit, (title, _, _) in OPERATION_TIMES.items():
+        worst = [(what, f"{value:.3f}") for value, what in operation_ratios(rows, unit)[:WORST]]
+        if worst:
+            parts.append(table((f"slowest against torch, {title}", "over torch"), worst))
+    apart = [row for row in rows if "separate" in row.get("ms", {})]
+    if apart:
+        parts += ["### What fusing gains\n", _fusion(apart)]
+    for kind, of_kind in kinds.items():
+        parts += [f"### {kind}: {OPERATION_TIMES[of_kind[0]['unit']][0]}\n", _operation_rows(of_kind)]
+    return parts
+
+
+def _fusion(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = []
+    for row in rows:
+        ms = {who: row["ms"][who]["median"] if who in row["ms"] else None for who in ("cudnnpy", "separate")}
+        gain = ms["cudnnpy"] / ms["separate"] if ms["cudnnpy"] else None
+        over = (operation_ratio(row, "separate"), operation_ratio(row, "cudnnpy"))
+        cells = (
+            _number(gain, ".3f"),
+            *(_number(value, ".3f") for value in over),
+            *(_number(ms[who], ".4f") for who in ms),
+        )
+        lines.append((f"{row['kind']}, {row['operation']}", *cells))
+    head = ("operation", "fused / separate", "separate / torch", "fused / torch", "fused, ms", "separate, ms")
+    return table(head, lines) + "\n`separate`: cudnnpy's own calls, one for each step.\n"
+
+
+def _operation_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    unit = rows[0]["unit"]
+    _, who, _ = OPERATION_TIMES[unit]
+    form = {"ms": ".4f", "us": ".2f"}[unit]
+    lines = []
+    for row in rows:
+        times = row.get(unit, {})
+        ratios = [_number(operation_ratio(row, each), ".3f") for each in (*who, "torch, again")]
+        cells = [_number(times[each]["median"] if each in times else None, form) for each in ("torch", *who)]
+        lines.append((row["operation"], *ratios, *cells, "failed" if row["error"] else ""))
+    head = [*(f"{each} / torch" for each in who), "torch again", *(f"{each}, {unit}" for each in ("torch", *who)), ""]
+    return table(("operation", *head), lines)
+
+
 def draw(results: Mapping[str, Any], file: Path) -> bool:
     """A chart of every cell's ratio to torch; False, and no file, without matplotlib or without a cell."""
     cells = [cell for cell in results.get("device", ()) if ratio(cell, "autotune") is not None]
@@ -228,5 +296,9 @@ def summary_lines(results: Mapping[str, Any]) -> list[str]:
     """The figures and the worst cells for a terminal."""
     lines = [f"{f.name}: {_number(f.reached, '.3f')} (<= {f.reach:.2f}) {f.verdict}" for f in figures(results)]
     timed = [(value, cell) for cell in results.get("device", ()) if (value := ratio(cell, "autotune")) is not None]
-    worst = sorted(timed, key=lambda pair: pair[0], reverse=True)[:5]
-    return lines + [f"slowest of autotune against torch: {value:.3f} {name(cell)}" for value, cell in worst]
+    worst = sorted(timed, key=lambda pair: pair[0], reverse=True)[:WORST]
+    lines += [f"slowest of autotune against torch: {value:.3f} {name(cell)}" for value, cell in worst]
+    for unit, (title, _, _) in OPERATION_TIMES.items():
+        slowest = operation_ratios(results.get("operations", ()), unit)[:WORST]
+        lines += [f"slowest of the operations against torch, {title}: {value:.3f} {what}" for value, what in slowest]
+    return lines
