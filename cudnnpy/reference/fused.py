@@ -18,6 +18,7 @@ Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 DTYPES = ("float16", "bfloat16", "float32")
+RANKS = (3, 4, 5)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 
 
@@ -75,18 +76,19 @@ class FusedConvolution:
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
         or overlaps an input.
         """
-        _arrays.check_array("x", x, DTYPES)
-        _arrays.check_array("w", w, DTYPES)
+        for name, array in (("x", x), ("w", w)):
+            _arrays.check_array(name, array, DTYPES)
+            _arrays.check_tensor(name, array, RANKS)
         _arrays.check_same_dtype("w", w, "x", x)
         convolution = self._convolution()
         y_shape = convolution.output_shape(x.shape, w.shape)
         channels = y_shape[-1 if convolution.channels_last else 1]
-        for name, array in (("scale", scale), ("bias", bias)):
-            if array is not None:
-                _arrays.check_array(name, array, tuple(dict.fromkeys((x.dtype.name, "float32"))))
-                if array.shape != (channels,):
+        for name, given in (("scale", scale), ("bias", bias)):
+            if given is not None:
+                _arrays.check_array(name, given, tuple(dict.fromkeys((x.dtype.name, "float32"))))
+                if given.shape != (channels,):
                     raise ValueError(
-                        f"{name} has shape {array.shape}: expected ({channels},), one for each output channel"
+                        f"{name} has shape {given.shape}: expected ({channels},), one for each output channel"
                     )
         if residual is not None:
             _arrays.check_array("residual", residual, (x.dtype.name,))

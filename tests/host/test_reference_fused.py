@@ -1,0 +1,313 @@
+"""The reference's fused convolution against torch's convolution and activations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from operands import FLOATS, MEMORY, NAN, bad_outs, laid_out, normal, refuses, same, seeds
+
+from cudnnpy.reference import Convolution, FusedConvolution
+
+NARROW = FLOATS[:3]
+CONVOLVE = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+NAMES = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+ACTIVATIONS: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
+    None: lambda t: t,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "elu": F.elu,
+    "swish": F.silu,
+}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fused convolution; shapes are channels first."""
+
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    padding: int
+    stride: int
+    dilation: int
+    groups: int
+    mode: str
+    layout: str
+    activation: str | None
+    dtype: np.dtype[Any]
+    wide: tuple[bool, bool]  # scale and bias in float32
+    memory: str
+    seed: int
+
+    def operation(self) -> FusedConvolution:
+        return FusedConvolution(self.padding, self.stride, self.dilation, self.groups, self.mode, self.layout)
+
+    def in_layout(self, array: np.ndarray) -> np.ndarray:
+        return np.moveaxis(array, 1, -1) if self.layout.endswith("C") else array
+
+    def array(self, at: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Of a shape that is channels first, in the layout."""
+        return laid_out(self.in_layout(normal(self.seed + at, shape).astype(self.dtype)), self.memory)
+
+    def parameter(self, at: int, wide: bool) -> np.ndarray:
+        return normal(self.seed + at, self.w_shape[:1], np.float32 if wide else self.dtype, self.memory)
+
+    def first(self, array: np.ndarray) -> torch.Tensor:
+        array = array.astype(np.float64)
+        return torch.tensor(np.moveaxis(array, -1, 1).copy() if self.layout.endswith("C") else array)
+
+    def torch_product(self, x: np.ndarray, w: np.ndarray) -> torch.Tensor:
+        tw = self.first(w)
+        if self.mode == "convolution":
+            tw = tw.flip(tuple(range(2, tw.ndim)))
+        options = {"padding": self.padding, "stride": self.stride, "dilation": self.dilation, "groups": self.groups}
+        return CONVOLVE[len(self.x_shape) - 2](self.first(x), tw, **options)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    rank = draw(st.integers(1, 3))
+    small = st.integers(1, 3)
+    groups, per_group, filters = draw(small), draw(small), draw(small)
+    padding, dilation = draw(st.integers(0, 2)), draw(small)
+    kernel = [draw(small) for _ in range(rank)]
+    sizes = [max(1, (taps - 1) * dilation + 1 - 2 * padding) + draw(st.integers(0, 3)) for taps in kernel]
+    if draw(st.integers(0, 9)) == 9:
+        filters = 1025
+    return Problem(
+        x_shape=(draw(small), groups * per_group, *sizes),
+        w_shape=(groups * filters, per_group, *kernel),
+        padding=padding,
+        stride=draw(small),
+        dilation=dilation,
+        groups=groups,
+        mode=draw(st.sampled_from(["cross_correlation", "convolution"])),
+        layout=draw(st.sampled_from([*NAMES[rank], "NCHW", "NHWC"])),
+        activation=draw(st.sampled_from(list(ACTIVATIONS))),
+        dtype=draw(st.sampled_from(NARROW)),
+        wide=draw(st.tuples(st.booleans(), st.booleans())),
+        memory=draw(st.sampled_from(MEMORY)),
+        seed=draw(seeds),
+    )
+
+
+def nearly(actual: np.ndarray, expected: np.ndarray, dtype: Any) -> None:
+    """Equal but for one rounding to the dtype, and the order of float64 operations on numbers of about 10."""
+    assert actual.dtype == dtype
+    assert actual.shape == expected.shape
+    limits = ml_dtypes.finfo(dtype)
+    ulp = float(limits.eps) * np.abs(expected) + float(limits.smallest_subnormal)
+    np.testing.assert_array_less(np.abs(actual.astype(np.float64) - expected), 0.5001 * ulp + 1e-11)
+
+
+@settings(deadline=None, max_examples=400)
+@given(problems(), st.booleans(), st.booleans(), st.booleans())
+def test_composes_as_written(problem: Problem, with_scale: bool, with_bias: bool, with_residual: bool) -> None:
+    op = problem.operation()
+    x, w = problem.array(0, problem.x_shape), problem.array(1, problem.w_shape)
+    expected = problem.torch_product(x, w)
+    added: dict[str, np.ndarray] = {}
+    ones = (-1, *[1] * (expected.ndim - 2))
+    if with_scale:
+        added["scale"] = problem.parameter(2, problem.wide[0])
+        expected = expected * torch.tensor(added["scale"].astype(np.float64)).reshape(ones)
+    if with_bias:
+        added["bias"] = problem.parameter(3, problem.wide[1])
+        expected = expected + torch.tensor(added["bias"].astype(np.float64)).reshape(ones)
+    if with_residual:
+        added["residual"] = problem.array(4, tuple(expected.shape))
+        expected = expected + problem.first(added["residual"])
+    wanted = problem.in_layout(ACTIVATIONS[problem.activation](expected).numpy())
+    kept = [array.copy() for array in (x, w, *added.values())]
+
+    y = op.forward(x, w, **added, activation=problem.activation)
+    nearly(y, wanted, problem.dtype)
+    assert y.flags.c_contiguous
+    assert op.output_shape(x.shape, w.shape) == y.shape
+    out = laid_out(np.full(y.shape, NAN, problem.dtype), problem.memory)
+    assert op.forward(x, w, **added, activation=problem.activation, out=out, stream=object()) is out
+    same(out, y)
+    for array, before in zip((x, w, *added.values()), kept, strict=True):
+        same(array, before)
+
+
+@settings(deadline=None, max_examples=50)
+@given(problems())
+def test_relu_unless_asked_otherwise(problem: Problem) -> None:
+    x, w = problem.array(0, problem.x_shape), problem.array(1, problem.w_shape)
+    y = problem.operation().forward(x, w)
+    same(y, problem.operation().forward(x, w, activation="relu"))
+    same(y, np.maximum(problem.operation().forward(x, w, activation=None), np.zeros((), problem.dtype)))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_nothing_is_rounded_between(dtype: Any) -> None:
+    """The product and the residual cancel but for the bias, which either would swallow; or the product is too large."""
+    limits = ml_dtypes.finfo(dtype)
+    x, w = np.full((1, 1, 1), 4 / float(limits.eps), dtype), np.full((1, 1, 1), 4, dtype)
+    y = FusedConvolution().forward(x, w, None, np.ones(1, dtype), -4 * x, None)
+    same(y, np.ones((1, 1, 1), dtype))
+    x = np.full((1, 1, 1), 2.0 ** (limits.maxexp - 1), dtype)
+    same(FusedConvolution().forward(x, w, np.full(1, 0.25, dtype), activation=None), x)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_nan_comes_through(activation: str | None) -> None:
+    x, w = normal(0, (2, 3, 5), np.float32), normal(1, (4, 3, 1), np.float32)
+    one, residual = np.ones(4, np.float32), np.ones((2, 4, 5), np.float32)
+    forward = partial(FusedConvolution().forward, activation=activation)
+    with_nan = x.copy()
+    with_nan[1, 2, 3] = NAN
+    only(forward(with_nan, w), (1, slice(None), 3))
+    at_two = np.where(np.arange(4) == 2, np.float32(NAN), one)
+    only(forward(x, w, at_two), (slice(None), 2))
+    only(forward(x, w, None, at_two), (slice(None), 2))
+    residual[0, 1, 2] = NAN
+    only(forward(x, w, one, one, residual), (0, 1, 2))
+
+
+def only(array: np.ndarray, at: Any) -> None:
+    """Check that NaN is there, and nowhere else."""
+    expected = np.zeros(array.shape, bool)
+    expected[at] = True
+    np.testing.assert_array_equal(np.isnan(array), expected)
+
+
+@pytest.mark.parametrize("padding", ["same", "half", "full", ((1, 0), (0, 2)), (1, 0)])
+def test_paddings_are_the_convolutions(padding: Any) -> None:
+    x, w = normal(0, (2, 3, 7, 6), np.float32), normal(1, (4, 3, 3, 2), np.float32)
+    options: dict[str, Any] = {"padding": padding, "stride": (2, 1)}
+    same(FusedConvolution(**options).forward(x, w, activation=None), Convolution(**options).forward(x, w))
+
+
+def test_options_are_the_convolutions() -> None:
+    given: dict[str, Any] = {
+        "padding": [np.array([1, 2]), 0],
+        "stride": np.array([2, 1]),
+        "groups": np.int64(2),
+        "workspace_limit": np.uint32(1 << 20),
+        "prefer": "no_workspace",
+        "tf32": False,
+        "tune_seconds": 1,
+    }
+    fused, plain = FusedConvolution(**given), Convolution(**given)
+    for option in fields(fused):
+        assert getattr(fused, option.name) == getattr(plain, option.name)
+    assert fused == FusedConvolution(**given | {"padding": ((1, 2), (0, 0))})
+    assert hash(fused) == hash(FusedConvolution(**given))
+    assert fused != FusedConvolution()
+    assert fused.output_shape([2, 8, 5, 5], np.array([4, 4, 3, 3])) == (2, 4, 3, 3)
+    with pytest.raises(AttributeError):
+        fused.stride = 1
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"padding": -1}, ValueError, "padding=-1: expected at least 0"),
+        ({"padding": "SAME"}, ValueError, "padding='SAME': expected one of valid, same, half, full"),
+        ({"stride": 0}, ValueError, "stride=0: expected at least 1"),
+        ({"dilation": 1.0}, TypeError, "dilation=1.0: expected an int"),
+        ({"groups": (1,)}, TypeError, "groups=(1,): expected an int"),
+        ({"mode": "correlation"}, ValueError, "mode='correlation': expected one of cross_correlation, convolution"),
+        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
+        ({"prefer": "best"}, ValueError, "prefer='best': expected one of fastest"),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit=-1: expected at least 0"),
+        ({"deterministic": 1}, TypeError, "deterministic=1: expected True or False"),
+        ({"tf32": None}, TypeError, "tf32=None: expected True or False"),
+        ({"tune_seconds": 0}, ValueError, "tune_seconds=0: expected more than 0 seconds"),
+        ({"compute_dtype": "float32"}, TypeError, "compute_dtype"),
+        ({"policy": "once"}, TypeError, "policy"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: FusedConvolution(**options), error, message)
+
+
+X, W = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
+K, Y = np.ones(6, np.float32), np.ones((2, 6, 6, 6), np.float32)
+HALF = np.float16
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"x": [[1.0]]}, TypeError, "x is a builtins.list: expected a numpy.ndarray"),
+        ({"w": None}, TypeError, "w is a builtins.NoneType: expected a numpy.ndarray"),
+        ({"x": X.astype(float)}, TypeError, "x has dtype float64: expected float16 or bfloat16 or float32"),
+        ({"x": X.astype(np.int8)}, TypeError, "x has dtype int8: expected float16"),
+        ({"w": W.astype(float)}, TypeError, "w has dtype float64: expected float16"),
+        ({"w": W.astype(HALF)}, TypeError, "w has dtype float16: expected float32, the dtype of x"),
+        ({"x": X[0, 0]}, ValueError, "x has 2 axes: expected 3 to 5"),
+        ({"w": W[0, 0]}, ValueError, "w has 2 axes: expected 3 to 5"),
+        ({"x": X[:0]}, ValueError, "x has shape (0, 4, 8, 8): expected sizes of 1 or more"),
+        ({"w": W[..., :0]}, ValueError, "w has shape (6, 4, 3, 0): expected sizes of 1 or more"),
+        ({"w": W[0]}, ValueError, "w has 3 axes: expected 4, as many as x"),
+        ({"x": X[:, :3]}, ValueError, "x has 3 channels, but w has 4 per group"),
+        ({"x": X[..., :2]}, ValueError, "the output would be empty: on spatial axis 1"),
+        ({"scale": 2.0}, TypeError, "scale is a builtins.float: expected a numpy.ndarray"),
+        ({"scale": K.astype(HALF)}, TypeError, "scale has dtype float16: expected float32"),
+        ({"scale": K[:5]}, ValueError, "scale has shape (5,): expected (6,), one for each output channel"),
+        ({"scale": K[None, :, None, None]}, ValueError, "scale has shape (1, 6, 1, 1): expected (6,)"),
+        ({"bias": [0.0] * 6}, TypeError, "bias is a builtins.list: expected a numpy.ndarray"),
+        ({"bias": K.astype(float)}, TypeError, "bias has dtype float64: expected float32"),
+        ({"bias": K[:1]}, ValueError, "bias has shape (1,): expected (6,), one for each output channel"),
+        ({"residual": 1}, TypeError, "residual is a builtins.int: expected a numpy.ndarray"),
+        ({"residual": Y.astype(HALF)}, TypeError, "residual has dtype float16: expected float32"),
+        ({"residual": Y[:1]}, ValueError, "residual has shape (1, 6, 6, 6): expected (2, 6, 6, 6), the result's"),
+        ({"residual": X}, ValueError, "residual has shape (2, 4, 8, 8): expected (2, 6, 6, 6), the result's"),
+        ({"activation": "gelu"}, ValueError, "activation='gelu': expected one of relu, sigmoid, tanh, elu, swish"),
+        ({"activation": "identity"}, ValueError, "activation='identity': expected one of relu"),
+        ({"activation": 0}, TypeError, "activation=0: expected a str, one of relu"),
+    ],
+)
+def test_bad_call(changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    """Nothing is written then."""
+    out = np.full(Y.shape, 7, np.float32)
+    refuses(lambda: FusedConvolution().forward(**{"x": X, "w": W, "out": out} | changes), error, message)
+    assert (out == 7).all()
+
+
+def test_bad_rank() -> None:
+    for layout, expected in (("NCW", 3), ("NDHWC", 5)):
+        message = f"x has 4 axes: layout={layout!r} expects {expected}"
+        refuses(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
+        refuses(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
+    refuses(
+        lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3]=0: expected at least 1"
+    )
+
+
+def test_half_and_its_parameters() -> None:
+    half = X.astype(HALF), W.astype(HALF)
+    message = "scale has dtype bfloat16: expected float16 or float32"
+    refuses(lambda: FusedConvolution().forward(*half, K.astype(ml_dtypes.bfloat16)), TypeError, message)
+    message = "residual has dtype float32: expected float16"
+    refuses(lambda: FusedConvolution().forward(*half, residual=Y), TypeError, message)
+
+
+def test_bad_out() -> None:
+    for _, out, error, message in bad_outs(Y.shape):
+        refuses(partial(FusedConvolution().forward, X, W, out=out), error, message)
+    memory = np.ones(1 + max(X.size, Y.size), np.float32)
+    out = memory[1 : 1 + Y.size].reshape(Y.shape)
+    whole = {"x": X, "w": W, "scale": K, "bias": K, "residual": Y}
+    for name, array in whole.items():
+        given = whole | {name: memory[: array.size].reshape(array.shape)}
+        message = f"out overlaps {name} in memory: expected an array of its own"
+        refuses(partial(FusedConvolution().forward, **given, out=out), ValueError, message)
+    refuses(partial(FusedConvolution().forward, X, W, residual=out, out=out), ValueError, "out overlaps residual")
+    assert (memory == 1).all()
