@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
-from operation_kinds import KINDS, Problem
+from operation_kinds import KINDS
+from operation_problem import Problem
 from strategies import Memory, _memories, _weighted
 
 WEIGHTS = {"float32": 4, "float16": 3, "bfloat16": 3, "float64": 2}
@@ -97,7 +98,7 @@ def _data(draw: Draw, *special: str) -> str:
 def _activation(draw: Draw, p: Problem) -> Problem:
     mode = draw(st.sampled_from(["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]))
     choices = {"clipped_relu": [0.5, 1.0, 3.0, 6.0], "elu": [1.0, 0.5, 1.5], "swish": [1.0, 0.5, 2.0]}
-    options = {"mode": mode}
+    options: dict[str, Any] = {"mode": mode}
     if mode in choices:
         options["coefficient"] = draw(st.sampled_from(choices[mode]))
     if p.call.endswith("forward"):

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import strategies
 import torch
-from operation_kinds import KINDS, Arrays, Float64, Kind, Problem, bound, run
+from operation_kinds import KINDS
+from operation_problem import Arrays, Float64, Kind, Problem, bound, run
 from strategies import FILLER, NOT_A_NUMBER, Memory, Placed, to_float64
 from tolerance import difference
 
@@ -182,14 +183,14 @@ def differs(found: Float64, expected: Float64, allowed: Float64) -> str:
         at = tuple(int(i) for i in np.argwhere(special)[0])
         return f"{int(special.sum())} special values wrong; at {at} {found[at]!r}, expected {expected[at]!r}"
     kept = (np.where(finite, values, 0.0) for values in (found, expected))
-    return difference(*kept, np.where(finite, np.broadcast_to(allowed, expected.shape), 1.0))
+    return difference(next(kept), next(kept), np.where(finite, np.broadcast_to(allowed, expected.shape), 1.0))
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     packed = (t.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8) for t in (a, b))
-    return torch.equal(*packed)
+    return bool(torch.equal(*packed))
 
 
 def packed_as(tensor: torch.Tensor, order: Sequence[int]) -> bool:
     """Whether memory has no gaps and its axes, from the slowest to the fastest, are these."""
-    return tensor.permute(tuple(order)).is_contiguous()
+    return bool(tensor.permute(tuple(order)).is_contiguous())

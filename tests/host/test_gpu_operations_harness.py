@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import operations
 import strategies
 import test_operations
-from operation_kinds import KINDS, Problem
+from operation_kinds import KINDS
+from operation_problem import Problem
 from operation_problems import CHOSEN, problems
 from strategies import Memory
 from test_operations import Outcomes, check_call, check_each, lacking
@@ -210,20 +211,39 @@ def test_other_bits_in_a_later_call_are_found(monkeypatch: pytest.MonkeyPatch) -
         check_call(replace(CHOSEN["Softmax.backward"], repeats=6), Outcomes())
 
 
-def test_refusals_are_counted_and_plain_ones_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(given: dict[str, torch.Tensor], results: list[torch.Tensor]) -> None:
-        raise NoAlgorithmError("this", "nothing", "", [])
+class Refusing(Dressed):
+    """Has no engine for anything; and writes nothing, unless it is told to."""
 
-    monkeypatch.setattr(operations, "nn", Dressed(refuse))
+    def dress(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            if self.fault is not None:
+                self.fault(keywords, [])
+            raise NoAlgorithmError("this", "nothing", "", [])
+
+        return call
+
+
+def test_refusals_are_counted_and_plain_ones_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operations, "nn", Refusing())
     outcomes, plain = Outcomes(), CHOSEN["reduce_tensor"]
     check_call(replace(plain, memory=(Memory(offset=1),)), outcomes)
     assert outcomes.refused["reduce_tensor float32"] == 1
-    with pytest.raises(AssertionError, match="a plain problem was refused: no algorithm for this"):
-        check_call(plain, outcomes)
+    assert not outcomes.unexpected
+    check_call(plain, outcomes)
+    assert outcomes.unexpected == {"reduce_tensor": [plain]}
+    with pytest.raises(AssertionError, match=r"LACKING does not say so:\s*reduce_tensor .*float"):
+        test_operations.test_drawn_problems("reduce_tensor", Outcomes())
+    with pytest.raises(AssertionError, match=r"refused: .*no algorithm for this"):
+        test_operations.test_smoke_chosen_problems("reduce_tensor", 1, outcomes)
+    known = len(outcomes.unexpected["reduce_tensor"])
     monkeypatch.setattr(test_operations, "LACKING", [("reduce_tensor", {"op": ("mul", "add"), "rank": 4}, "planted")])
     check_call(plain, outcomes)
+    assert len(outcomes.unexpected["reduce_tensor"]) == known
     assert lacking(plain) == "planted"
     assert not lacking(replace(plain, keywords={"op": "min"}))
+    monkeypatch.setattr(operations, "nn", Refusing(one_outside))
+    with pytest.raises(AssertionError, match="refused, but out was changed, or what is around it"):
+        check_call(replace(plain, with_out=True), outcomes)
 
 
 def test_failures_are_collected_the_smallest_first() -> None:

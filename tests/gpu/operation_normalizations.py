@@ -1,0 +1,312 @@
+"""The normalizations: their arrays and errors (see operation_problem)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from operation_problem import (
+    Arrays,
+    Float64,
+    Kind,
+    Problem,
+    arithmetic,
+    rounded,
+    special,
+    sum_error,
+    uniform,
+)
+
+
+class Statistics:
+    """Mean, variance and 1 / sqrt(variance + epsilon) over some axes of x, each with its error.
+
+    Over m elements: mean sum(m) mean|x|; variance 2 sum(m) mean(x^2), which allows mean(x^2) - mean^2; the inverse what
+    the variance's error does to it, and 8 v of itself. Not centred (RMS): the mean is 0 and exact.
+    """
+
+    def __init__(self, x: Float64, axes: tuple[int, ...], epsilon: float, v: float, centred: bool = True) -> None:
+        self.v, self.axes = v, axes
+        self.count = math.prod(x.shape[axis] for axis in axes)
+        summed = sum_error(self.count, v)
+        square = (x * x).mean(axis=axes, keepdims=True)
+        self.mean, self.mean_error = np.zeros(square.shape), np.zeros(square.shape)
+        self.variance, self.variance_error = square, summed * square
+        if centred:
+            self.mean = x.mean(axis=axes, keepdims=True)
+            self.mean_error = summed * np.abs(x).mean(axis=axes, keepdims=True)
+            self.variance = ((x - self.mean) ** 2).mean(axis=axes, keepdims=True)
+            self.variance_error = 2.0 * summed * square
+        self.inverse = (self.variance + epsilon) ** -0.5
+        lowest = np.maximum(self.variance - self.variance_error, 0.0) + epsilon
+        self.inverse_error = lowest**-0.5 - self.inverse + 8.0 * v * self.inverse
+
+    def forward_error(self, x: Float64, scale: Float64, bias: Float64) -> Float64:
+        """Of scale (x - mean) inverse + bias, however it is multiplied out."""
+        scale, size = np.abs(scale), np.abs(x) + np.abs(self.mean)
+        moved = (self.inverse + self.inverse_error) * self.mean_error
+        turned = np.abs(x - self.mean) * self.inverse_error
+        return np.asarray(scale * (moved + turned) + 8.0 * self.v * (scale * self.inverse * size + np.abs(bias)))
+
+    def backward_errors(
+        self, dy: Float64, x: Float64, scale: Float64, over: tuple[int, ...], centred: bool = True
+    ) -> tuple[Float64, Float64, Float64]:
+        """Of dx, dscale and dbias; `over` are the axes that the parameters are summed over.
+
+        With g = |dy|, w = |scale| g and n = |x - mean| inverse, whose error is N: dx is inverse (w - mean(w) -
+        n mean(w n)), each of whose terms has its own rounding, its sum's, and N's share; dscale sums g n, dbias g.
+        """
+        v, g = self.v, np.abs(dy)
+        w, n = g * np.abs(scale), np.abs(x - self.mean) * self.inverse
+        n_error = 4.0 * v * (np.abs(x) + np.abs(self.mean)) * self.inverse
+        n_error = n_error + self.inverse * self.mean_error + np.abs(x - self.mean) * self.inverse_error
+
+        def mean(values: Float64) -> Float64:
+            return np.asarray(values.mean(axis=self.axes, keepdims=True))
+
+        summed = sum_error(self.count, v)
+        terms = w + (mean(w) if centred else 0.0) + n * mean(w * n)
+        error = 8.0 * v * terms + summed * (mean(w) if centred else 0.0)
+        error = error + n * (summed * mean(w * n) + mean(w * n_error)) + n_error * mean(w * n)
+        dx = self.inverse * error + self.inverse_error * terms
+        share = sum_error(math.prod(x.shape[axis] for axis in over), v)
+        dscale = (share * g * n + g * n_error).sum(axis=over)
+        return np.asarray(dx), np.asarray(dscale), np.asarray(share * g.sum(axis=over))
+
+
+class Normalization(Kind):
+    """What the four normalizations share: parameters in the arithmetic's type, and where they lie."""
+
+    parameters: tuple[str, ...] = ("scale", "bias")
+    statistics: tuple[str, ...] = ()  # the saved ones, as the call names them
+    factors: tuple[str, ...] = ()
+    centred = True  # whether the mean is taken off
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+
+    def dtype_of(self, p: Problem, name: str) -> str:
+        if name in ("x", "dy", "y", "dx"):
+            return p.dtype
+        return "float64" if p.dtype == "float64" else "float32"
+
+    def axes(self, p: Problem) -> tuple[int, ...]:
+        """What a mean is over."""
+        raise NotImplementedError
+
+    def over(self, p: Problem) -> tuple[int, ...]:
+        """What a parameter's gradient is summed over."""
+        return tuple(axis for axis in range(len(p.shape)) if axis != p.channel_axis)
+
+    def parameter_shape(self, p: Problem) -> tuple[int, ...]:
+        return (p.shape[1],)
+
+    def spread(self, p: Problem, parameter: Float64) -> Float64:
+        """A parameter as x's axes see it."""
+        over = self.over(p)
+        return parameter.reshape([1 if axis in over else n for axis, n in enumerate(p.in_layout(p.shape))])
+
+    def make(self, p: Problem, random: np.random.Generator) -> Arrays:
+        """x, and the parameters."""
+        x = special(p, uniform(random, p.in_layout(p.shape), -2, 2), random)
+        shape = self.parameter_shape(p)
+        numbers = {"scale": uniform(random, shape, 0.5, 2.0), "bias": uniform(random, shape)}
+        return {"x": x, **{name: numbers[name] for name in self.parameters}}
+
+    def of(self, p: Problem, x: Float64) -> Statistics:
+        return Statistics(x, self.axes(p), p.options.get("epsilon", 1e-5), arithmetic(p.dtype), self.centred)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return self.make(p, random)
+
+    def forward_error(self, p: Problem, a: Arrays) -> tuple[Statistics, Float64]:
+        found = self.of(p, a["x"])
+        bias = self.spread(p, a["bias"]) if "bias" in a else np.zeros(())
+        return found, found.forward_error(a["x"], self.spread(p, a["scale"]), bias)
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        found, error = self.forward_error(p, a)
+        saved = {"mean": found.mean_error, "inverse_variance": found.inverse_error, "inverse_rms": found.inverse_error}
+        saved |= {"saved_mean": found.mean_error, "saved_inverse_variance": found.inverse_error}
+        return {"y": error, **{name: saved[name].reshape(f[name].shape) for name in self.results if name != "y"}}
+
+
+class NormalizationBackward(Normalization):
+    """The gradients; what forward_training saved is an input, made by the twin."""
+
+    tensors = 2
+    results: tuple[str, ...] = ("dx", "dscale", "dbias")
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        made = self.make(p, random)
+        x = rounded(made["x"], p.dtype)
+        found = self.of(p, x)
+        shape = self.saved_shape(p)
+        values = {"mean": found.mean, "inverse_variance": found.inverse, "inverse_rms": found.inverse}
+        values |= {"saved_mean": found.mean, "saved_inverse_variance": found.inverse}
+        saved = {name: values[name].reshape(shape) for name in self.saved(p)}
+        return {"dy": uniform(random, x.shape), "x": x, "scale": made["scale"], **saved}
+
+    def saved(self, p: Problem) -> tuple[str, ...]:
+        return self.statistics
+
+    def saved_shape(self, p: Problem) -> tuple[int, ...]:
+        return self.parameter_shape(p)
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        scale = self.spread(p, a["scale"])
+        errors = self.of(p, a["x"]).backward_errors(a["dy"], a["x"], scale, self.over(p), self.centred)
+        return {name: error.reshape(f[name].shape) for name, error in zip(self.results, errors, strict=False)}
+
+
+class _Batch(Normalization):
+    dtypes = ("float32", "float16", "bfloat16", "float64")
+    factors = ("alpha", "beta")
+
+    def axes(self, p: Problem) -> tuple[int, ...]:
+        return self.over(p)
+
+    def over(self, p: Problem) -> tuple[int, ...]:
+        return (0,) if p.options.get("mode") == "per_activation" else super().over(p)
+
+    def parameter_shape(self, p: Problem) -> tuple[int, ...]:
+        return p.in_layout(p.shape)[1:] if p.options.get("mode") == "per_activation" else (p.shape[1],)
+
+
+class BatchTraining(_Batch):
+    """As Statistics says; running statistics: the share of the new ones' error, and 4 v."""
+
+    results = ("y", "saved_mean", "saved_inverse_variance")
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        made, shape = self.make(p, random), self.parameter_shape(p)
+        if "running_mean" in p.given:
+            made["running_mean"] = uniform(random, shape)
+            made["running_variance"] = uniform(random, shape, 0.5, 2.0)
+        return made
+
+    def updated(self, p: Problem) -> tuple[str, ...]:
+        return ("running_mean", "running_variance") if "running_mean" in p.given else ()
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        errors = super().errors(p, a, f)
+        if "running_mean" in p.given:
+            found, share = self.of(p, a["x"]), p.keywords.get("average_factor", 0.1)
+            unbiased = found.count / max(found.count - 1, 1)
+            for name, error in (("mean", found.mean_error), ("variance", unbiased * found.variance_error)):
+                before = np.abs(a[f"running_{name}"])
+                errors[f"running_{name}"] = share * error.reshape(before.shape) + 8.0 * found.v * (
+                    before + np.abs(f[f"running_{name}"])
+                )
+        return errors
+
+
+class BatchInference(_Batch):
+    """As Statistics says, with mean and variance exact."""
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        shape = self.parameter_shape(p)
+        return {**self.make(p, random), "mean": uniform(random, shape), "variance": uniform(random, shape, 0.1, 2.0)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        scale, bias, mean, variance = (np.abs(self.spread(p, a[n])) for n in ("scale", "bias", "mean", "variance"))
+        inverse = (variance + p.options.get("epsilon", 1e-5)) ** -0.5
+        return {"y": 16.0 * arithmetic(p.dtype) * (scale * inverse * (np.abs(a["x"]) + mean) + bias)}
+
+
+class BatchBackward(NormalizationBackward, _Batch):
+    """As Statistics says."""
+
+    statistics: tuple[str, ...] = ("saved_mean", "saved_inverse_variance")
+
+    def outs(self, p: Problem) -> dict[str, str]:
+        named = {"dscale": "out_scale", "dbias": "out_bias"}
+        return super().outs(p) | {result: name for result, name in named.items() if name in p.given}
+
+    def blend(self, p: Problem, result: str) -> tuple[float, float]:
+        if result == "dx":
+            return p.alpha, p.beta
+        return p.keywords.get("parameter_alpha", 1.0), p.keywords.get("parameter_beta", 0.0)
+
+    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+        return {}
+
+    def saved(self, p: Problem) -> tuple[str, ...]:
+        return self.statistics if "saved_mean" in p.given else ()
+
+
+class _Layer(Normalization):
+    def axes(self, p: Problem) -> tuple[int, ...]:
+        return tuple(range(len(p.shape) - len(p.other), len(p.shape)))
+
+    def over(self, p: Problem) -> tuple[int, ...]:
+        return tuple(range(len(p.shape) - len(p.other)))
+
+    def parameter_shape(self, p: Problem) -> tuple[int, ...]:
+        return p.other
+
+
+class LayerTraining(_Layer):
+    """As Statistics says."""
+
+    results = ("y", "mean", "inverse_variance")
+
+
+class LayerInference(_Layer):
+    """As Statistics says."""
+
+
+class LayerBackward(NormalizationBackward, _Layer):
+    """As Statistics says."""
+
+    statistics: tuple[str, ...] = ("mean", "inverse_variance")
+
+    def saved_shape(self, p: Problem) -> tuple[int, ...]:
+        return p.shape[: len(p.shape) - len(p.other)]
+
+
+class _RootMeanSquare(_Layer):
+    parameters = ("scale",)
+    centred = False
+
+
+class RootMeanSquareTraining(_RootMeanSquare):
+    """As Statistics says."""
+
+    results = ("y", "inverse_rms")
+
+
+class RootMeanSquareInference(_RootMeanSquare):
+    """As Statistics says."""
+
+
+class RootMeanSquareBackward(LayerBackward):
+    """As Statistics says."""
+
+    parameters = ("scale",)
+    centred = False
+    statistics: tuple[str, ...] = ("inverse_rms",)
+    results = ("dx", "dscale")
+
+
+class _Instance(Normalization):
+    def axes(self, p: Problem) -> tuple[int, ...]:
+        return p.spatial_axes
+
+
+class InstanceTraining(_Instance):
+    """As Statistics says."""
+
+    results = ("y", "mean", "inverse_variance")
+
+
+class InstanceInference(_Instance):
+    """As Statistics says."""
+
+
+class InstanceBackward(NormalizationBackward, _Instance):
+    """As Statistics says."""
+
+    statistics: tuple[str, ...] = ("mean", "inverse_variance")
+
+    def saved_shape(self, p: Problem) -> tuple[int, ...]:
+        return p.shape[:2]

@@ -1,0 +1,307 @@
+"""The operations element by element, in windows and over channels: their arrays and errors (see operation_problem)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from operation_problem import (
+    Arrays,
+    Float64,
+    Kind,
+    Problem,
+    arithmetic,
+    exponential,
+    fast,
+    rounded,
+    special,
+    sum_error,
+    uniform,
+    zero,
+)
+from tolerance import ROUNDOFF
+
+from cudnnpy import reference
+
+# Element by element
+
+
+class ActivationForward(Kind):
+    """E: nothing for relu, clipped_relu and identity; fast x (1; |coefficient| for elu; |x| for swish)."""
+
+    in_place = "x"
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return {"x": special(p, uniform(random, p.shape, -4, 4), random)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        mode, x = p.options.get("mode", "relu"), a["x"]
+        size = {"sigmoid": 1.0, "tanh": 1.0, "elu": abs(p.options.get("coefficient", 1.0)), "swish": np.abs(x)}
+        return {"y": fast(p.dtype) * size.get(mode, 0.0) * np.ones(x.shape)}
+
+
+class ActivationBackward(Kind):
+    """E: nothing for relu, clipped_relu, identity; 8 v |dy| for sigmoid and tanh, which are products of y; fast x |dy|
+    x |coefficient| for elu, and x (1 + |coefficient x|) for swish.
+    """
+
+    tensors = 3
+    in_place = "dy"
+    results = ("dx",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        x = rounded(uniform(random, p.shape, -4, 4), p.dtype)
+        y = rounded(np.asarray(reference.Activation(**p.options).forward(x)), p.dtype)
+        return {"dy": uniform(random, p.shape), "x": y if p.data == "after_in_place" else x, "y": y}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        mode, c, dy = p.options.get("mode", "relu"), abs(p.options.get("coefficient", 1.0)), np.abs(a["dy"])
+        product = 8.0 * arithmetic(p.dtype)
+        share = {"sigmoid": product, "tanh": product, "elu": fast(p.dtype) * c}.get(mode, 0.0)
+        if mode == "swish":
+            return {"dx": fast(p.dtype) * (1.0 + c * np.abs(a["x"])) * dy}
+        return {"dx": share * dy}
+
+
+class AddTensor(Kind):
+    """E: 4 v (|alpha a| + |beta b|), and 2 u of the same where one factor is not 1."""
+
+    tensors = 2
+    in_place = "b"
+    results = ("out",)
+
+    def blend(self, p: Problem, result: str) -> tuple[float, float]:
+        return 1.0, 0.0
+
+    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+        return {"alpha": p.alpha, "beta": p.beta}
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return {"a": special(p, uniform(random, p.other), random), "b": uniform(random, p.shape)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        size = np.abs(p.alpha * a["a"]) + np.abs(p.beta * a["b"])
+        scaled = p.alpha != 1.0 or p.beta != 1.0
+        return {"out": (4.0 * arithmetic(p.dtype) + 2.0 * ROUNDOFF[p.dtype] * scaled) * size}
+
+
+class ScaleTensor(Kind):
+    """E: nothing but a rounded product."""
+
+    in_place = "x"
+    factors = ("alpha",)
+    results = ("out",)
+
+    def blend(self, p: Problem, result: str) -> tuple[float, float]:
+        return 1.0, 0.0
+
+    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+        return {"alpha": p.alpha}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        return {"out": zero(f["out"])}
+
+
+class SetTensor(Kind):
+    """E: nothing."""
+
+    tensors = 0
+    factors = ()
+    results = ("out",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return {}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        return {"out": zero(f["out"])}
+
+
+class TransformTensor(Kind):
+    """E: nothing. `other_dtype` is the result's type, told by out or by the keyword."""
+
+    results = ("out",)
+
+    def dtype_of(self, p: Problem, name: str) -> str:
+        return p.dtype if name == "x" else p.other_dtype or p.dtype
+
+    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+        return {}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        return {"out": zero(f["out"])}
+
+
+class ReduceTensor(Kind):
+    """E over L elements: sum(L) of the sum, mean or norm of the sizes (add, avg, norm1); 4 (L + 4) v of the result for
+    products and norm2; nothing for min, max, amax.
+    """
+
+    results = ("out",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        op = p.keywords.get("op", "add")
+        if not op.startswith("mul"):
+            return {"x": special(p, uniform(random, p.shape), random)}
+        x = random.choice([-1.0, 1.0], p.shape)  # and a few others, so that no product leaves a type's range
+        at = random.choice(x.size, min(x.size, 6), replace=False)
+        x.reshape(-1)[at] = uniform(random, at.shape, 0.5, 2.0)
+        if op == "mul_no_zeros":
+            x.reshape(-1)[random.choice(x.size, x.size // 4, replace=False)] = 0.0
+        return {"x": x}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        op, out = p.keywords.get("op", "add"), f["out"]
+        length, v = a["x"].size // out.size, arithmetic(p.dtype)
+        if op in ("min", "max", "amax"):
+            return {"out": zero(out)}
+        if op in ("add", "sum", "avg", "mean", "norm1"):
+            axes = tuple(axis for axis in range(a["x"].ndim) if out.shape[axis] == 1)
+            total = np.abs(a["x"]).sum(axis=axes, keepdims=True)
+            return {"out": sum_error(length, v) * total / (length if op in ("avg", "mean") else 1)}
+        return {"out": 4.0 * (length + 4) * v * np.abs(out)}
+
+
+# Windows and channels
+
+
+def distinct(random: np.random.Generator, shape: Sequence[int]) -> Float64:
+    """Numbers of which no two are equal, as every type holds them: 7 bits of mantissa, 25 exponents, both signs."""
+    size = math.prod(shape)
+    assert size <= 6400, f"{size} distinct numbers"
+    chosen = random.choice(6400, size, replace=False)
+    k = chosen // 2
+    return np.asarray(np.where(chosen % 2, -1.0, 1.0) * (1 + k % 128 / 128) * 2.0 ** (k // 128 - 12)).reshape(shape)
+
+
+def is_maximum(p: Problem) -> bool:
+    return str(p.options.get("mode", "max")).startswith("max")
+
+
+def window_size(p: Problem) -> int:
+    window = p.options.get("window", 2)
+    return window ** (len(p.shape) - 2) if isinstance(window, int) else math.prod(window)
+
+
+class PoolingForward(Kind):
+    """E over windows of L: nothing for the maximum; sum(L) of the average of sizes."""
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        shape = p.in_layout(p.shape)
+        values = distinct(random, shape) if is_maximum(p) else uniform(random, shape)
+        return {"x": special(p, values, random)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        if is_maximum(p):
+            return {"y": zero(f["y"])}
+        sizes = np.asarray(reference.Pooling(**p.options).forward(np.abs(a["x"])))
+        return {"y": sum_error(window_size(p), arithmetic(p.dtype)) * sizes}
+
+
+class PoolingBackward(Kind):
+    """E: an element gets at most L terms, one from each window that it is in: sum(L) of the sum of their sizes."""
+
+    tensors = 3
+    results = ("dx",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        x = distinct(random, p.in_layout(p.shape))
+        y = rounded(np.asarray(reference.Pooling(**p.options).forward(x)), p.dtype)
+        return {"dy": uniform(random, y.shape), "x": x, "y": y}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        sizes = np.asarray(reference.Pooling(**p.options).backward(np.abs(a["dy"]), a["x"], a["y"]))
+        return {"dx": sum_error(window_size(p), arithmetic(p.dtype)) * sizes}
+
+    def is_deterministic(self, p: Problem) -> bool:
+        return str(p.options.get("mode", "max")) != "max"
+
+
+def softmax_axes(p: Problem) -> tuple[int, ...]:
+    return (p.channel_axis,) if p.options.get("mode", "channel") == "channel" else tuple(range(1, len(p.shape)))
+
+
+class SoftmaxForward(Kind):
+    """E over L classes: y (2 exponential + 8 v max |x| + 2 sum(L)); for log, that without the factor y, and
+    4 v (|x| + max |x| + |y|).
+    """
+
+    in_place = "x"
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return {"x": special(p, uniform(random, p.in_layout(p.shape), -4, 4), random)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        axes, v, x, y = softmax_axes(p), arithmetic(p.dtype), np.abs(a["x"]), np.abs(f["y"])
+        length, largest = math.prod(x.shape[axis] for axis in axes), x.max(axis=axes, keepdims=True)
+        share = 2.0 * exponential(p.dtype) + 8.0 * v * largest + 2.0 * sum_error(length, v)
+        if p.options.get("algorithm", "accurate") == "log":
+            return {"y": share + 4.0 * v * (x + largest + y)}
+        return {"y": share * y}
+
+
+class SoftmaxBackward(Kind):
+    """E: y (8 v |dy| + 2 sum(L) sum |dy y|); for log 4 v |dy| + exp(y) (exponential + 2 sum(L)) sum |dy|."""
+
+    tensors = 2
+    in_place = "dy"
+    results = ("dx",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        x = uniform(random, p.in_layout(p.shape), -4, 4)
+        return {"dy": uniform(random, x.shape), "y": np.asarray(reference.Softmax(**p.options).forward(x))}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        axes, v, dy, y = softmax_axes(p), arithmetic(p.dtype), np.abs(a["dy"]), a["y"]
+        summed = sum_error(math.prod(y.shape[axis] for axis in axes), v)
+        if p.options.get("algorithm", "accurate") == "log":
+            total = dy.sum(axis=axes, keepdims=True)
+            return {"dx": 4.0 * v * dy + np.exp(y) * (exponential(p.dtype) + 2.0 * summed) * total}
+        return {"dx": np.abs(y) * (8.0 * v * dy + 2.0 * summed * (dy * np.abs(y)).sum(axis=axes, keepdims=True))}
+
+
+def response_base(p: Problem, x: Float64) -> Float64:
+    """What LocalResponseNormalization divides by, before the power."""
+    size, channels = p.options.get("size", 5), x.shape[p.channel_axis]
+    squares = np.moveaxis(x * x, p.channel_axis, 0)
+    total = np.stack([squares[max(0, c - (size - 1) // 2) : c + size // 2 + 1].sum(0) for c in range(channels)])
+    base = p.options.get("k", 2.0) + p.options.get("alpha", 1e-4) / size * total
+    return np.moveaxis(base, 0, p.channel_axis)
+
+
+def response_share(p: Problem) -> float:
+    """The relative error of the power: exponential, and that of the base `beta` times."""
+    power = p.options.get("beta", 0.75)
+    return float(1.0 + power) * (exponential(p.dtype) + sum_error(p.options.get("size", 5), arithmetic(p.dtype)))
+
+
+class ResponseForward(Kind):
+    """E: |y| (1 + b) (exponential + sum(size)), with b the power."""
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        return {"x": uniform(random, p.in_layout(p.shape), -2, 2)}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        return {"y": response_share(p) * np.abs(f["y"])}
+
+
+class ResponseBackward(Kind):
+    """E: 2 (1 + b) (exponential + sum(size)) of the two terms' sizes, dy / base^b and the sum over the window; and 2 u of
+    the sum, which may be made of the rounded y.
+    """
+
+    tensors = 3
+    results = ("dx",)
+
+    def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
+        x = rounded(uniform(random, p.in_layout(p.shape), -2, 2), p.dtype)
+        y = np.asarray(reference.LocalResponseNormalization(**p.options).forward(x))
+        return {"dy": uniform(random, x.shape), "x": x, "y": y}
+
+    def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
+        sizes = {name: np.abs(array) for name, array in a.items()}
+        first = sizes["dy"] * response_base(p, a["x"]) ** -p.options.get("beta", 0.75)
+        twin = reference.LocalResponseNormalization(**p.options).backward(sizes["dy"], sizes["x"], sizes["y"])
+        second = np.abs(first - np.asarray(twin))
+        return {"dx": 2.0 * response_share(p) * (first + second) + 2.0 * ROUNDOFF[p.dtype] * second}
