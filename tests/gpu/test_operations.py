@@ -30,6 +30,7 @@ from strategies import FILLER, NOT_A_NUMBER, GuardedWorkspace, Memory, Placed, t
 from test_threads import side_by_side
 
 import cudnnpy
+from cudnnpy import reference
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
@@ -212,8 +213,19 @@ def test_transform_tensor_converts(dtype: str, other: str, outcomes: Outcomes) -
     check_call(Problem("transform_tensor", (2, 3, 4, 5), dtype, keywords={"dtype": other}, other_dtype=other), outcomes)
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_output_shapes_without_running(layout: str) -> None:
+    shape = (2, 11, 8, 3)
+    options = {"window": (3, 2), "padding": (1, 0), "stride": 2, "layout": layout}
+    assert operations.nn.Pooling(**options).output_shape(shape) == reference.Pooling(**options).output_shape(shape)
+    convolution = {"padding": 1, "stride": (2, 1), "layout": layout}
+    w_shape = (4, 11, 3, 2) if layout == "NCHW" else (4, 3, 2, 3)
+    found = operations.nn.FusedConvolution(**convolution).output_shape(shape, w_shape)
+    assert found == reference.FusedConvolution(**convolution).output_shape(shape, w_shape)
+
+
 @pytest.mark.parametrize("mode", ["max", "max_deterministic"])
-def test_padding_never_is_the_maximum(mode: str, outcomes: Outcomes) -> None:
+def test_padding_never_is_the_maximum(mode: str) -> None:
     """All of x is far below 0, which padding would be."""
     options = {"mode": mode, "window": 3, "padding": 2, "stride": 1}
     case = Case(Problem("Pooling.forward", (2, 3, 5, 4), options=options))
@@ -245,7 +257,7 @@ def assert_scaled(found: torch.Tensor, x: Placed, kept: np.ndarray, probability:
 @pytest.mark.parametrize("with_out", [False, True])
 @pytest.mark.parametrize("probability", [0.0, 0.25, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
-def test_smoke_dropout(dtype: str, probability: float, with_out: bool, memory: Memory) -> None:
+def test_dropout(dtype: str, probability: float, with_out: bool, memory: Memory) -> None:
     """Scales what it keeps, keeps as many as it should (6 standard deviations), and drops the same in the gradient."""
     shape = (4, 17, 9, 5)
     x, dy = dropped(shape, dtype, memory), dropped(shape, dtype, memory, seed=7)
@@ -267,6 +279,10 @@ def test_smoke_dropout(dtype: str, probability: float, with_out: bool, memory: M
     assert not x.changed()
     assert not dy.changed()
     assert [out.changed_outside() for out in outs] == [0, 0]
+
+
+def test_smoke_dropout() -> None:
+    test_dropout("float32", 0.25, True, Memory())
 
 
 def masks(seed: int, calls: int) -> list[np.ndarray]:
