@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cudnnpy import errors, raw, reference
+    from cudnnpy.activation import Activation
     from cudnnpy.arrays import DeviceArray, TensorSpec, empty, to_device, to_numpy
     from cudnnpy.availability import is_available, why_unavailable
     from cudnnpy.convolution.candidates import Candidate, Engine
@@ -22,23 +23,45 @@ if TYPE_CHECKING:
     from cudnnpy.convolution.convolution import Convolution
     from cudnnpy.convolution.plan import Plan
     from cudnnpy.convolution.transpose import ConvolutionTranspose
+    from cudnnpy.dropout import Dropout
     from cudnnpy.errors import CudnnError, NoAlgorithmError
+    from cudnnpy.fused import FusedConvolution
+    from cudnnpy.graph import Graph
     from cudnnpy.handle import Handle
+    from cudnnpy.layer_normalization import InstanceNormalization, LayerNormalization, RMSNormalization
+    from cudnnpy.local_response import LocalResponseNormalization
+    from cudnnpy.normalization import BatchNormalization
     from cudnnpy.plan_cache import cache_info, clear_cache, set_cache_limit
+    from cudnnpy.pooling import Pooling
+    from cudnnpy.reduction import reduce_tensor
+    from cudnnpy.softmax import Softmax
+    from cudnnpy.tensors import add_tensor, scale_tensor, set_tensor, transform_tensor
     from cudnnpy.workspace import set_allocator
 
 # Public name -> (the module that has it, its name there); a module maps to None.
 _LAZY: dict[str, tuple[str, str] | None] = {
+    "Activation": ("activation", "Activation"),
+    "BatchNormalization": ("normalization", "BatchNormalization"),
     "Candidate": ("convolution.candidates", "Candidate"),
     "Convolution": ("convolution.convolution", "Convolution"),
     "ConvolutionTranspose": ("convolution.transpose", "ConvolutionTranspose"),
     "CudnnError": ("errors", "CudnnError"),
     "DeviceArray": ("arrays", "DeviceArray"),
+    "Dropout": ("dropout", "Dropout"),
     "Engine": ("convolution.candidates", "Engine"),
+    "FusedConvolution": ("fused", "FusedConvolution"),
+    "Graph": ("graph", "Graph"),
     "Handle": ("handle", "Handle"),
+    "InstanceNormalization": ("layer_normalization", "InstanceNormalization"),
+    "LayerNormalization": ("layer_normalization", "LayerNormalization"),
+    "LocalResponseNormalization": ("local_response", "LocalResponseNormalization"),
     "NoAlgorithmError": ("errors", "NoAlgorithmError"),
     "Plan": ("convolution.plan", "Plan"),
+    "Pooling": ("pooling", "Pooling"),
+    "RMSNormalization": ("layer_normalization", "RMSNormalization"),
+    "Softmax": ("softmax", "Softmax"),
     "TensorSpec": ("arrays", "TensorSpec"),
+    "add_tensor": ("tensors", "add_tensor"),
     "cache_info": ("plan_cache", "cache_info"),
     "candidates_table": ("convolution.candidates", "table"),
     "clear_cache": ("plan_cache", "clear_cache"),
@@ -46,26 +69,42 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "errors": None,
     "is_available": ("availability", "is_available"),
     "raw": None,
+    "reduce_tensor": ("reduction", "reduce_tensor"),
     "reference": None,
+    "scale_tensor": ("tensors", "scale_tensor"),
     "set_allocator": ("workspace", "set_allocator"),
     "set_cache_limit": ("plan_cache", "set_cache_limit"),
+    "set_tensor": ("tensors", "set_tensor"),
     "to_device": ("arrays", "to_device"),
     "to_numpy": ("arrays", "to_numpy"),
+    "transform_tensor": ("tensors", "transform_tensor"),
     "why_unavailable": ("availability", "why_unavailable"),
 }
 
 __all__ = [
+    "Activation",
+    "BatchNormalization",
     "Candidate",
     "Convolution",
     "ConvolutionTranspose",
     "CudnnError",
     "DeviceArray",
+    "Dropout",
     "Engine",
+    "FusedConvolution",
+    "Graph",
     "Handle",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "LocalResponseNormalization",
     "NoAlgorithmError",
     "Plan",
+    "Pooling",
+    "RMSNormalization",
+    "Softmax",
     "TensorSpec",
     "__version__",
+    "add_tensor",
     "cache_info",
     "candidates_table",
     "clear_cache",
@@ -73,11 +112,15 @@ __all__ = [
     "errors",
     "is_available",
     "raw",
+    "reduce_tensor",
     "reference",
+    "scale_tensor",
     "set_allocator",
     "set_cache_limit",
+    "set_tensor",
     "to_device",
     "to_numpy",
+    "transform_tensor",
     "why_unavailable",
 ]
 

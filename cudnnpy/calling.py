@@ -28,6 +28,7 @@ class Call(NamedTuple):
     addresses: dict[str, int]
     device: int
     stream: int
+    arrays: dict[str, Any]
 
 
 # Makes what runs a call (anything that a Launcher takes, with a workspace_size in bytes), and says what the results are:
@@ -156,7 +157,7 @@ def _prepare(
             check_writable(name, out)
     addresses = {name: pointer for name, (pointer, _) in found.items()}
     with on_device(device):
-        plan, results = prepare(Call(specs, addresses, device, stream), *arguments)
+        plan, results = prepare(Call(specs, addresses, device, stream, arrays), *arguments)
         ready = Ready(plan, library_of(inputs[0], names[0]), results, device)
     plan_cache().store(key, ready)
     return ready

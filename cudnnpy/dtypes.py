@@ -22,6 +22,7 @@ _ALL = (
     Dtype("bfloat16", raw.CUDNN_DATA_BFLOAT16, 2),
     Dtype("int8", raw.CUDNN_DATA_INT8, 1),
     Dtype("int32", raw.CUDNN_DATA_INT32, 4),
+    Dtype("uint8", raw.CUDNN_DATA_UINT8, 1),
     Dtype("float8_e4m3fn", raw.CUDNN_DATA_FP8_E4M3, 1),
     Dtype("float8_e5m2", raw.CUDNN_DATA_FP8_E5M2, 1),
 )

@@ -6,6 +6,7 @@ What the nodes of a graph are is the business of those who build it (cudnnpy.gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from ctypes import addressof
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,18 +40,21 @@ class Target:
         return self._descriptor[0]
 
 
-def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False) -> Descriptor:
-    """A tensor of a graph, under its unique id; a virtual one exists only between two operations."""
-    shape, strides = with_height(spec)
+def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool = False) -> Descriptor:
+    """A tensor of a graph, under its unique id.
+
+    A virtual one exists only between two operations; of one by value the address is that of a number on the host.
+    """
     return Descriptor(
         raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR,
         {
             raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: uid,
             raw.CUDNN_ATTR_TENSOR_DATA_TYPE: dtype_of(spec.dtype).number,
             raw.CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT: spec.alignment,
-            raw.CUDNN_ATTR_TENSOR_DIMENSIONS: shape,
-            raw.CUDNN_ATTR_TENSOR_STRIDES: strides,
+            raw.CUDNN_ATTR_TENSOR_DIMENSIONS: spec.shape,
+            raw.CUDNN_ATTR_TENSOR_STRIDES: spec.strides,
             raw.CUDNN_ATTR_TENSOR_IS_VIRTUAL: True if virtual else None,
+            raw.CUDNN_ATTR_TENSOR_IS_BY_VALUE: True if by_value else None,
         },
     )
 
@@ -230,10 +234,14 @@ def knob_ranges(graph: Descriptor, target: Target, index: int) -> dict[int, rang
 
 
 class GraphExecutable:
-    """A finalized execution plan, with the unique ids of its tensors in the order of the addresses."""
+    """A finalized execution plan, with the unique ids of its tensors in the order of the addresses.
 
-    def __init__(self, plan: Descriptor, uids: tuple[int, ...]) -> None:
-        self.plan, self.uids = plan, uids
+    `constants` are tensors by value: pairs of a unique id and a number of ctypes.
+    """
+
+    def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
+        self.plan, self.uids, self._constants = plan, (*uids, *(uid for uid, _ in constants)), constants
+        self._hosts = tuple(addressof(number) for _, number in constants)
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
@@ -242,13 +250,13 @@ class GraphExecutable:
             raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
             {
                 raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: self.uids,
-                raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: pointers,
+                raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: (*pointers, *self._hosts),
                 raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace,
             },
         )
         # Without argtypes ctypes takes these prepared pointers as they are: half the cost of a call.
         launch = partial(raw.unchecked("cudnnBackendExecute"), handle.pointer, self.plan.pointer, pack.pointer)
-        launch.owners = (handle, self.plan, pack)  # type: ignore[attr-defined]  # alive as long as the call
+        launch.owners = (handle, self.plan, pack, self._constants)  # type: ignore[attr-defined]  # alive as long as the call
         return launch
 
     def to_json(self) -> str:

@@ -21,6 +21,7 @@ from statistics import median
 from typing import Any
 
 from cudnnpy import engines, raw
+from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, from_configuration
 from cudnnpy.convolution.problem import Options, Problem, extent
@@ -168,14 +169,12 @@ class _Bench:
         stream: int,
     ) -> None:
         self.problem, self.options, self.handle, self.stream = problem, options, handle, stream
-        self.spec = problem.specs[-1]
-        self.size = extent(self.spec)
-        device = problem.device
-        self.inputs = inputs or tuple(self._noise(spec) for spec in problem.specs[:-1])
-        self.scratch = allocate(self.size, device, stream)
+        device, count = problem.device, problem.results
+        self.results = problem.specs[-count:]
+        self.inputs = inputs or tuple(self._noise(spec) for spec in problem.specs[:-count])
+        self.scratch = [allocate(extent(spec), device, stream) for spec in self.results]
         self._take_turns()
-        self.anchor: tuple[int, int, Any] | None = None
-        self.anchor_size = 0.0
+        self.anchor: list[tuple[tuple[int, int, Any], float]] = []  # each result's memory, and its largest element
         self.start = result if problem.beta else None
         self.workspace: tuple[int, int, Any] = (0, 0, None)
         self.best = math.inf
@@ -197,16 +196,17 @@ class _Bench:
         self._owners = [*getattr(self, "_owners", []), memory]
         return memory[0]
 
-    def _reset(self, address: int) -> None:
+    def _reset(self) -> None:
         """NaN everywhere (so that an element that is not written shows), or the caller's result where it counts."""
         from cuda.bindings import driver
 
-        if self.start is not None:
-            driver.cuMemcpyDtoDAsync(address, self.start, self.size, self.stream)
-        else:
-            # what lies between the elements of a result with gaps is compared too, and must not be NaN
-            packed = math.prod(self.spec.shape) * dtype_of(self.spec.dtype).itemsize == self.size
-            driver.cuMemsetD8Async(address, 0xFF if packed else 0, self.size, self.stream)
+        for spec, (address, size, _) in zip(self.results, self.scratch, strict=True):
+            if self.start is not None:
+                driver.cuMemcpyDtoDAsync(address, self.start, size, self.stream)
+            else:
+                # what lies between the elements of a result with gaps is compared too, and must not be NaN
+                packed = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize == size
+                driver.cuMemsetD8Async(address, 0xFF if packed else 0, size, self.stream)
 
     def _take_turns(self) -> None:
         """Copies of the inputs, and results, whose turns come after the cache has forgotten them."""
@@ -216,21 +216,22 @@ class _Bench:
         sizes = [extent(spec) for spec in self.problem.specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MOST_SETS)
         self.filler = allocate(cache, device, stream)
-        self.sets = [(*self.inputs, self.scratch[0])]
+        self.sets = [(*self.inputs, *(memory[0] for memory in self.scratch))]
         self._copies = [[allocate(size, device, stream) for size in sizes] for _ in range(count - 1)]
         for copies in self._copies:
             self.sets.append(tuple(memory[0] for memory in copies))
             for memory, source in zip(copies, self.inputs, strict=False):
                 driver.cuMemcpyDtoDAsync(memory[0], source, memory[1], stream)
-            driver.cuMemsetD8Async(copies[-1][0], 0, copies[-1][1], stream)
+            for memory in copies[len(self.inputs) :]:
+                driver.cuMemsetD8Async(memory[0], 0, memory[1], stream)
 
     def measure(self, candidate: Candidate) -> bool:
         """Runs, checks and times a planned candidate; False, with the reason in `refused`, if it is of no use."""
         try:
             launches = self._bind(candidate)
-            self._reset(self.scratch[0])
+            self._reset()
             candidate.milliseconds = self._run(launches[:1], 1)
-            candidate.refused = self._compare(candidate)
+            candidate.refused = self._compare()
             if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
                 candidate.milliseconds = self._time(launches)
         except MemoryError as error:
@@ -251,33 +252,36 @@ class _Bench:
             self.workspace = allocate(executable.workspace_size, self.problem.device, self.stream)
         return [executable.bind(self.handle, pointers, self.workspace[0]) for pointers in self.sets]
 
-    def _compare(self, candidate: Candidate) -> str:
-        """Why the result in scratch is wrong, "" if it is right."""
-        if self.anchor is None:
+    def _compare(self) -> str:
+        """Why a result in scratch is wrong, "" if all are right."""
+        if not self.anchor:
             self._become_anchor()
             return ""
-        difference = self._largest(self.scratch[0], minus=self.anchor[0])
-        allowed = tolerance(self.problem, self.options.tf32) * self.anchor_size
-        if difference <= allowed:
-            return ""
-        return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
+        share = tolerance(self.problem, self.options.tf32)
+        for spec, memory, (right, largest) in zip(self.results, self.scratch, self.anchor, strict=True):
+            difference = self._largest(spec, memory, minus=right[0])
+            if not difference <= share * largest:
+                allowed = share * largest
+                return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
+        return ""
 
     def _become_anchor(self) -> None:
         from cuda.bindings import driver
 
-        self.anchor = allocate(self.size, self.problem.device, self.stream)
-        driver.cuMemcpyDtoDAsync(self.anchor[0], self.scratch[0], self.size, self.stream)
-        self.anchor_size = self._largest(self.scratch[0])
+        for spec, memory in zip(self.results, self.scratch, strict=True):
+            kept = allocate(memory[1], self.problem.device, self.stream)
+            driver.cuMemcpyDtoDAsync(kept[0], memory[0], memory[1], self.stream)
+            self.anchor.append((kept, self._largest(spec, memory)))
 
-    def _largest(self, address: int, minus: int | None = None) -> float:
-        """The largest absolute element, of the memory at an address or of its difference from another. NaN propagates.
+    def _largest(self, spec: TensorSpec, memory: tuple[int, int, Any], minus: int | None = None) -> float:
+        """The largest absolute element, of a result's memory or of its difference from another. NaN propagates.
 
-        The memory at `address` is used up: cuDNN subtracts in place.
+        The memory is used up: cuDNN subtracts in place.
         """
-        dtype = self.spec.dtype
+        (address, size, _), dtype = memory, spec.dtype
         double = dtype == "float64"
         number = c_double if double else c_float
-        count = self.size // dtype_of(dtype).itemsize
+        count = size // dtype_of(dtype).itemsize
         flat = TensorDescriptor((1, 1, 1, count), dtype)
         zero = number(0.0)
         one = number(1.0)

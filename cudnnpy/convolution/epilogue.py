@@ -110,5 +110,5 @@ class Epilogue:
         self._executable = make_epilogue(y, bias, activation, Target(Handle.default(device)))
 
     def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Callable[[], int]:
-        """The launch for (y, y) or (y, bias, y)."""
-        return self._executable.bind(handle, pointers, 0)
+        """The launch for (y, y) or (y, bias, y), and no workspace."""
+        return self._executable.bind(handle, pointers[:-1], 0)

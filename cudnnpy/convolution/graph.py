@@ -9,7 +9,8 @@ from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution.problem import Problem, result_strides
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.engines import Target, graph_of, tensor
+from cudnnpy.engines import Target, graph_of, with_height
+from cudnnpy.engines import tensor as plain_tensor
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
 _ACTIVATIONS = {
@@ -38,6 +39,12 @@ _UIDS = {"x": X, "dx": X, "w": W, "dw": W, "y": Y, "dy": Y, "bias": BIAS, "convo
 def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
     """The unique ids of operands by name."""
     return tuple(_UIDS[name] for name in operands)
+
+
+def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False) -> Descriptor:
+    """A tensor of a convolution's graph: with two spatial axes at least."""
+    shape, strides = with_height(spec)
+    return plain_tensor(uid, spec._replace(shape=shape, strides=strides), virtual=virtual)
 
 
 def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:

@@ -29,17 +29,18 @@ _kept: list[Executable] = []
 def check_pointers(problem: Problem, pointers: list[int]) -> None:
     """ValueError for an address that is null or misaligned, and for a result that overlaps an input."""
     named = list(zip(problem.operands, problem.specs, pointers, strict=True))
+    inputs, results = named[: -problem.results], named[-problem.results :]
     for name, spec, pointer in named:
         if not pointer or pointer % spec.alignment:
             raise ValueError(
                 f"{name}: address {pointer:#x} given; expected a multiple of {spec.alignment} bytes (plan with "
                 "TensorSpec(..., alignment=...) for less)"
             )
-    result, spec, start = named[-1]
-    end = start + extent(spec)
-    for name, other, pointer in named[:-1]:
-        if pointer < end and start < pointer + extent(other):
-            raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
+    for result, spec, start in results:
+        end = start + extent(spec)
+        for name, other, pointer in inputs:
+            if pointer < end and start < pointer + extent(other):
+                raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
 
 
 class Plan:

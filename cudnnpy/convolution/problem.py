@@ -254,6 +254,11 @@ class Problem(NamedTuple):
     device: int
 
     @property
+    def results(self) -> int:
+        """How many of the operands are results; they are the last."""
+        return 1
+
+    @property
     def operands(self) -> tuple[str, ...]:
         """The tensors in the order in which a plan takes their addresses; the last is the result."""
         if self.operation == "backward_data":
@@ -391,6 +396,8 @@ def make_problem(
     first, second = inputs
     if first.dtype != second.dtype:
         raise TypeError(f"the inputs are {first.dtype} and {second.dtype}; expected one element type for both")
+    if first.dtype in ("int32", "uint8"):
+        raise TypeError(f"the inputs are {first.dtype}; expected a floating-point type, or int8")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):

@@ -74,6 +74,7 @@ class World:
         executable = GraphExecutable.__new__(GraphExecutable)
         executable.plan = Unreal()
         executable.uids = tuple(range(len(problem.operands)))
+        executable._constants = executable._hosts = ()
         executable.workspace_size = self.workspace_size
         found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is executable

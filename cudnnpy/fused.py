@@ -1,0 +1,137 @@
+"""A convolution with what often follows it, in one launch: scale, bias, a residual, an activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnpy import calling
+from cudnnpy import workspace as memory
+from cudnnpy.activation import activated
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.calling import Call
+from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.autotune import Tuner
+from cudnnpy.convolution.plan import Plan
+from cudnnpy.convolution.problem import Options, in_layout
+from cudnnpy.functions import at_least_4d, check_option, given, logical, logical_like, logical_result, number_of
+from cudnnpy.graph import Graph
+from cudnnpy.handle import Handle
+from cudnnpy.normalization import channels, packed_like
+
+ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
+DTYPES = ("float16", "bfloat16", "float32")
+_NAMES = ("x", "w", "scale", "bias", "residual", "out")
+
+
+@dataclass(frozen=True)
+class FusedConvolution:
+    """activation(scale * convolution(x, w) + bias + residual) as one plan, on device arrays.
+
+    The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32, most
+    of them channels last in memory; where there is none for a problem, NoAlgorithmError has the table.
+    """
+
+    padding: Any = 0
+    stride: Any = 1
+    dilation: Any = 1
+    groups: int = 1
+    mode: str = "cross_correlation"
+    layout: str = "NCHW"
+    prefer: str = "fastest"
+    workspace_limit: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    tune_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Checks the options as Convolution does."""
+        options = ask.checked(Options(**{name: getattr(self, name) for name in self.__dataclass_fields__}))
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, getattr(options, name))
+        object.__setattr__(self, "_options", options)
+        object.__setattr__(self, "_number", number_of(self))
+
+    def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
+        """The shape of forward's result, in the layout's axis order."""
+        options: Options = self._options  # type: ignore[attr-defined]
+        last = options.channels_last
+        shapes = [ask.to_logical(ask.as_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
+        return ask.from_logical(ask.output_shape(options, *shapes), last)
+
+    def forward(
+        self,
+        x: Any,
+        w: Any,
+        scale: Any = None,
+        bias: Any = None,
+        residual: Any = None,
+        activation: str | None = "relu",
+        out: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """activation(scale * convolution(x, w) + bias + residual), in `out` or a new array like x.
+
+        scale and bias have one value for each filter, in x's dtype or float32; residual has the result's shape and x's
+        dtype. activation: None, "relu", "sigmoid", "tanh", "elu" or "swish". x and w are float16, bfloat16 or float32.
+
+        Raises TypeError and ValueError for arrays that do not fit, NoAlgorithmError where no engine fuses this.
+        """
+        head = self._number, "FusedConvolution.forward", activation  # type: ignore[attr-defined]
+        return calling.run(head, _NAMES, (x, w, scale, bias, residual), (out,), stream, self._prepare, activation)
+
+    def _prepare(self, call: Call, activation: str | None) -> tuple[Plan, list[TensorSpec]]:
+        options: Options = self._options  # type: ignore[attr-defined]
+        if activation is not None:
+            check_option("activation", activation, ACTIVATIONS)
+        x = logical(call, "x", self.layout, dtypes=DTYPES)
+        w = logical(call, "w", self.layout, dtypes=DTYPES)
+        if w.dtype != x.dtype:
+            raise TypeError(f"w: {w.dtype} given; expected {x.dtype}, as x")
+        shape = ask.output_shape(options, x.shape, w.shape)
+        y = logical_result(call, "out", shape, x, self.layout)
+        geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
+        parameters = {}
+        for name in ("scale", "bias"):
+            if name in call.specs:
+                dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
+                parameters[name] = packed_like(call, name, (shape[1],), dtype)
+        one = len(x.shape) == 3
+        graph = Graph(
+            prefer=self.prefer,
+            workspace_limit=self.workspace_limit,
+            deterministic=self.deterministic,
+            tf32=self.tf32,
+            tune_seconds=self.tune_seconds,
+        )
+        tensors = {"x": graph.tensor("x", at_least_4d(x)), "w": graph.tensor("w", at_least_4d(w))}
+        wide = at_least_4d(y)
+        for name, spec in parameters.items():
+            tensors[name] = graph.tensor(name, channels(wide, spec.dtype)._replace(alignment=spec.alignment))
+        if "residual" in call.specs:
+            residual = logical_like(call, "residual", self.layout, shape, x.dtype)
+            tensors["residual"] = graph.tensor("residual", at_least_4d(residual))
+        pads = tuple(zip(geometry.pre_padding, geometry.post_padding, strict=True))
+        top = graph.convolution(
+            tensors["x"],
+            tensors["w"],
+            padding=((0, 0), *pads) if one else pads,
+            stride=(1, *geometry.stride) if one else geometry.stride,
+            dilation=(1, *geometry.dilation) if one else geometry.dilation,
+            mode=self.mode,
+        )
+        for name, operation in (("scale", "mul"), ("bias", "add"), ("residual", "add")):
+            if name in tensors:
+                top = graph.pointwise(operation, top, tensors[name])
+        if activation is not None:
+            top = activated(graph, top, activation)
+        if not graph.operations[1:]:
+            top = graph.pointwise("identity", top)
+        graph.output("out", top, x.dtype, wide.strides)
+        problem = graph.problem(call.device)
+        addresses = tuple(call.addresses[node.name] for node in graph.inputs)
+        plan = graph.plan(tuner=Tuner(Handle.default(call.device), addresses, None, call.stream), problem=problem)
+        plan.candidates = []
+        if plan.workspace_size:
+            memory.workspace(plan.workspace_size, plan.device, call.stream)
+        return plan, [in_layout(y, options.channels_last)]

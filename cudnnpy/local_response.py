@@ -1,0 +1,100 @@
+"""Local response normalization across channels, and its gradient: cudnnLRNCrossChannelForward and -Backward.
+
+On an H200 the forward function takes 0.1 of PyTorch's time, channels last 0.6 (docs/benchmarks).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnpy import calling, raw
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.calling import Call
+from cudnnpy.convolution.problem import in_layout
+from cudnnpy.descriptors import LRNDescriptor
+from cudnnpy.functions import (
+    At,
+    Function,
+    Operand,
+    Program,
+    Step,
+    check_integer,
+    check_layout,
+    check_number,
+    described,
+    logical,
+    logical_like,
+    logical_result,
+    number_of,
+    scales,
+)
+
+_MODE = raw.CUDNN_LRN_CROSS_CHANNEL_DIM1
+_RANKS = range(4, 6)
+
+
+@dataclass(frozen=True)
+class LocalResponseNormalization:
+    """y = x / (k + alpha / size * s) ** beta and its gradient, on device arrays; s sums x * x over nearby channels.
+
+    size: how many channels s sums over, from c - (size - 1) // 2 to c + size // 2; 1 to 16. beta: at least 0.01. k: at
+    least 1e-5. layout: "NCHW", or "NHWC" for arrays whose axis order is (N, spatial..., C); 4 or 5 axes.
+    Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3.
+
+    Arrays are float16, bfloat16, float32 or float64. Raises TypeError and ValueError for options and arrays that do not
+    fit, NotSupportedError for what cuDNN lacks.
+    """
+
+    size: int = 5
+    alpha: float = 1e-4
+    beta: float = 0.75
+    k: float = 2.0
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        """Checks the options."""
+        check_integer("size", self.size, raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
+        for name, least in (("alpha", float("-inf")), ("beta", raw.CUDNN_LRN_MIN_BETA), ("k", raw.CUDNN_LRN_MIN_K)):
+            object.__setattr__(self, name, check_number(name, getattr(self, name), least))
+        check_layout(self.layout)
+        object.__setattr__(self, "_number", number_of(self))
+
+    def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
+        """alpha * (x normalized) + beta * out, in `out` or a new array like x."""
+        head = self._number, "LocalResponseNormalization.forward", alpha, beta  # type: ignore[attr-defined]
+        return calling.run(head, ("x", "out"), (x,), (out,), stream, self._forward, alpha, beta)
+
+    def backward(
+        self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
+    ) -> Any:
+        """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y."""
+        head = self._number, "LocalResponseNormalization.backward", alpha, beta  # type: ignore[attr-defined]
+        return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)
+
+    def _descriptor(self) -> LRNDescriptor:
+        return LRNDescriptor(self.size, self.alpha, self.beta, self.k)
+
+    def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        x = logical(call, "x", self.layout, _RANKS)
+        y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        a, b = scales(alpha, beta, x.dtype)
+        how = self._descriptor()
+        step = Step(
+            Function("cudnnLRNCrossChannelForward", how, _MODE, a, described(x), At(0), b, described(y), At(1)), (0, 1)
+        )
+        operands = Operand("x", x), Operand("out", y, True)
+        return Program("local response", call.device, operands, [step]), [in_layout(y, self.layout.endswith("C"))]
+
+    def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        dy = logical(call, "dy", self.layout, _RANKS)
+        x, y = (logical_like(call, name, self.layout, dy.shape, dy.dtype) for name in ("x", "y"))
+        dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
+        a, b = scales(alpha, beta, dy.dtype)
+        tensors = described(y), At(2), described(dy), At(0), described(x), At(1)
+        function = Function(
+            "cudnnLRNCrossChannelBackward", self._descriptor(), _MODE, a, *tensors, b, described(dx), At(3)
+        )
+        operands = Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)
+        program = Program("local response gradient", call.device, operands, [Step(function, (0, 1, 2, 3))])
+        return program, [in_layout(dx, self.layout.endswith("C"))]

@@ -1,0 +1,230 @@
+"""Reductions of tensors over axes: graphs where a tensor is dense and large, else cudnnReduceTensor.
+
+On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benchmarks). The graph API's reductions take
+0.3 to 1.3 times, but want the reduced axis where they know it: so the axes are merged into runs that lie together in
+memory, and reduced one run after the other, the fastest first, in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from ctypes import byref, c_size_t
+from typing import Any
+
+from cudnnpy import calling, raw
+from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.calling import Call
+from cudnnpy.convolution.problem import as_shape
+from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
+from cudnnpy.functions import (
+    WORKSPACE,
+    At,
+    Function,
+    Operand,
+    Program,
+    Step,
+    check_option,
+    copy,
+    described,
+    given,
+    is_dense,
+    is_large,
+    result,
+    scales,
+)
+from cudnnpy.graph import Graph
+from cudnnpy.handle import Handle
+
+REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
+ALIASES = {"sum": "add", "mean": "avg"}
+# op: (what is done to each element first, the graph's reduction)
+_BY_GRAPH = {
+    "add": (None, "add"),
+    "avg": (None, "add"),
+    "norm1": ("abs", "add"),
+    "norm2": ("square", "add"),
+    "max": (None, "max"),
+    "min": (None, "min"),
+    "amax": ("abs", "max"),
+}
+
+
+def reduce_tensor(
+    x: Any,
+    op: str = "add",
+    axes: Sequence[int] | None = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    stream: Any = None,
+) -> Any:
+    """alpha * (x reduced over some axes, which stay with size 1) + beta * out (cudnnReduceTensor).
+
+    op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
+    absolute values), "norm2" (the root of the sum of squares), "mul_no_zeros" (the product of what is not 0). axes: a
+    tuple, negative ones counted from the last; None: all. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
+
+    Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
+    """
+    axes = axes if axes is None or type(axes) is tuple else as_shape("axes", axes)
+    return calling.run(
+        (0, "reduce_tensor", op, axes, alpha, beta), ("x", "out"), (x,), (out,), stream, _prepare, op, axes, alpha, beta
+    )
+
+
+def _prepare(call: Call, op: str, axes: Any, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+    check_option("op", op, (*REDUCTIONS, *ALIASES))
+    op = ALIASES.get(op, op)
+    x = given(call, "x")
+    reduced = _axes(axes, len(x.shape))
+    shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
+    y = result(call, "out", shape, x.dtype, None, beta)
+    scales(alpha, beta, x.dtype)
+    operands = Operand("x", x), Operand("out", y, True)
+    found = None
+    if op in _BY_GRAPH and x.dtype != "float64" and is_dense(x) and is_large(x):
+        found = _by_graphs(call.device, x, y, op, alpha, beta)
+    steps, scratch = found or _by_function(call.device, x, y, op, alpha, beta)
+    return Program(f"reduction {op}", call.device, operands, steps, scratch), [y]
+
+
+def _axes(axes: Any, rank: int) -> set[int]:
+    if axes is None:
+        return set(range(rank))
+    found = set()
+    for axis in axes:
+        if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers")
+        if not -rank <= axis < rank:
+            raise ValueError(f"axes: {axes!r} given; expected {-rank} to {rank - 1} for the {rank} axes of x")
+        found.add(int(axis) % rank)
+    if not axes or len(found) != len(axes):
+        raise ValueError(f"axes: {axes!r} given; expected one axis or more, each once, or None for all")
+    return found
+
+
+def _by_function(
+    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
+) -> tuple[list[Step], list[int]]:
+    """cudnnReduceTensor; of bfloat16, which it does not know, in float32."""
+    kind = "float64" if x.dtype == "float64" else "float32"
+    how = ReduceTensorDescriptor(op, compute_dtype=kind, propagate_nan=True)
+    steps: list[Step] = []
+    scratch: list[int] = []
+    source, target, places = x, y, (0, 1)
+    if x.dtype == "bfloat16":
+        source = x._replace(dtype="float32", strides=packed_strides(x.shape))
+        target = y._replace(dtype="float32", strides=packed_strides(y.shape))
+        scratch = [4 * math.prod(x.shape), 4 * math.prod(y.shape)]
+        steps, places = [Step(copy(x, source), (0, 2))], (2, 3)
+    plain = not scratch
+    a, b = scales(alpha if plain else 1.0, beta if plain else 0.0, kind)
+    if source.shape == target.shape:  # which cudnnReduceTensor refuses
+        absolute = op in ("norm1", "norm2", "amax")
+        steps.append(Step(_element_by_element(source, target, absolute, a, b), places))
+    else:
+        one, two = described(source), described(target)
+        size = c_size_t()
+        raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
+        function = Function(
+            "cudnnReduceTensor",
+            how,
+            None,
+            0,
+            WORKSPACE,
+            size.value,
+            a,
+            one,
+            At(0),
+            b,
+            two,
+            At(1),
+            workspace_size=size.value,
+        )
+        steps.append(Step(function, places))
+    if not plain:
+        steps.append(Step(copy(target, y, alpha, beta), (3, 1)))
+    return steps, scratch
+
+
+def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> Function:
+    """A reduction of single elements: a copy, or their absolute values as max(x, -x)."""
+    if not absolute:
+        return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
+    kind = "float64" if x.dtype == "float64" else "float32"
+    # alpha * max(x, -x): each of the two is scaled before the maximum is taken
+    larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
+    minus = type(a)(-a.value)
+    d = described(x)
+    return Function("cudnnOpTensor", larger, a, d, At(0), minus, d, At(0), b, described(y), At(1))
+
+
+def _by_graphs(
+    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
+) -> tuple[list[Step], list[int]] | None:
+    before, reduction = _BY_GRAPH[op]
+    runs = _runs(x, y.shape)
+    steps: list[Step] = []
+    scratch: list[int] = []
+    dtype, place = x.dtype, 0
+    while any(is_reduced for _, is_reduced in runs):
+        at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
+        outer, inner = math.prod(size for size, _ in runs[:at]), math.prod(size for size, _ in runs[at + 1 :])
+        graph = Graph()
+        spec, target, axis = _view(outer, runs[at][0], inner, dtype, x.alignment if not steps else 16)
+        node = graph.tensor("x", spec)
+        if before == "abs":
+            node = graph.pointwise("abs", node)
+        elif before == "square":
+            node = graph.pointwise("mul", node, node)
+        graph.output("y", graph.reduction(reduction, node, (axis,)), "float32", target)
+        planned = graph.executable(device)
+        if planned is None:
+            return None
+        scratch.append(4 * outer * inner)
+        steps.append(Step(planned, (place, 1 + len(scratch))))
+        del runs[at]
+        dtype, place, before = "float32", 1 + len(scratch), None
+    sums = y._replace(dtype="float32", strides=_as_in(x, y.shape))
+    if op == "norm2":
+        root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
+        one, zero = scales(1.0, 0.0, "float32")
+        d = described(sums)
+        steps.append(Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, d, At(0)), (place,)))
+    share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
+    steps.append(Step(copy(sums, y, alpha * share, beta), (place, 1)))
+    return steps, scratch
+
+
+def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
+    """(size, whether it is reduced) of axes that lie together in memory, the slowest first."""
+    strides = x.strides
+    assert strides is not None
+    runs: list[tuple[int, bool]] = []
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        size, is_reduced = x.shape[axis], shape[axis] == 1
+        if size == 1:
+            continue
+        if runs and runs[-1][1] == is_reduced:
+            runs[-1] = runs[-1][0] * size, is_reduced
+        else:
+            runs.append((size, is_reduced))
+    return runs
+
+
+def _view(outer: int, size: int, inner: int, dtype: str, alignment: int) -> tuple[TensorSpec, tuple[int, ...], int]:
+    """(outer, size, inner) in memory as a graph knows it, the strides of its reduction over the middle, and the axis."""
+    if inner == 1:
+        return TensorSpec((outer, size, 1, 1), dtype, (size, 1, size, size), alignment), (1, 1, 1, 1), 1
+    if outer == 1:
+        return TensorSpec((size, inner, 1, 1), dtype, (inner, 1, inner, inner), alignment), (inner, 1, inner, inner), 0
+    strides = size * inner, 1, inner, inner
+    return TensorSpec((outer, inner, size, 1), dtype, strides, alignment), (inner, 1, inner, inner), 2
+
+
+def _as_in(x: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Packed strides for a result of a reduction, in the memory order of what was reduced."""
+    strides = x.strides
+    assert strides is not None
+    return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: -strides[axis]))
