@@ -1,8 +1,12 @@
 """The programs in the pages of the documentation.
 
-A block that starts with ```python runs anywhere. One that starts with ```python gpu needs a GPU, and words after that
-name packages that it needs as well: ```python gpu torch. The blocks of a page share their names, from top to bottom;
-those that need a package are left out where it is not asked for, so no other block may build on them.
+A block that starts with ```python runs anywhere, on a GPU and without one. One that starts with ```python gpu needs a
+GPU; one that starts with ```python cpu is the other form of it, and runs where the page runs without a GPU. Words after
+these name packages that the block needs as well: ```python gpu torch, ```python torch. Without a GPU such packages must be
+among those that the tests are installed with. On a GPU, blocks that need a package are left out where it is not asked
+for, so no other block may build on them.
+
+The blocks of a page share their names, from top to bottom.
 """
 
 from __future__ import annotations
@@ -14,13 +18,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))  # below docs
+PLACES = ("gpu", "cpu")
+PACKAGES = ("torch", "cupy", "jax")
 
 
 class Block(NamedTuple):
     first_line: int  # of the page, counted from 0
     words: tuple[str, ...]  # after "python"
     lines: list[str]
+
+    @property
+    def place(self) -> str:
+        """Where the block runs: "gpu", "cpu", or "" for both."""
+        return self.words[0] if self.words and self.words[0] in PLACES else ""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return self.words[1:] if self.place else self.words
 
 
 def blocks(text: str) -> list[Block]:
@@ -36,9 +51,10 @@ def blocks(text: str) -> list[Block]:
         else:
             assert line == "```", f"line {number + 1}: a fence inside a block"
             if opened.words[:1] == ("python",):
-                words = opened.words[1:]
-                assert not words or words[0] == "gpu", f"line {opened.first_line}: {words[0]!r} is not 'gpu'"
-                found.append(opened._replace(words=words))
+                block = opened._replace(words=opened.words[1:])
+                strange = [word for word in block.packages if word not in PACKAGES]
+                assert not strange, f"line {opened.first_line}: {strange[0]!r} is neither gpu, cpu nor a package"
+                found.append(block)
             opened = None
     assert opened is None, f"line {opened.first_line if opened else 0}: the block is not closed"
     return found
@@ -46,17 +62,26 @@ def blocks(text: str) -> list[Block]:
 
 def packages(page: str) -> list[tuple[str, ...]]:
     """Every set of packages that some GPU block of a page needs, () for none; empty if the page has no GPU block."""
-    return sorted({block.words[1:] for block in blocks((ROOT / "docs" / page).read_text()) if block.words})
+    return sorted({block.packages for block in _of(page) if block.place == "gpu"})
+
+
+def runs_without_a_gpu(page: str) -> bool:
+    """Whether some block of a page needs no GPU."""
+    return any(block.place != "gpu" for block in _of(page))
+
+
+def _of(page: str) -> list[Block]:
+    return blocks((ROOT / "docs" / page).read_text())
 
 
 def program(text: str, needs: tuple[str, ...] | None) -> str:
     """The blocks that run together, on the lines that they have in the page.
 
-    `needs` is None for those that need no GPU; else the packages that GPU blocks may need, all or none.
+    `needs` is None for those that run without a GPU; else the packages that blocks on a GPU may need, all or none.
     """
     lines = [""] * len(text.splitlines())
     for block in blocks(text):
-        if not block.words or (needs is not None and block.words[1:] in ((), needs)):
+        if block.place != "gpu" if needs is None else block.place != "cpu" and block.packages in ((), needs):
             lines[block.first_line : block.first_line + len(block.lines)] = block.lines
     return "\n".join(lines) + "\n"
 
@@ -64,7 +89,7 @@ def program(text: str, needs: tuple[str, ...] | None) -> str:
 def run(page: str, needs: tuple[str, ...] | None, folder: Path) -> None:
     """Runs a page's program in a folder; the page says what some lines print: print(1 + 1)  # -> 2."""
     source = program((ROOT / "docs" / page).read_text(), needs)
-    file = folder / f"{page}.py"
+    file = folder / f"{Path(page).name}.py"
     file.write_text(source)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec(compile(open({str(file)!r}).read(), {page!r}, 'exec'))"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pages
 import pytest
@@ -13,13 +14,14 @@ import pytest
 from cudnnpy import errors, raw
 from cudnnpy.convolution import legacy, problem
 
-WITH_PROGRAMS = [page for page in pages.PAGES if "```python\n" in (pages.ROOT / "docs" / page).read_text()]
+DOCS = pages.ROOT / "docs"
+WITH_PROGRAMS = [page for page in pages.PAGES if pages.runs_without_a_gpu(page)]
 
 
 def test_there_are_pages_and_programs():
-    wanted = {"quickstart.md", "choosing-algorithms.md", "arrays-and-streams.md", "errors.md", "porting-from-c.md"}
+    wanted = {"quickstart.md", "choosing-algorithms.md", "arrays-and-streams.md", "errors.md", "porting/from-c.md"}
     assert wanted <= set(pages.PAGES)
-    assert {"quickstart.md", "errors.md"} <= set(WITH_PROGRAMS)
+    assert {"quickstart.md", "errors.md", "porting/from-c.md"} <= set(WITH_PROGRAMS)
     assert all(pages.packages(page) for page in wanted - {"errors.md"})
 
 
@@ -38,14 +40,14 @@ def test_a_pages_programs_can_be_compiled(page):
 
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_links_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (pages.ROOT / "docs" / page).read_text())
-    assert [link for link in links if not (pages.ROOT / "docs" / link).exists()] == []
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (DOCS / page).read_text())
+    assert [link for link in links if not (DOCS / page).parent.joinpath(link).exists()] == []
 
 
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_links_within_the_pages_lead_to_headings(page):
-    for target, heading in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", (pages.ROOT / "docs" / page).read_text()):
-        text = (pages.ROOT / "docs" / (target or page)).read_text()
+    for target, heading in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", (DOCS / page).read_text()):
+        text = (DOCS / page).parent.joinpath(target or Path(page).name).read_text()
         titles = [
             re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.+)", text, re.M)
         ]
@@ -86,16 +88,24 @@ c = b
 ```text
 python
 ```
+```python cpu
+b = -a
+```
+```python torch
+d = b
+```
 """
 
 
 def test_blocks_keep_their_lines():
-    assert pages.program(PAGE, None) == "\n\na = 1\n" + "\n" * 10
-    assert pages.program(PAGE, ()).splitlines()[2:9] == ["a = 1", "", "", "b = a", "", "", ""]
-    assert pages.program(PAGE, ("torch",)).splitlines()[5:9] == ["b = a", "", "", "c = b"]
+    lines = {2: "a = 1", 5: "b = a", 8: "c = b", 14: "b = -a", 17: "d = b"}
+    for needs, kept in {None: (2, 14, 17), (): (2, 5), ("torch",): (2, 5, 8, 17)}.items():
+        found = pages.program(PAGE, needs).splitlines()
+        assert {number: line for number, line in enumerate(found, 1) if line} == {at + 1: lines[at] for at in kept}
+        assert len(found) == len(PAGE.splitlines())
 
 
-@pytest.mark.parametrize("text", ["```python\na = 1\n", "```python cpu\na = 1\n```\n", "```python\n```python\n```\n"])
+@pytest.mark.parametrize("text", ["```python\na = 1\n", "```python coffee\na = 1\n```\n", "```python\n```python\n```\n"])
 def test_a_broken_fence_is_found(text):
     with pytest.raises(AssertionError, match=r"line [12]"):
         pages.blocks(text)
