@@ -212,3 +212,14 @@ def test_bad_argument(given: dict[str, Any], error: type[Exception], message: st
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
     refuses(lambda: Activation().forward(X, out=out), error, message)
     refuses(lambda: Activation().backward(X, X, X, out=out), error, message)
+
+
+def test_in_place_means_each_element_in_its_own_place() -> None:
+    x = np.array([[1.0, -2.0], [-3.0, 4.0]])
+    for out in (x.T, x[::-1], x[:, ::-1]):
+        refuses(lambda out=out: Activation().forward(x, out=out), ValueError, "out overlaps x")
+    same(x, np.array([[1.0, -2.0], [-3.0, 4.0]]))
+    single = x[:1].reshape(1, 2)[:, None]  # strides of axes of size 1 mean nothing
+    strided = np.lib.stride_tricks.as_strided(single, single.shape, (8, 800, 8))
+    assert Activation().forward(single, out=strided) is strided
+    same(x[0], np.array([1.0, 0.0]))
