@@ -105,7 +105,9 @@ def test_blocks_keep_their_lines():
         assert len(found) == len(PAGE.splitlines())
 
 
-@pytest.mark.parametrize("text", ["```python\na = 1\n", "```python coffee\na = 1\n```\n", "```python\n```python\n```\n"])
+@pytest.mark.parametrize(
+    "text", ["```python\na = 1\n", "```python coffee\na = 1\n```\n", "```python\n```python\n```\n"]
+)
 def test_a_broken_fence_is_found(text):
     with pytest.raises(AssertionError, match=r"line [12]"):
         pages.blocks(text)

@@ -1,0 +1,126 @@
+"""The pages on porting: what their tables name exists, and what was removed is listed whole. Their programs: test_docs.py."""
+
+from __future__ import annotations
+
+import re
+
+import pages
+import pytest
+
+import cudnnpy
+from cudnnpy import descriptors, raw, reference
+from cudnnpy.convolution import legacy
+from cudnnpy.raw._removed import REMOVED
+
+FOLDER = pages.ROOT / "docs" / "porting"
+SOURCES = ("from-c.md", "theano.md", "singa.md", "mxnet.md", "cupy.md", "torch.md", "jax.md")
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of every row of a page's tables but the headings'."""
+    found = []
+    for line in (FOLDER / page).read_text().splitlines():
+        if line.startswith("| "):
+            found.append([cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif line.startswith("|---"):
+            found.pop()
+    return found
+
+
+def code(cell: str) -> str:
+    """What stands in backticks in a cell."""
+    return " ".join(re.findall(r"`([^`]+)`", cell))
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = re.findall(r"\((\S+\.md)\)", (FOLDER / "README.md").read_text())
+    assert (
+        sorted(listed) == sorted(SOURCES) == sorted(path.name for path in FOLDER.glob("*.md") if path.stem != "README")
+    )
+
+
+@pytest.mark.parametrize("page", SOURCES)
+def test_a_page_has_a_table_and_runs_with_a_gpu_and_without(page: str) -> None:
+    assert len(rows(page)) >= 10
+    assert pages.packages(f"porting/{page}")
+    text = (FOLDER / page).read_text()
+    assert [block for block in pages.blocks(text) if block.place == "cpu"]
+    assert [block for block in pages.blocks(text) if not block.place]
+
+
+@pytest.mark.parametrize("page", SOURCES)
+def test_our_names_exist(page: str) -> None:
+    """In the cells beside theirs: what follows "cudnnpy.", and what starts with a capital and is called or stands alone."""
+    cells = [cell for row in rows(page) for cell in row[1:]]
+    ours = " ".join(map(code, cells))
+    classes = set(re.findall(r"`([A-Z][a-z]\w+)[`(]", " ".join(cells))) - {"ConvolutionLayer", "None"}  # the example's
+    assert len(classes) >= 3 or page == "singa.md"
+    assert [name for name in classes if name not in reference.__all__] == []
+    assert [name for name in re.findall(r"\bcudnnpy\.([A-Za-z]\w*)", ours) if not known(name)] == []
+    assert [name for name in re.findall(r"\bcudnnpy\.descriptors\.(\w+)", ours) if not hasattr(descriptors, name)] == []
+
+
+def known(name: str) -> bool:
+    return name in ("descriptors", "backend") or name in cudnnpy.__all__
+
+
+def test_the_cs_names_exist_or_are_listed_as_removed() -> None:
+    text = " ".join(code(cell) for row in rows("from-c.md") for cell in row)
+    names = set(re.findall(r"\b(?:cudnn[A-Z]|CUDNN_)\w+", text.replace("cudnnXxx", "").replace("cudnnDestroy...", "")))
+    assert len(names) > 100
+    assert [name for name in names if name not in REMOVED and not hasattr(raw, name)] == []
+
+
+def test_everything_that_was_removed_is_listed_with_what_to_do() -> None:
+    text = (FOLDER / "from-c.md").read_text()
+    listed = {}
+    for names, instead in (row for row in rows("from-c.md") if len(row) == 2):
+        for name in re.findall(r"`(\w+)`", names):
+            if name in REMOVED:
+                listed[name] = instead
+    assert listed == REMOVED
+    assert text.index("## What cuDNN 9 removed") < text.index(f"| `{next(iter(REMOVED))}`")
+
+
+def test_theanos_algorithm_names_are_what_the_page_says() -> None:
+    table = [row for row in rows("theano.md") if len(row) == 4]
+    named = {name for row in table for name in re.findall(r"`(\w+)`", row[0])}
+    assert named >= {"none", "small", "large", "deterministic", "fft", "fft_tiling", "winograd", "winograd_non_fused"}
+    for operation, column in (("forward", 1), ("backward_data", 2), ("backward_filter", 3)):
+        for row in table:
+            ours = row[column].partition(" ")[0]
+            for name in re.findall(r"`(\w+)`", row[0]):
+                if not row[column]:
+                    with pytest.raises(ValueError, match="expected one of"):
+                        legacy.algorithm_named(operation, name)
+                    continue
+                found = legacy.algorithm_named(operation, name)
+                assert found == (name.replace("non_fused", "nonfused") if row[column] == "the same" else ours)
+                assert legacy.is_deterministic(operation, found) is ("not deterministic" not in row[column])
+
+
+def test_theanos_policies_are_options() -> None:
+    table = [row for row in rows("theano.md") if row[0].startswith(("`guess_", "`time_"))]
+    assert [code(row[0]) for row in table] == [
+        "guess_once",
+        "guess_on_shape_change",
+        "time_once",
+        "time_on_shape_change",
+    ]
+    for name, ours, _ in table:
+        conv = eval(f"cudnnpy.Convolution({code(ours)})", {"cudnnpy": cudnnpy})
+        assert conv.options.prefer == ("autotune" if "time" in name else "fastest")
+        assert conv.options.policy == ("once" if "once" in name else "on_shape_change")
+
+
+@pytest.mark.parametrize("page", ["theano.md", "mxnet.md"])
+def test_options_in_the_tables_are_taken(page: str) -> None:
+    """prefer=, policy=, deterministic=, tf32=, layout= with a value, as a reader would copy them."""
+    found = 0
+    for row in rows(page):
+        for text in re.findall(r"`([^`]+)`", row[1]):
+            if re.match(r"(prefer|policy|deterministic|tf32|layout)=[^`]*[\"\w]$", text) and "=," not in text:
+                eval(f"nn.Convolution({text})", {"nn": reference})
+                eval(f"nn.Convolution({text})", {"nn": cudnnpy})
+                found += 1
+    assert found >= 4
