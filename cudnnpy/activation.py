@@ -19,12 +19,16 @@ from cudnnpy.functions import (
     Operand,
     Program,
     Step,
+    arranged,
+    as_lies,
     check_number,
     check_option,
+    copy,
     described,
     given,
     in_rows,
     like,
+    no_overlaps,
     number_of,
     result,
     rows,
@@ -81,10 +85,11 @@ class Activation:
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = given(call, "x")
         y = result(call, "out", x.shape, x.dtype, x, beta)
+        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         a, b = scales(alpha, beta, x.dtype)
-        step = None
+        step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # which C has not
         shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
-        if shape is not None:
+        if shape is not None and step is None:
             graph = Graph()
             node = graph.tensor("x", in_rows(x, shape))
             graph.output("y", activated(graph, node, self.mode, self.coefficient), strides=in_rows(y, shape).strides)
@@ -93,17 +98,19 @@ class Activation:
         if step is None:
             how, dx, dy = self._descriptor(), described(x), described(y)
             step = Step(Function("cudnnActivationForward", how, a, dx, At(0), b, dy, At(1)), (0, 1))
-        operands = Operand("x", x), Operand("out", y, True, ("x",))
         return Program("activation", call.device, operands, [step]), [y]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         dy = given(call, "dy")
         x, y = (like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
         dx = result(call, "out", dy.shape, dy.dtype, dy, beta)
+        operands = no_overlaps(
+            call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
+        )
         a, b = scales(alpha, beta, dy.dtype)
-        step = None
+        step = Step(copy(dy, dx, alpha, beta), (0, 3)) if self.mode == "identity" else None
         shape = rows(dy, x, y, dx) if (alpha, beta) == (1.0, 0.0) else None
-        if shape is not None:
+        if shape is not None and step is None:
             reads_y = self.mode in ("sigmoid", "tanh")
             graph = Graph()
             gradient = graph.tensor("dy", in_rows(dy, shape))
@@ -113,9 +120,11 @@ class Activation:
             step = Step(planned, (0, 2 if reads_y else 1, 3)) if planned else None
         if step is None:
             how = self._descriptor()
-            tensors = described(y), At(2), described(dy), At(0), described(x), At(1)
-            step = Step(Function("cudnnActivationBackward", how, a, *tensors, b, described(dx), At(3)), (0, 1, 2, 3))
-        operands = Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",))
+            wanted = dy, as_lies(x, dx), as_lies(y, dy), dx
+            one, two, three, four = map(described, wanted)
+            tensors = three, At(2), one, At(0), two, At(1)
+            function = Function("cudnnActivationBackward", how, a, *tensors, b, four, At(3))
+            return arranged("activation gradient", call.device, operands, function, wanted, beta), [dx]
         return Program("activation gradient", call.device, operands, [step]), [dx]
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import ArrayLibrary, TensorSpec, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import ArrayLibrary, TensorSpec, _libraries, finish, library_of, packed_strides, read, spec_of
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import on_device, stream_address
@@ -73,22 +73,21 @@ def run(
     first input's library.
     `prepare(call, *arguments)` plans a new signature. The addresses go to the launch in the same order.
     """
-    library = library_of(inputs[0], names[0])
-    pointers: list[int] = []
-    key: list[Hashable] = [head]
-    at = bits = missing = 0
-    device = -2  # the first input's is taken
-    for array in inputs:
+    first, *others = inputs
+    known = _libraries.get
+    library = known(type(first)) or library_of(first, names[0])
+    bits, signature = library.read(first)
+    pointers = [bits]
+    key: list[Any] = [head, signature]
+    device, missing = signature[3], 0
+    for array in others:
         if array is None:
             key.append(None)
         else:
-            pointer, signature = library_of(array, names[at]).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 1])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
-            if device == -2:
-                device = signature[3]
-        at += 1
     given = len(pointers)
     for array in outs:
         if array is None:
@@ -96,16 +95,19 @@ def run(
             pointers.append(0)
             missing += 1
         else:
-            pointer, signature = library_of(array, names[at]).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 1])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
-        at += 1
     if bits & 15:  # rare: planned for by themselves
         key.append(tuple(min(pointer & -pointer, 16) for pointer in pointers))
     address = library.current_stream(device) if stream is None else stream_address(stream)
     signatures = tuple(key)
-    ready: Ready | None = plan_cache().find(signatures)
+    ready: Ready | None
+    try:
+        ready = plan_cache().find(signatures)
+    except TypeError:  # an argument that cannot be hashed is none that an operation takes: it says so itself
+        ready = None
     if ready is None:
         ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
     results = outs

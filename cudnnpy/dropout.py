@@ -9,21 +9,21 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
-from cudnnpy.dtypes import dtype_of
 from cudnnpy.functions import (
     At,
     Function,
     Operand,
     Program,
-    Step,
+    arranged,
     check_integer,
     check_number,
-    copy,
     given,
     is_dense,
+    no_overlaps,
+    packed,
     result,
     same_memory,
 )
@@ -89,10 +89,11 @@ class Dropout:
         x = given(call, "x")
         y = result(call, "out", x.shape, x.dtype, x)
         reserve = TensorSpec((reserve_size(x),), "uint8", (1,))
-        how = self._descriptor(call)
-        operands = Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)
-        function = "cudnnDropoutForward", how, _row(x), At(0), _row(x), At(1), At(2), reserve.shape[0]
-        return _program("dropout", call.device, operands, Function(*function), (x, y), 2), [y, reserve]
+        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
+        wanted = *_rows(x, y), reserve
+        one, two, _ = map(_row, wanted)
+        function = "cudnnDropoutForward", self._descriptor(call), one, At(0), two, At(1), At(2), reserve.shape[0]
+        return arranged("dropout", call.device, operands, Function(*function), wanted), [y, reserve]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
         dy = given(call, "dy")
@@ -103,16 +104,20 @@ class Dropout:
             raise ValueError(
                 f"reserve: shape {reserve.shape} given; expected ({size},), what forward gives for x of shape {dy.shape}"
             )
-        how = self._descriptor(call)
-        operands = Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)
-        function = Function("cudnnDropoutBackward", how, _row(dy), At(0), _row(dy), At(1), At(2), size)
-        return _program("dropout gradient", call.device, operands, function, (dy, dx), 1), [dx]
+        operands = no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
+        one, three = _rows(dy, dx)
+        wanted = one, reserve, three
+        function = Function(
+            "cudnnDropoutBackward", self._descriptor(call), _row(one), At(0), _row(three), At(2), At(1), size
+        )
+        return arranged("dropout gradient", call.device, operands, function, wanted), [dx]
 
 
 def reserve_size(spec: TensorSpec) -> int:
     """Bytes of what forward keeps for backward: cudnnDropoutGetReserveSpaceSize."""
     size = c_size_t()
-    raw.call("cudnnDropoutGetReserveSpaceSize", _row(spec), byref(size))
+    dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
+    raw.call("cudnnDropoutGetReserveSpaceSize", _row(spec._replace(dtype=dtype)), byref(size))
     return size.value
 
 
@@ -121,26 +126,9 @@ def _row(spec: TensorSpec) -> TensorDescriptor:
     return TensorDescriptor((1, 1, 1, math.prod(spec.shape)), spec.dtype)
 
 
-def _program(
-    name: str,
-    device: int,
-    operands: tuple[Operand, ...],
-    function: Function,
-    ends: tuple[TensorSpec, TensorSpec],
-    reserve: int,
-) -> Program:
-    """The function on rows: with copies in and out where x has gaps or the result lies otherwise. Its At are x, y, reserve."""
-    x, y = ends
-    source = 0
-    target = next(at for at, operand in enumerate(operands) if operand.name == "out")
-    if is_dense(x) and same_memory(x, y):
-        return Program(name, device, operands, [Step(function, (source, target, reserve))])
-    packed = x._replace(strides=packed_strides(x.shape))
-    size = math.prod(x.shape) * dtype_of(x.dtype).itemsize
-    there, back = len(operands), len(operands) + 1
-    steps = [
-        Step(copy(x, packed), (source, there)),
-        Step(function, (there, back, reserve)),
-        Step(copy(packed, y), (back, target)),
-    ]
-    return Program(name, device, operands, steps, (size, size))
+def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    """x and y as the functions take them: dense, alike, and no bfloat16."""
+    if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
+        return x, y
+    dtype = "float32" if x.dtype == "bfloat16" else x.dtype
+    return packed(x, dtype), packed(y, dtype)

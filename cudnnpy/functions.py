@@ -109,7 +109,7 @@ class Program:
     def __init__(
         self, name: str, device: int, operands: Sequence[Operand], steps: Sequence[Step], scratch: Sequence[int] = ()
     ) -> None:
-        self.name, self.device, self.operands, self.steps, self._scratch = name, device, operands, steps, scratch
+        self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
         self._own = sum(map(rounded, scratch))
         self.workspace_size = self._own + max(step.executable.workspace_size for step in steps)
 
@@ -119,13 +119,65 @@ class Program:
         _check_overlaps(self.operands, operands)
         places = list(operands)
         address = workspace
-        for size in self._scratch:
+        for size in self.scratch:
             places.append(address)
             address += rounded(size)
         launches = [
             step.executable.bind(handle, tuple(places[at] for at in step.places), address) for step in self.steps
         ]
         return launches[0] if len(launches) == 1 else in_turn(launches, (self, handle))
+
+
+def arranged(
+    name: str,
+    device: int,
+    operands: Sequence[Operand],
+    executable: Executable,
+    wanted: Sequence[TensorSpec],
+    beta: float = 0.0,
+) -> Program:
+    """One launch that wants its operands in the memory order and dtype of `wanted`: with copies of those that are not.
+
+    With a beta a result is copied in, too.
+    """
+    before: list[Step] = []
+    after: list[Step] = []
+    places: list[int] = []
+    scratch: list[int] = []
+    for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
+        spec = operand.spec
+        if spec.dtype == want.dtype and same_memory(spec, want) and spec.alignment >= want.alignment:
+            places.append(at)
+            continue
+        places.append(len(operands) + len(scratch))
+        scratch.append(extent(want))
+        if operand.is_result:
+            after.append(Step(copy(want, spec), (places[-1], at)))
+        if not operand.is_result or beta:
+            before.append(Step(copy(spec, want), (at, places[-1])))
+    return Program(name, device, operands, [*before, Step(executable, tuple(places)), *after], scratch)
+
+
+def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
+    """The tensor as it would lie packed in C order, at an aligned address."""
+    return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
+
+
+def placed_as(spec: TensorSpec, order: TensorSpec) -> TensorSpec:
+    """A tensor as it would lie packed in the memory order of another."""
+    return spec._replace(strides=_packed_as(order, spec.shape), alignment=16)
+
+
+def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    """A tensor with the strides of another of its shape: some functions want two tensors to lie alike."""
+    return spec if same_memory(spec, other) else spec._replace(strides=other.strides, alignment=16)
+
+
+def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
+    """The operands, once those that were given are known not to overlap. Raises ValueError."""
+    there = [operand for operand in operands if operand.name in call.addresses]
+    _check_overlaps(there, [call.addresses[operand.name] for operand in there])
+    return operands
 
 
 def _check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None:
@@ -286,7 +338,7 @@ def described(spec: TensorSpec) -> TensorDescriptor:
 
 def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:
     """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor."""
-    a, b = scales(alpha, beta, "float64" if "float64" in (x.dtype, y.dtype) else x.dtype)
+    a, b = scales(alpha, beta, x.dtype)
     return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
 
 

@@ -12,9 +12,20 @@ from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
-from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import Options, in_layout
-from cudnnpy.functions import at_least_4d, check_option, given, logical, logical_like, logical_result, number_of
+from cudnnpy.convolution.problem import Options, channels_last_strides, in_layout
+from cudnnpy.functions import (
+    Operand,
+    Program,
+    arranged,
+    at_least_4d,
+    check_option,
+    given,
+    logical,
+    logical_like,
+    logical_result,
+    no_overlaps,
+    number_of,
+)
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.normalization import channels, packed_like
@@ -28,8 +39,9 @@ _NAMES = ("x", "w", "scale", "bias", "residual", "out")
 class FusedConvolution:
     """activation(scale * convolution(x, w) + bias + residual) as one plan, on device arrays.
 
-    The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32, most
-    of them channels last in memory; where there is none for a problem, NoAlgorithmError has the table.
+    The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32,
+    channels last in memory: tensors that lie otherwise are copied in and out. Where there is no engine for a problem,
+    NoAlgorithmError has the table.
     """
 
     padding: Any = 0
@@ -80,7 +92,7 @@ class FusedConvolution:
         head = self._number, "FusedConvolution.forward", activation  # type: ignore[attr-defined]
         return calling.run(head, _NAMES, (x, w, scale, bias, residual), (out,), stream, self._prepare, activation)
 
-    def _prepare(self, call: Call, activation: str | None) -> tuple[Plan, list[TensorSpec]]:
+    def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
         options: Options = self._options  # type: ignore[attr-defined]
         if activation is not None:
             check_option("activation", activation, ACTIVATIONS)
@@ -96,7 +108,14 @@ class FusedConvolution:
             if name in call.specs:
                 dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
                 parameters[name] = packed_like(call, name, (shape[1],), dtype)
-        one = len(x.shape) == 3
+        residual = None
+        if "residual" in call.specs:
+            residual = logical_like(call, "residual", self.layout, shape, x.dtype)
+        operands = [Operand("x", x), Operand("w", w), *(Operand(n, p) for n, p in parameters.items())]
+        operands += [Operand("residual", residual)] if residual else []
+        operands.append(Operand("out", y, True))
+        no_overlaps(call, operands)
+        wanted = [o.spec if o.name in parameters else _last(o.spec) for o in operands]
         graph = Graph(
             prefer=self.prefer,
             workspace_limit=self.workspace_limit,
@@ -104,20 +123,18 @@ class FusedConvolution:
             tf32=self.tf32,
             tune_seconds=self.tune_seconds,
         )
-        tensors = {"x": graph.tensor("x", at_least_4d(x)), "w": graph.tensor("w", at_least_4d(w))}
-        wide = at_least_4d(y)
-        for name, spec in parameters.items():
-            tensors[name] = graph.tensor(name, channels(wide, spec.dtype)._replace(alignment=spec.alignment))
-        if "residual" in call.specs:
-            residual = logical_like(call, "residual", self.layout, shape, x.dtype)
-            tensors["residual"] = graph.tensor("residual", at_least_4d(residual))
+        tensors = {}
+        for operand, spec in zip(operands[:-1], wanted, strict=False):
+            like = channels(at_least_4d(y), spec.dtype) if operand.name in parameters else at_least_4d(spec)
+            tensors[operand.name] = graph.tensor(operand.name, like._replace(alignment=spec.alignment))
+        rank = max(len(geometry.stride), 2)  # one spatial axis is the width of a picture of height 1
         pads = tuple(zip(geometry.pre_padding, geometry.post_padding, strict=True))
         top = graph.convolution(
             tensors["x"],
             tensors["w"],
-            padding=((0, 0), *pads) if one else pads,
-            stride=(1, *geometry.stride) if one else geometry.stride,
-            dilation=(1, *geometry.dilation) if one else geometry.dilation,
+            padding=((0, 0), *pads)[-rank:],
+            stride=(1, *geometry.stride)[-rank:],
+            dilation=(1, *geometry.dilation)[-rank:],
             mode=self.mode,
         )
         for name, operation in (("scale", "mul"), ("bias", "add"), ("residual", "add")):
@@ -127,11 +144,18 @@ class FusedConvolution:
             top = activated(graph, top, activation)
         if not graph.operations[1:]:
             top = graph.pointwise("identity", top)
-        graph.output("out", top, x.dtype, wide.strides)
-        problem = graph.problem(call.device)
-        addresses = tuple(call.addresses[node.name] for node in graph.inputs)
-        plan = graph.plan(tuner=Tuner(Handle.default(call.device), addresses, None, call.stream), problem=problem)
-        plan.candidates = []
-        if plan.workspace_size:
-            memory.workspace(plan.workspace_size, plan.device, call.stream)
-        return plan, [in_layout(y, options.channels_last)]
+        graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)
+        copied = any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
+        addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
+        tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
+        plan = graph.plan(tuner=tuner, problem=graph.problem(call.device))
+        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        if program.workspace_size:
+            memory.workspace(program.workspace_size, call.device, call.stream)
+        return program, [in_layout(y, options.channels_last)]
+
+
+def _last(spec: TensorSpec) -> TensorSpec:
+    """The tensor channels last, which the engines want; itself if it is."""
+    strides = channels_last_strides(spec.shape)
+    return spec if spec.strides == strides and spec.alignment >= 16 else spec._replace(strides=strides, alignment=16)

@@ -7,34 +7,39 @@ that still beats what cuDNN offers for instances of channels last (0.7 of PyTorc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnpy import calling
-from cudnnpy.arrays import TensorSpec, packed_strides
+from cudnnpy import calling, raw
+from cudnnpy import workspace as memory
+from cudnnpy.arrays import TensorSpec, packed_strides, synchronize
 from cudnnpy.calling import Call
+from cudnnpy.convolution.epilogue import in_turn
 from cudnnpy.convolution.problem import in_layout
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.functions import (
+    Executable,
     Operand,
     Program,
-    Step,
+    arranged,
     at_least_4d,
     check_layout,
-    copy,
     given,
     like,
     logical,
     logical_like,
     logical_result,
+    no_overlaps,
     number_of,
+    packed,
     result,
-    same_memory,
 )
 from cudnnpy.graph import Graph, Node
+from cudnnpy.handle import Handle
 from cudnnpy.normalization import channels, check_epsilon, packed_like
+from cudnnpy.tensors import Fill
 
 DTYPES = ("float16", "bfloat16", "float32")
 
@@ -160,8 +165,8 @@ class InstanceNormalization:
         views = [wide, channels(wide), channels(wide), wide, *(_picture_means(wide) for _ in means)]
         operands = [Operand("x", x)]
         operands += [Operand(name, spec) for name, spec in zip(("scale", "bias"), parameters, strict=True)]
-        operands += [Operand("out", y, True), *_results(("mean", "inverse_variance"), means)]
-        program = _forward(call.device, "instance_norm", self.epsilon, training, operands, views)
+        operands += [Operand("out", y, True), *_results(("mean", "inverse_variance")[: len(means)], means)]
+        program = _forward(call, "instance_norm", self.epsilon, training, operands, views)
         return program, [in_layout(y, self.layout.endswith("C")), *means]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
@@ -175,7 +180,7 @@ class InstanceNormalization:
         operands = [Operand("dy", dy), Operand("x", x), Operand("scale", scale), Operand("mean", means[0])]
         operands += [Operand("inverse_variance", means[1]), Operand("out", dx, True)]
         operands += _results(("dscale", "dbias"), [scale, scale])
-        program = _backward(call.device, "instance_norm", operands, [wide, wide, row, mean, mean, wide, row, row])
+        program = _backward(call, "instance_norm", operands, [wide, wide, row, mean, mean, wide, row, row])
         return program, [in_layout(dx, self.layout.endswith("C")), scale, scale]
 
 
@@ -196,7 +201,7 @@ def _rows_forward(call: Call, epsilon: float, training: bool) -> tuple[Program, 
     operands += [Operand("out", y, True), *_results(statistics, means)]
     views = [wide, *(row for _ in names), wide, *(mean for _ in means)]
     mode = "layer_norm" if layer else "rms_norm"
-    return _forward(call.device, mode, epsilon, training, operands, views), [y, *means]
+    return _forward(call, mode, epsilon, training, operands, views), [y, *means]
 
 
 def _rows_backward(call: Call) -> tuple[Program, list[TensorSpec]]:
@@ -215,7 +220,7 @@ def _rows_backward(call: Call) -> tuple[Program, list[TensorSpec]]:
     operands += [Operand("out", dx, True), *_results(gradients, [scale for _ in gradients])]
     views = [wide, wide, row, *(mean for _ in means), wide, *(row for _ in gradients)]
     mode = "layer_norm" if layer else "rms_norm"
-    return _backward(call.device, mode, operands, views), [dx, *(scale for _ in gradients)]
+    return _backward(call, mode, operands, views), [dx, *(scale for _ in gradients)]
 
 
 def _kept_axes(call: Call, x: TensorSpec) -> int:
@@ -256,47 +261,78 @@ def _results(names: Sequence[str], specs: Sequence[TensorSpec]) -> list[Operand]
 
 
 def _forward(
-    device: int, mode: str, epsilon: float, training: bool, operands: list[Operand], views: list[TensorSpec]
+    call: Call, mode: str, epsilon: float, training: bool, operands: list[Operand], views: list[TensorSpec]
 ) -> Program:
+    no_overlaps(call, operands)
     graph = Graph()
     inputs = [graph.tensor(o.name, v) for o, v in zip(operands, views, strict=True) if not o.is_result]
-    bias = inputs[2] if len(inputs) > 2 else None
-    made = graph.normalization(mode, inputs[0], inputs[1], bias, epsilon, training=training)
-    return _program(graph, made, device, mode, operands, views)
+    x, scale, *bias = inputs
+    if x.spec.dtype == "float32" or mode == "instance_norm":
+        made = graph.normalization(mode, x, scale, bias[0] if bias else None, epsilon, training=training)
+        return _program(call.device, graph, made, mode, operands, views)
+    # No fast engine takes a scale of another type than x: it gets ones and zeros, and the float32 scale comes after it.
+    row = views[1]._replace(dtype=x.spec.dtype)
+    ones = graph.tensor("ones", row)
+    zeros = graph.tensor("zeros", row) if bias else None
+    made = graph.normalization(mode, x, ones, zeros, epsilon, training=training)
+    top = graph.pointwise("mul", made[0], scale)
+    top = graph.pointwise("add", top, bias[0]) if bias else top
+    constants = [Constant(row, 1.0, call), *([Constant(row, 0.0, call)] if bias else [])]
+    return _program(call.device, graph, (top, *made[1:]), mode, operands, views, constants)
 
 
-def _backward(device: int, mode: str, operands: list[Operand], views: list[TensorSpec]) -> Program:
+def _backward(call: Call, mode: str, operands: list[Operand], views: list[TensorSpec]) -> Program:
+    no_overlaps(call, operands)
     graph = Graph()
     dy, x, scale, *means = (graph.tensor(o.name, v) for o, v in zip(operands, views, strict=True) if not o.is_result)
     mean = means[0] if len(means) > 1 else None
     made = graph.normalization_backward(mode, dy, x, scale, mean, means[-1], bias=mode != "rms_norm")
-    return _program(graph, made, device, f"{mode} gradient", operands, views)
+    return _program(call.device, graph, made, f"{mode} gradient", operands, views)
 
 
 def _program(
-    graph: Graph, made: tuple[Node, ...], device: int, name: str, operands: list[Operand], views: list[TensorSpec]
+    device: int,
+    graph: Graph,
+    made: tuple[Node, ...],
+    name: str,
+    operands: list[Operand],
+    views: list[TensorSpec],
+    constants: Sequence[Constant] = (),
 ) -> Program:
     """The graph's plan, with copies of the tensors that do not lie as their views do."""
     targets = [(o, v) for o, v in zip(operands, views, strict=True) if o.is_result]
     for node, (operand, view) in zip(made, targets, strict=True):
         graph.output(operand.name, node, view.dtype, view.strides)
-    planned = graph.executable(device)
+    planned: Executable | None = graph.executable(device)
     if planned is None:
         raise NoAlgorithmError(f"{name} of {operands[0].spec.dtype} {operands[0].spec.shape}", "any engine", "", [])
-    before: list[Step] = []
-    after: list[Step] = []
-    places: list[int] = []
-    scratch: list[int] = []
-    for at, operand in enumerate(operands):
-        spec = operand.spec
-        packed = spec._replace(strides=packed_strides(spec.shape), alignment=16)
-        if same_memory(spec, packed) and spec.alignment >= 16:
-            places.append(at)
-            continue
-        places.append(len(operands) + len(scratch))
-        scratch.append(math.prod(spec.shape) * dtype_of(spec.dtype).itemsize)
-        if operand.is_result:
-            after.append(Step(copy(packed, spec), (places[-1], at)))
-        else:
-            before.append(Step(copy(spec, packed), (at, places[-1])))
-    return Program(name, device, operands, [*before, Step(planned, tuple(places)), *after], scratch)
+    if constants:
+        planned = WithConstants(planned, len(operands) - len(targets), constants)
+    return arranged(name, device, operands, planned, [packed(operand.spec) for operand in operands])
+
+
+class Constant:
+    """Device memory full of one number, for as long as the object lives."""
+
+    def __init__(self, spec: TensorSpec, value: float, call: Call) -> None:
+        size = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+        self._memory = memory.allocate(size, call.device, call.stream)
+        handle = Handle.default(call.device)
+        handle.set_stream(call.stream)
+        raw.check(Fill(spec, value).bind(handle, (self._memory[0],), 0)(), "fill")
+        synchronize(call.stream, call.device)  # other streams will read it
+        self.address = self._memory[0]
+
+
+class WithConstants:
+    """A plan whose last inputs are constants: they follow `count` addresses that are given."""
+
+    def __init__(self, planned: Executable, count: int, constants: Sequence[Constant]) -> None:
+        self._planned, self._count, self._constants = planned, count, constants
+        self.workspace_size = planned.workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The plan on these addresses and the constants'."""
+        between = tuple(constant.address for constant in self._constants)
+        launch = self._planned.bind(handle, (*pointers[: self._count], *between, *pointers[self._count :]), workspace)
+        return in_turn([launch], (self,))

@@ -18,15 +18,19 @@ from cudnnpy.functions import (
     Function,
     Operand,
     Program,
-    Step,
+    arranged,
+    as_lies,
     check_integer,
     check_layout,
     check_number,
     described,
+    is_dense,
     logical,
     logical_like,
     logical_result,
+    no_overlaps,
     number_of,
+    packed,
     scales,
 )
 
@@ -78,23 +82,35 @@ class LocalResponseNormalization:
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
         a, b = scales(alpha, beta, x.dtype)
-        how = self._descriptor()
-        step = Step(
-            Function("cudnnLRNCrossChannelForward", how, _MODE, a, described(x), At(0), b, described(y), At(1)), (0, 1)
-        )
-        operands = Operand("x", x), Operand("out", y, True)
-        return Program("local response", call.device, operands, [step]), [in_layout(y, self.layout.endswith("C"))]
+        wanted = _known(x), _known(y)
+        one, two = map(described, wanted)
+        function = Function("cudnnLRNCrossChannelForward", self._descriptor(), _MODE, a, one, At(0), b, two, At(1))
+        program = arranged("local response", call.device, operands, function, wanted, beta)
+        return program, [in_layout(y, self.layout.endswith("C"))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         dy = logical(call, "dy", self.layout, _RANKS)
         x, y = (logical_like(call, name, self.layout, dy.shape, dy.dtype) for name in ("x", "y"))
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
+        operands = no_overlaps(call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)))
         a, b = scales(alpha, beta, dy.dtype)
-        tensors = described(y), At(2), described(dy), At(0), described(x), At(1)
-        function = Function(
-            "cudnnLRNCrossChannelBackward", self._descriptor(), _MODE, a, *tensors, b, described(dx), At(3)
+        wanted = (
+            _known(dy),
+            as_lies(_known(x), _known(dy)),
+            as_lies(_known(y), _known(dy)),
+            as_lies(_known(dx), _known(dy)),
         )
-        operands = Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True)
-        program = Program("local response gradient", call.device, operands, [Step(function, (0, 1, 2, 3))])
+        one, two, three, four = map(described, wanted)
+        tensors = three, At(2), one, At(0), two, At(1)
+        function = Function("cudnnLRNCrossChannelBackward", self._descriptor(), _MODE, a, *tensors, b, four, At(3))
+        program = arranged("local response gradient", call.device, operands, function, wanted, beta)
         return program, [in_layout(dx, self.layout.endswith("C"))]
+
+
+def _known(spec: TensorSpec) -> TensorSpec:
+    """What the functions take: no bfloat16, and five axes packed alone."""
+    if spec.dtype == "bfloat16" or len(spec.shape) == 5 or not is_dense(spec):
+        return packed(spec, "float32" if spec.dtype == "bfloat16" else None)
+    return spec

@@ -23,16 +23,20 @@ from cudnnpy.functions import (
     Operand,
     Program,
     Step,
+    arranged,
     check_layout,
     check_number,
     check_option,
+    copy,
     described,
     is_large,
     like,
     logical,
     logical_like,
     logical_result,
+    no_overlaps,
     number_of,
+    packed,
     result,
     scales,
 )
@@ -207,25 +211,35 @@ class BatchNormalization:
         operands += [Operand(n, p, n.startswith("running")) for n, p in zip(names, parameters, strict=True)]
         operands += [Operand("out", y, True)]
         operands += [Operand(n, s, True) for n, s in zip(("saved_mean", "saved_inverse_variance"), saved, strict=True)]
+        no_overlaps(call, operands)
         at = {operand.name: place for place, operand in enumerate(operands)}
         steps = None
         if (alpha, beta) == (1.0, 0.0) and self._by_graph(x, y):
             steps = self._training_by_graph(call.device, x, y, factor, activation, at)
-        if steps is None:
-            means = (At(at["running_mean"]), At(at["running_variance"])) if running else (None, None)
-            function = Function(
-                "cudnnBatchNormalizationForwardTraining", self._kind, a, b, described(x), At(0), described(y), At(at["out"]),
-                self._descriptor(x), At(1), At(2), c_double(factor).value, *means, self.epsilon,
-                At(at["saved_mean"]), At(at["saved_inverse_variance"]),
-            )  # fmt: skip
-            steps = [Step(function, tuple(range(len(operands))))]
-            if activation == "relu":
-                relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
-                one, zero = scales(1.0, 0.0, x.dtype)
-                steps.append(
-                    Step(Function("cudnnActivationForward", relu, one, d, At(0), zero, d, At(0)), (at["out"],))
-                )
-        program = Program("batch normalization", call.device, operands, steps)
+        if steps is not None:
+            program = Program("batch normalization", call.device, operands, steps)
+            return program, [in_layout(y, self._turned(x)), *saved]
+        single = running and math.prod(x.shape) == math.prod(self._shape(x))  # no unbiased variance: C would give NaN
+        means = (At(at["running_mean"]), At(at["running_variance"])) if running and not single else (None, None)
+        wanted = [self._known(x), *parameters, self._known(y), *saved]
+        one, two = described(wanted[0]), described(wanted[at["out"]])
+        function = Function(
+            "cudnnBatchNormalizationForwardTraining", self._kind, a, b, one, At(0), two, At(at["out"]),
+            self._descriptor(x), At(1), At(2), c_double(factor).value, *means, self.epsilon,
+            At(at["saved_mean"]), At(at["saved_inverse_variance"]),
+        )  # fmt: skip
+        program = arranged("batch normalization", call.device, operands, function, wanted, beta)
+        steps = [*program.steps]
+        if activation == "relu":
+            relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
+            zero = scales(0.0, 0.0, x.dtype)[0]
+            steps.append(Step(Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0)), (at["out"],)))
+        if single:
+            share = saved[0]
+            steps.append(Step(copy(share, share, factor, 1 - factor), (at["saved_mean"], at["running_mean"])))
+            kept = scales(1 - factor, 0.0, share.dtype)[0]
+            steps.append(Step(Function("cudnnScaleTensor", described(share), At(0), kept), (at["running_variance"],)))
+        program = Program("batch normalization", call.device, operands, steps, program.scratch)
         return program, [in_layout(y, self._turned(x)), *saved]
 
     def _training_by_graph(
@@ -259,6 +273,7 @@ class BatchNormalization:
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = [Operand("x", x), *(Operand(n, p) for n, p in zip(names, parameters, strict=True))]
         operands.append(Operand("out", y, True))
+        no_overlaps(call, operands)
         step = None
         last = x.strides == channels_last_strides(x.shape)
         if (alpha, beta) == (1.0, 0.0) and self._by_graph(x, y) and last:
@@ -273,13 +288,16 @@ class BatchNormalization:
             )
             planned = graph.executable(call.device)
             step = Step(planned, tuple(range(6))) if planned else None
-        if step is None:
-            function = Function(
-                "cudnnBatchNormalizationForwardInference", self._kind, a, b, described(x), At(0), described(y), At(5),
-                self._descriptor(x), At(1), At(2), At(3), At(4), self.epsilon,
-            )  # fmt: skip
-            step = Step(function, tuple(range(6)))
-        program = Program("batch normalization", call.device, operands, [step])
+        if step is not None:
+            program = Program("batch normalization", call.device, operands, [step])
+            return program, [in_layout(y, self._turned(x))]
+        wanted = [self._known(x), *parameters, self._known(y)]
+        read, written = described(wanted[0]), described(wanted[5])
+        function = Function(
+            "cudnnBatchNormalizationForwardInference", self._kind, a, b, read, At(0), written, At(5),
+            self._descriptor(x), At(1), At(2), At(3), At(4), self.epsilon,
+        )  # fmt: skip
+        program = arranged("batch normalization", call.device, operands, function, wanted, beta)
         return program, [in_layout(y, self._turned(x))]
 
     def _backward(
@@ -301,6 +319,7 @@ class BatchNormalization:
         operands += [Operand(n, p) for n, p in zip(names, parameters, strict=True)]
         operands += [Operand("out", dx, True)]
         operands += [Operand(n, g, True) for n, g in zip(("out_scale", "out_bias"), gradients, strict=True)]
+        no_overlaps(call, operands)
         at = {operand.name: place for place, operand in enumerate(operands)}
         step = None
         if saved and data == parameter == (1.0, 0.0) and self._by_graph(x, dy, dx):
@@ -313,18 +332,27 @@ class BatchNormalization:
                 graph.output(name, node, "float32", channels(x).strides)
             planned = graph.executable(call.device)
             step = Step(planned, tuple(range(len(operands)))) if planned else None
-        if step is None:
-            a, b = scales(*data, x.dtype)
-            c, d = scales(*parameter, x.dtype)
-            means_at = (At(3), At(4)) if saved else (None, None)
-            function = Function(
-                "cudnnBatchNormalizationBackward", self._kind, a, b, c, d, described(x), At(1), described(dy), At(0),
-                described(dx), At(at["out"]), self._descriptor(x), At(2), At(at["out_scale"]), At(at["out_bias"]),
-                self.epsilon, *means_at,
-            )  # fmt: skip
-            step = Step(function, tuple(range(len(operands))))
-        program = Program("batch normalization gradient", call.device, operands, [step])
+        if step is not None:
+            program = Program("batch normalization gradient", call.device, operands, [step])
+            return program, [in_layout(dx, self._turned(x)), *gradients]
+        a, b = scales(*data, x.dtype)
+        c, d = scales(*parameter, x.dtype)
+        means_at = (At(3), At(4)) if saved else (None, None)
+        wanted = [self._known(dy), self._known(x), *parameters, self._known(dx), *gradients]
+        tensors = described(wanted[1]), At(1), described(wanted[0]), At(0), described(wanted[at["out"]]), At(at["out"])
+        function = Function(
+            "cudnnBatchNormalizationBackward", self._kind, a, b, c, d, *tensors,
+            self._descriptor(x), At(2), At(at["out_scale"]), At(at["out_bias"]), self.epsilon, *means_at,
+        )  # fmt: skip
+        program = arranged("batch normalization gradient", call.device, operands, function, wanted, data[1])
         return program, [in_layout(dx, self._turned(x)), *gradients]
+
+    def _known(self, x: TensorSpec) -> TensorSpec:
+        """What the functions take: dense tensors, channels first or last; for per_activation as the parameters lie."""
+        first, last = packed_strides(x.shape), channels_last_strides(x.shape)
+        if self.mode == "per_activation":
+            return x._replace(strides=last if self._turned(x) else first, alignment=16)
+        return x if x.strides in (first, last) else packed(x)
 
 
 _CHANNELS = ("scale", "bias", "running_mean", "running_variance")

@@ -22,6 +22,8 @@ from cudnnpy.functions import (
     Operand,
     Program,
     Step,
+    arranged,
+    as_lies,
     check_layout,
     check_option,
     described,
@@ -29,6 +31,7 @@ from cudnnpy.functions import (
     logical,
     logical_like,
     logical_result,
+    no_overlaps,
     number_of,
     same_memory,
     scales,
@@ -92,21 +95,22 @@ class Softmax:
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
+        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         a, b = scales(alpha, beta, x.dtype)
         dx, dy = self._descriptors(x, y)
         step = Step(Function("cudnnSoftmaxForward", *self._kind(), a, dx, At(0), b, dy, At(1)), (0, 1))
-        operands = Operand("x", x), Operand("out", y, True, ("x",))
         return Program("softmax", call.device, operands, [step]), [in_layout(y, self._turned(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         dy = logical(call, "dy", self.layout, _RANKS)
         y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
+        operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         a, b = scales(alpha, beta, dy.dtype)
-        one, two, three = self._descriptors(y, dy, dx)
-        function = Function("cudnnSoftmaxBackward", *self._kind(), a, one, At(1), two, At(0), b, three, At(2))
-        operands = Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))
-        program = Program("softmax gradient", call.device, operands, [Step(function, (0, 1, 2))])
+        wanted = dy, as_lies(y, dy), dx
+        one, two, three = self._descriptors(*wanted)
+        function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
+        program = arranged("softmax gradient", call.device, operands, function, wanted, beta)
         return program, [in_layout(dx, self._turned(dy))]
 
     def _turned(self, spec: TensorSpec) -> bool:

@@ -26,7 +26,6 @@ from cudnnpy.functions import (
     Operand,
     Program,
     Step,
-    check_number,
     check_option,
     copy,
     described,
@@ -34,6 +33,8 @@ from cudnnpy.functions import (
     in_rows,
     is_dense,
     like,
+    no_overlaps,
+    packed,
     result,
     rows,
     scales,
@@ -68,7 +69,7 @@ def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
 
     out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
     """
-    return calling.run((0, "set_tensor", value), ("out", "result"), (out,), (out,), stream, _set, value)
+    return calling.run((0, "set_tensor", value), ("out", "out"), (out,), (out,), stream, _set, value)
 
 
 def transform_tensor(
@@ -98,12 +99,10 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
     if len(a.shape) != len(b.shape) or any(m not in (1, n) for m, n in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a: shape {a.shape} given; expected {b.shape}, as b, or 1 for any of its sizes")
     c = result(call, "out", b.shape, b.dtype, b)
+    operands = no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
     one, two = scales(alpha, beta, b.dtype)
-    operands = Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
     steps = [step] if step else []
-    if not steps and (b.dtype != "bfloat16" or a.shape == b.shape):
-        pass
     if not steps:
         add = OpTensorDescriptor(
             "add", compute_dtype="float64" if b.dtype == "float64" else "float32", propagate_nan=True
@@ -127,20 +126,29 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
             return None
         one = graph.tensor("a", in_rows(a, shape))
     else:
-        channels = a.shape[1] if len(a.shape) > 1 else 0
-        last = len(b.shape) > 2 and b.strides == channels_last_strides(b.shape)
-        if (
-            not last
-            or channels != b.shape[1]
-            or math.prod(a.shape) != channels
-            or a.strides is None
-            or a.strides[1] != 1
-        ):
-            return None
-        shape = math.prod(b.shape) // channels, channels
-        one = graph.tensor("a", in_rows(a, (1, channels)))
+        return _bias_by_graph(call, a, b, c)
     two = graph.tensor("b", in_rows(b, shape))
     graph.output("out", graph.pointwise("add", two, one), strides=in_rows(c, shape).strides)
+    planned = graph.executable(call.device)
+    return Step(planned, (0, 1, 2)) if planned else None
+
+
+def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
+    """One value for each channel. Channels first, an engine takes three axes: it knows them as those of a matrix product."""
+    n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
+    if not channels or math.prod(a.shape) != a.shape[1] or a.shape[1] != channels or not is_dense(a):
+        return None
+    graph = Graph()
+    if b.strides == channels_last_strides(b.shape):
+        one = graph.tensor("a", in_rows(a, (1, channels)))
+        two = graph.tensor("b", in_rows(b, (n * math.prod(spatial), channels)))
+    elif b.strides == packed_strides(b.shape):
+        size = math.prod(spatial)
+        one = graph.tensor("a", TensorSpec((1, channels, 1), a.dtype, (channels, 1, 1), a.alignment))
+        two = graph.tensor("b", TensorSpec((n, channels, size), b.dtype, (channels * size, size, 1), b.alignment))
+    else:
+        return None
+    graph.output("out", graph.pointwise("add", two, one), strides=two.spec.strides)
     planned = graph.executable(call.device)
     return Step(planned, (0, 1, 2)) if planned else None
 
@@ -148,8 +156,8 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
 def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
     x = given(call, "x")
     y = result(call, "out", x.shape, x.dtype, x)
+    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
     factor = scales(alpha, 0.0, x.dtype)[0]
-    operands = Operand("x", x), Operand("out", y, True, ("x",))
     shape = rows(x, y)
     executable: Executable | None = None
     if shape is not None:
@@ -165,8 +173,9 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
 
 def _set(call: Call, value: float) -> tuple[Program, list[TensorSpec]]:
     out = given(call, "out")
-    check_number("value", value)
-    operands = Operand("out", out, True, ("result",)), Operand("result", out)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"value: {value!r} given; expected a number")
+    operands = Operand("out", out, True, ("out",)), Operand("out", out)
     dense = is_dense(out) and out.dtype != "float64"
     number = scales(0.0, 0.0, out.dtype)[0]
     number.value = value
@@ -239,12 +248,16 @@ def _transform(
         strides = {"C": packed_strides(x.shape), None: y.strides}.get(layout) or channels_last_strides(x.shape)
         y = y._replace(strides=strides)
     scales(alpha, beta, x.dtype)
-    operands = Operand("x", x), Operand("out", y, True)
+    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
     executable: Executable | None = None
     if shape is not None:
         graph = Graph()
         graph.output("out", graph.pointwise("identity", graph.tensor("x", in_rows(x, shape))), y.dtype)
         executable = graph.executable(call.device, 1)  # the second proposal takes 0.9 of the first's time
+    if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # by way of float32
+        wide = packed(x, "float32")
+        steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
+        return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
     executable = executable or copy(x, y, alpha, beta)
     return Program("copy", call.device, operands, [Step(executable, (0, 1))]), [y]

@@ -147,8 +147,15 @@ REDUCTIONS: dict[str, Reduction] = {
     "amax": lambda x, axes: np.abs(x).max(axes, keepdims=True),
     "norm1": lambda x, axes: np.abs(x).sum(axes, keepdims=True),
     "norm2": lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)),
-    "mul_no_zeros": lambda x, axes: x.prod(axes, keepdims=True, where=x != 0),
+    "mul_no_zeros": lambda x, axes: x.prod(axes, keepdims=True, where=(x != 0) | (_count(x, axes) == 1)),
 }
+
+
+def _count(x: Float64, axes: Shape) -> int:
+    """How many elements are reduced to one."""
+    return int(np.prod([x.shape[axis] for axis in axes]))
+
+
 ALIASES = {"sum": "add", "mean": "avg"}
 
 
@@ -165,7 +172,7 @@ def reduce_tensor(
 
     op     "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum
            of absolute values), "norm2" (the root of the sum of squares), or "mul_no_zeros" (the product of what is not
-           0; of nothing, 1)
+           0; of nothing, 1; where one element is reduced, that element)
     axes   a tuple of one or more axes, negative ones counted from the last; None: all
 
     x is float16, bfloat16, float32 or float64 and has 1 to 5 axes; the result has its dtype. Computed in float64 and

@@ -16,7 +16,18 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, arrays, calling, launching, plan_cache, raw, workspace
+from cudnnpy import (
+    Convolution,
+    ConvolutionTranspose,
+    Engine,
+    Plan,
+    arrays,
+    calling,
+    launching,
+    plan_cache,
+    raw,
+    workspace,
+)
 from cudnnpy._owned import Owned
 from cudnnpy.arrays import ArrayLibrary, packed_strides
 from cudnnpy.backend import Descriptor

@@ -304,7 +304,7 @@ def reduction(op: str, axes: tuple[int, ...] | None) -> Case:
 
 def dropout(t: Tensors) -> Roads:
     """Chance differs on the two sides: cudnnpy's zeros are taken as they are, if there are about half."""
-    x, y = t.random(), t.room()
+    x, y = t.random().abs_() + 0.1, t.room()  # nothing is 0 by itself
     forward = cudnnpy.Dropout(probability=0.5, seed=1).forward
 
     def expected(ours: Any) -> Any:
@@ -319,7 +319,7 @@ def dropout(t: Tensors) -> Roads:
 
 def dropout_backward(t: Tensors) -> Roads:
     """By the reserve of a forward pass, and torch's by its own mask."""
-    x, dy, dx = t.random(), t.random(), t.room()
+    x, dy, dx = t.random().abs_() + 0.1, t.random(), t.room()
     drop = cudnnpy.Dropout(probability=0.5, seed=1)
     y, reserve = drop.forward(x)
     call = gradient(t, lambda torch, x: partial(torch.dropout, x, 0.5, True), [x], dy)
