@@ -78,13 +78,13 @@ def run(
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
     pointers = [bits]
-    key: list[Any] = [head, signature]
+    key: list[Any] = [head, library.name, signature]  # results are of that library
     device, missing = signature[3], 0
     for array in others:
         if array is None:
             key.append(None)
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 1])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 2])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
@@ -95,7 +95,7 @@ def run(
             pointers.append(0)
             missing += 1
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 1])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 2])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer

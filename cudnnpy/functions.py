@@ -169,8 +169,9 @@ def placed_as(spec: TensorSpec, order: TensorSpec) -> TensorSpec:
 
 
 def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
-    """A tensor with the strides of another of its shape: some functions want two tensors to lie alike."""
-    return spec if same_memory(spec, other) else spec._replace(strides=other.strides, alignment=16)
+    """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
+    alike = same_memory(spec, other)
+    return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
 
 
 def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:

@@ -267,10 +267,21 @@ def _forward(
     graph = Graph()
     inputs = [graph.tensor(o.name, v) for o, v in zip(operands, views, strict=True) if not o.is_result]
     x, scale, *bias = inputs
-    if x.spec.dtype == "float32" or mode == "instance_norm":
-        made = graph.normalization(mode, x, scale, bias[0] if bias else None, epsilon, training=training)
-        return _program(call.device, graph, made, mode, operands, views)
-    # No fast engine takes a scale of another type than x: it gets ones and zeros, and the float32 scale comes after it.
+    if x.spec.dtype != "float32" and mode != "instance_norm":
+        try:
+            return _scaled_after(call, mode, epsilon, training, operands, views)
+        except NoAlgorithmError:  # sizes that the fast engines do not take
+            pass
+    made = graph.normalization(mode, x, scale, bias[0] if bias else None, epsilon, training=training)
+    return _program(call.device, graph, made, mode, operands, views)
+
+
+def _scaled_after(
+    call: Call, mode: str, epsilon: float, training: bool, operands: list[Operand], views: list[TensorSpec]
+) -> Program:
+    """No fast engine takes a scale of another type than x: it gets ones and zeros, and the float32 scale comes after it."""
+    graph = Graph()
+    x, scale, *bias = (graph.tensor(o.name, v) for o, v in zip(operands, views, strict=True) if not o.is_result)
     row = views[1]._replace(dtype=x.spec.dtype)
     ones = graph.tensor("ones", row)
     zeros = graph.tensor("zeros", row) if bias else None

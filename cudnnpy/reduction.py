@@ -182,7 +182,10 @@ def _by_graphs(
             at += 1
         outer, inner = math.prod(size for size, _ in runs[:at]), math.prod(size for size, _ in runs[at + 1 :])
         graph = Graph()
-        spec, target, axis = _view(outer, runs[at][0], inner, dtype, x.alignment if not steps else 16)
+        view = _view(outer, runs[at][0], inner, dtype, x.alignment if not steps else 16)
+        if view is None:
+            return None
+        spec, target, axis = view
         node = graph.tensor("x", spec)
         if before == "abs":
             node = graph.pointwise("abs", node)
@@ -223,14 +226,18 @@ def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
     return runs
 
 
-def _view(outer: int, size: int, inner: int, dtype: str, alignment: int) -> tuple[TensorSpec, tuple[int, ...], int]:
-    """(outer, size, inner) in memory as a graph knows it, the strides of its reduction over the middle, and the axis."""
+def _view(
+    outer: int, size: int, inner: int, dtype: str, alignment: int
+) -> tuple[TensorSpec, tuple[int, ...], int] | None:
+    """(outer, size, inner) in memory as a graph knows it, the strides of its reduction over the middle, and the axis.
+
+    None for a middle between two others, which no engine reduces.
+    """
     if inner == 1:
         return TensorSpec((outer, size, 1, 1), dtype, (size, 1, size, size), alignment), (1, 1, 1, 1), 1
     if outer == 1:
         return TensorSpec((size, inner, 1, 1), dtype, (inner, 1, inner, inner), alignment), (inner, 1, inner, inner), 0
-    strides = size * inner, inner, 1  # three axes an engine knows as those of a matrix product
-    return TensorSpec((outer, size, inner), dtype, strides, alignment), (inner, inner, 1), 1
+    return None
 
 
 def _as_in(x: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -33,6 +33,7 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
+    packed,
     same_memory,
     scales,
 )
@@ -107,7 +108,9 @@ class Softmax:
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
         operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         a, b = scales(alpha, beta, dy.dtype)
-        wanted = dy, as_lies(y, dy), dx
+        wanted = [dy, as_lies(y, dy), dx]
+        if not all(is_dense(spec) for spec in wanted):  # with gaps and in place, 5 axes give wrong results
+            wanted = [packed(spec) for spec in wanted]
         one, two, three = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
         program = arranged("softmax gradient", call.device, operands, function, wanted, beta)

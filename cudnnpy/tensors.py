@@ -134,20 +134,15 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
 
 
 def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
-    """One value for each channel. Channels first, an engine takes three axes: it knows them as those of a matrix product."""
+    """One value for each channel of channels last: no engine takes it channels first, or it misreads it (three axes)."""
     n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
     if not channels or math.prod(a.shape) != a.shape[1] or a.shape[1] != channels or not is_dense(a):
         return None
-    graph = Graph()
-    if b.strides == channels_last_strides(b.shape):
-        one = graph.tensor("a", in_rows(a, (1, channels)))
-        two = graph.tensor("b", in_rows(b, (n * math.prod(spatial), channels)))
-    elif b.strides == packed_strides(b.shape):
-        size = math.prod(spatial)
-        one = graph.tensor("a", TensorSpec((1, channels, 1), a.dtype, (channels, 1, 1), a.alignment))
-        two = graph.tensor("b", TensorSpec((n, channels, size), b.dtype, (channels * size, size, 1), b.alignment))
-    else:
+    if b.strides != channels_last_strides(b.shape):
         return None
+    graph = Graph()
+    one = graph.tensor("a", in_rows(a, (1, channels)))
+    two = graph.tensor("b", in_rows(b, (n * math.prod(spatial), channels)))
     graph.output("out", graph.pointwise("add", two, one), strides=two.spec.strides)
     planned = graph.executable(call.device)
     return Step(planned, (0, 1, 2)) if planned else None
@@ -259,5 +254,9 @@ def _transform(
         wide = packed(x, "float32")
         steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
         return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
+    if beta and y.dtype == "float64" != x.dtype:  # which C would compute in float32
+        wide = packed(x, "float64")
+        steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
+        return Program("copy", call.device, operands, steps, (8 * math.prod(x.shape),)), [y]
     executable = executable or copy(x, y, alpha, beta)
     return Program("copy", call.device, operands, [Step(executable, (0, 1))]), [y]
