@@ -5,155 +5,18 @@ The arrays, the choice and the C library are stand-ins; keys, caches, launchers,
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
-from ctypes import c_void_p, cast
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from standins import OTHER, STREAM, Array, World, made
 
-from cudnnpy import (
-    Convolution,
-    ConvolutionTranspose,
-    Engine,
-    Plan,
-    arrays,
-    calling,
-    launching,
-    plan_cache,
-    raw,
-    workspace,
-)
-from cudnnpy._owned import Owned
-from cudnnpy.arrays import ArrayLibrary, packed_strides
-from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import bias_gradient, convolution, epilogue, operation
-from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.problem import Options, Problem
-from cudnnpy.engines import GraphExecutable
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, plan_cache
+from cudnnpy.arrays import packed_strides
+from cudnnpy.convolution import bias_gradient, epilogue
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
-
-STREAM, OTHER = 0x5000, 0x6000
-_addresses = itertools.count(1 << 20, 1 << 16)
-
-
-class Array:
-    """A device array: an address, and what a signature holds."""
-
-    def __init__(
-        self,
-        *shape: int,
-        dtype: str = "float32",
-        strides: tuple[int, ...] | None = None,
-        device: int = 0,
-        pointer: int | None = None,
-        writable: bool = True,
-    ) -> None:
-        self.shape, self.dtype, self.device, self.writable = shape, dtype, device, writable
-        self.strides = strides or packed_strides(shape)
-        self.pointer = next(_addresses) if pointer is None else pointer
-
-
-class Unreal(Descriptor):
-    """An execution plan that no C function has made."""
-
-    def __init__(self) -> None:
-        self._pointer = cast(c_void_p(0x99), raw.cudnnBackendDescriptor_t)
-
-
-class World:
-    """What the stand-ins record and may be told."""
-
-    def __init__(self) -> None:
-        self.c: Counter[str] = Counter()  # calls of C functions
-        self.stream = STREAM
-        self.capturing: set[int] = set()
-        self.chosen: list[tuple[Problem, Options, Engine | None]] = []
-        self.workspace_size = 0
-        self.source = "legacy"  # whose launches are not replayed; the rest is test_launching.py's
-        self.allocated: list[tuple[int, int, int]] = []
-
-    def choose(
-        self, problem: Problem, options: Options, target: Any, free: int, tune: Any, before: Engine | None, *_: Any
-    ) -> tuple[Candidate, list[Candidate]]:
-        self.chosen.append((problem, options, before))
-        executable = GraphExecutable.__new__(GraphExecutable)
-        executable.plan = Unreal()
-        executable.uids = tuple(range(len(problem.operands)))
-        executable._constants = executable._hosts = ()
-        executable.workspace_size = self.workspace_size
-        found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
-        assert found.prepare() is executable
-        return found, [found]
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    there = World()
-    library = ArrayLibrary(
-        "made up",
-        lambda array: (array.pointer, (array.shape, array.strides, array.dtype, array.device)),
-        lambda device: there.stream,
-        lambda shape, strides, dtype, device: lambda: Array(*shape, dtype=dtype.name, strides=strides, device=device),
-        lambda array: array.writable,
-        lambda array: array.pointer,
-    )
-    monkeypatch.setitem(arrays._libraries, Array, library)
-
-    def status(name: str) -> Callable[..., int]:
-        def called(*_: Any) -> int:
-            there.c[name] += 1
-            return 0
-
-        return called
-
-    def created(self: Owned, *_: Any) -> Any:
-        there.c[self._create] += 1
-        return cast(c_void_p(0x88), raw.cudnnBackendDescriptor_t)
-
-    monkeypatch.setattr(raw, "call", lambda name, *_: status(name)())
-    monkeypatch.setattr(raw, "unchecked", status)
-    monkeypatch.setattr(raw, "bound", status)
-    monkeypatch.setattr(Owned, "_new", created)
-    monkeypatch.setattr(Owned, "_when_collected", lambda self: lambda: None)  # there is nothing to destroy, ever
-    handles = threading.local()
-
-    def default(cls: type[Handle], device: Any = None) -> Handle:
-        """A real Handle for each thread, made without a GPU."""
-        if not hasattr(handles, "one"):
-            handles.one = Handle.__new__(Handle)
-            handles.one._pointer = cast(c_void_p(0x1230), raw.cudnnHandle_t)
-            handles.one._address = 0
-        one: Handle = handles.one
-        return one
-
-    monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (calling, operation, launching, convolution):
-        monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    for module in (calling, launching, workspace):
-        monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
-    monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
-    monkeypatch.setattr(launching, "several_devices", lambda: False)
-    monkeypatch.setattr(launching, "current_device", lambda: 0)
-    monkeypatch.setattr(operation, "choose", there.choose)
-    monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
-    plan_cache.clear_cache()
-
-    def allocator(size: int, device: int, stream: int) -> Any:
-        there.allocated.append((size, device, stream))
-        return SimpleNamespace(handle=next(_addresses))
-
-    workspace.set_allocator(allocator)
-    yield there
-    workspace.set_allocator(None)
-    workspace.release()
-    plan_cache.clear_cache()
-
 
 X, W, BIAS, Y = (2, 4, 8, 8), (6, 4, 3, 3), (6,), (2, 6, 6, 6)
 OPERATIONS: dict[str, Callable[[Convolution], Any]] = {
@@ -161,11 +24,6 @@ OPERATIONS: dict[str, Callable[[Convolution], Any]] = {
     "backward_data": lambda conv: conv.backward_data(Array(*Y), Array(*W), X),
     "backward_filter": lambda conv: conv.backward_filter(Array(*Y), Array(*X), W),
 }
-
-
-def made(world: World) -> dict[str, int]:
-    """Calls of C, but for destroying what earlier tests left."""
-    return {name: count for name, count in world.c.items() if not name.startswith("cudnnDestroy")}
 
 
 # A known signature does no set-up
