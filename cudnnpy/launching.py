@@ -40,7 +40,7 @@ class Launchable(Protocol):
 class Launcher:
     """One plan in one thread: the thread's cuDNN handle, and the launches of the addresses seen before."""
 
-    __slots__ = ("device", "handle", "launches", "plan", "replays", "uses")
+    __slots__ = ("_several", "device", "handle", "launches", "plan", "replays", "uses")
 
     def __init__(self, plan: Launchable) -> None:
         self.plan = plan
@@ -48,23 +48,25 @@ class Launcher:
         self.handle = Handle.default(self.device)
         if current_device() < 0:  # a thread whose first CUDA call this is: the driver's own functions need a context
             _make_current(self.device)
+        self._several = several_devices()
         self.launches: dict[Pointers, Launch] = {}
         self.replays: dict[Pointers, _Replay] = {}
         self.uses: dict[Pointers, int] = {}
 
     def run(self, pointers: Pointers, stream: int) -> None:
         """Queues the work on the addresses (the operands', then the workspace's) and the stream."""
-        if several_devices() and current_device() != self.device:
+        if self._several and current_device() != self.device:
             with on_device(self.device):
                 return self._run(pointers, stream)
-        return self._run(pointers, stream)
-
-    def _run(self, pointers: Pointers, stream: int) -> None:
         replay = self.replays.get(pointers)
         if replay is not None and (not stream or not capture_nearby(stream)):
             if replay.launch(replay.graph, stream):
                 raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
-            return
+            return None
+        return self._run(pointers, stream)
+
+    def _run(self, pointers: Pointers, stream: int) -> None:
+        """Without a replay, on the current device."""
         handle = self.handle
         if handle._address != stream:
             handle.set_stream(stream)

@@ -28,18 +28,20 @@ class PlanCache(OrderedDict[Hashable, Any]):
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
+        self._latest: Any = None  # the most recently used: to find it again moves nothing
 
     def find(self, key: Hashable) -> Any:
         """What was stored under the key, now the most recently used; None if there is nothing."""
         entry = self.get(key)
-        if entry is not None:
+        if entry is not self._latest and entry is not None:
             self.move_to_end(key)
+            self._latest = entry
         return entry
 
     def store(self, key: Hashable, entry: Any) -> None:
         """Remembers an entry, and forgets the least recently used ones beyond the limit."""
         self.misses += 1
-        self[key] = entry
+        self[key] = self._latest = entry
         self.move_to_end(key)
         while len(self) > _limit:
             self.popitem(last=False)
