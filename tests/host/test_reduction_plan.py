@@ -1,0 +1,321 @@
+"""Reductions of large tensors as they are planned: one run of axes after the other, carried out here with NumPy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from cudnnpy import Graph, TensorSpec, raw, reduction
+from cudnnpy.arrays import packed_strides
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.functions import Function, Step
+from cudnnpy.reduction import _as_in, _axes, _by_graphs, _runs, _view
+
+LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
+FLOAT16 = np.dtype("float16")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_rows() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reduction, "_LONGEST", LONGEST)
+        patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
+        yield
+
+
+# A machine of NumPy's for the few steps there are
+
+
+@dataclass
+class Planned:
+    """A graph in a plan's place."""
+
+    graph: Graph
+    pick: int
+    workspace_size = 0
+
+    def run(self, source: np.ndarray, target: np.ndarray) -> None:
+        (x,), (y,) = self.graph.inputs, self.graph.outputs
+        values = {x.uid: view(source, x.spec).astype(np.float32)}
+        for _, _, what in self.graph._nodes:
+            first = values[what["XDESC"].uid]
+            if "PW_DESCRIPTOR" in what:
+                absolute = what["PW_DESCRIPTOR"][1]["MODE"] == raw.CUDNN_POINTWISE_ABS
+                assert absolute or what["PW_DESCRIPTOR"][1]["MODE"] == raw.CUDNN_POINTWISE_MUL
+                values[what["YDESC"].uid] = np.abs(first) if absolute else first * values[what["BDESC"].uid]
+                continue
+            result = what["YDESC"]
+            axes = tuple(a for a, (m, n) in enumerate(zip(first.shape, result.shape, strict=True)) if m != n)
+            how = {raw.CUDNN_REDUCE_TENSOR_ADD: np.add, raw.CUDNN_REDUCE_TENSOR_MAX: np.maximum}
+            how[raw.CUDNN_REDUCE_TENSOR_MIN] = np.minimum
+            reduce = how[what["DESC"][1]["OPERATOR"]].reduce
+            values[result.uid] = reduce(first, axis=axes, keepdims=True)
+        assert y.spec.dtype == "float32"
+        view(target, y.spec)[...] = values[y.uid]
+
+
+def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """A tensor in memory; every element of it is inside."""
+    assert spec.strides is not None
+    size = dtype_of(spec.dtype).itemsize
+    assert memory.itemsize == size
+    last = sum((n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True))
+    assert last < memory.size
+    return np.lib.stride_tricks.as_strided(memory, spec.shape, [s * size for s in spec.strides])
+
+
+def call(function: Function, memories: list[np.ndarray]) -> None:
+    """cudnnTransformTensor, or cudnnOpTensor of a root."""
+    if function.name == "cudnnTransformTensor":
+        alpha, x, at, beta, y, to = function.arguments
+        source, target = (tensor(memories[p.place], d) for p, d in ((at, x), (to, y)))
+        kept = beta.value * target if beta.value else 0
+        target[...] = alpha.value * source.astype(np.float64) + kept
+        return
+    assert function.name == "cudnnOpTensor"
+    how, _, x, at, *_ = function.arguments
+    assert how.get("cudnnGetOpTensorDescriptor")["opTensorOp"] == raw.CUDNN_OP_TENSOR_SQRT
+    target = tensor(memories[at.place], x)
+    target[...] = np.sqrt(target)
+
+
+def tensor(memory: np.ndarray, descriptor: Any) -> np.ndarray:
+    return view(memory, TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
+
+
+def carried_out(found: tuple[list[Step], list[int]], x: np.ndarray, out: np.ndarray) -> None:
+    """The steps on x's memory and out's; what is scratch begins as NaN."""
+    steps, scratch = found
+    memories = [x, out, *(np.full(size // 4, np.nan, np.float32) for size in scratch)]
+    assert all(size % 4 == 0 for size in scratch)
+    for step in steps:
+        here = [memories[place] for place in step.places]
+        if isinstance(step.executable, Planned):
+            step.executable.run(*here)
+        else:
+            assert isinstance(step.executable, Function)
+            call(step.executable, here)
+
+
+# Problems: sizes, an order of memory, which axes
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[TensorSpec, tuple[int, ...]]:
+    """A dense tensor, and the shape that it is reduced to, in which an axis of size 2 or more is 1."""
+    rank = draw(st.integers(1, 5))
+    shape = tuple(draw(st.lists(st.sampled_from([1, 2, 3, 4, 16, 96]), min_size=rank, max_size=rank)))
+    if math.prod(shape) > 20_000 or math.prod(shape) == 1:
+        shape = (2,) * rank
+    order = draw(st.permutations(range(rank)))
+    reduced = [draw(st.booleans()) for _ in shape]
+    if not any(is_reduced and size > 1 for is_reduced, size in zip(reduced, shape, strict=True)):
+        reduced = [True] * rank
+    result = tuple(1 if is_reduced else size for is_reduced, size in zip(reduced, shape, strict=True))
+    return TensorSpec(shape, draw(st.sampled_from(["float16", "float32"])), packed_strides(shape, order)), result
+
+
+EXACT = {
+    "add": lambda x, axes: x.sum(axes, keepdims=True),
+    "avg": lambda x, axes: x.mean(axes, keepdims=True),
+    "norm1": lambda x, axes: np.abs(x).sum(axes, keepdims=True),
+    "norm2": lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)),
+    "max": lambda x, axes: x.max(axes, keepdims=True),
+    "min": lambda x, axes: x.min(axes, keepdims=True),
+    "amax": lambda x, axes: np.abs(x).max(axes, keepdims=True),
+}
+
+
+def test_every_reduction_by_graphs_is_carried_out_here() -> None:
+    assert set(EXACT) == set(reduction._BY_GRAPH)
+
+
+def check(
+    spec: TensorSpec, shape: tuple[int, ...], op: str, alpha: float, beta: float, strides: tuple[int, ...] | None = None
+) -> None:
+    """The plan's result is that of NumPy, and x is as it was."""
+    y = TensorSpec(shape, spec.dtype, strides or packed_strides(shape))
+    found = _by_graphs(0, spec, y, op, alpha, beta)
+    if found is None:
+        return
+    dtype = np.dtype(spec.dtype)
+    rng = np.random.default_rng(0)
+    memory = rng.integers(-4, 5, math.prod(spec.shape)).astype(dtype)
+    kept = memory.copy()
+    out = rng.integers(-4, 5, math.prod(shape)).astype(dtype)
+    before = view(out, y).astype(np.float64)
+    carried_out(found, memory, out)
+    axes = tuple(axis for axis, (m, n) in enumerate(zip(spec.shape, shape, strict=True)) if m != n or n == 1)
+    exact = alpha * EXACT[op](view(kept, spec).astype(np.float64), axes) + beta * before
+    np.testing.assert_array_equal(memory, kept)
+    np.testing.assert_allclose(
+        view(out, y).astype(np.float64), exact, rtol=2e-3 if dtype == FLOAT16 else 1e-5, atol=1e-3
+    )
+
+
+@given(problems(), st.sampled_from(list(EXACT)), st.sampled_from([(1.0, 0.0), (2.0, 0.0), (-0.5, 3.0)]))
+def test_the_steps_reduce_what_numpy_reduces(
+    problem: tuple[TensorSpec, tuple[int, ...]], op: str, scales: tuple[float, float]
+) -> None:
+    check(*problem, op, *scales)
+
+
+@given(problems(), st.randoms())
+def test_a_result_may_lie_as_it_likes(problem: tuple[TensorSpec, tuple[int, ...]], random: Any) -> None:
+    spec, shape = problem
+    order = random.sample(range(len(shape)), len(shape))
+    check(spec, shape, "add", 1.0, 1.0, packed_strides(shape, order))
+
+
+@pytest.mark.parametrize("op", EXACT)
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(1, 64), (64, 1, 1), (1,)])
+def test_axes_of_size_1_may_be_all_that_is_reduced(op: str, dtype: str, shape: tuple[int, ...]) -> None:
+    """Each element is reduced by itself: nothing is left to do but its absolute value, or the plan is left to C."""
+    check(TensorSpec(shape, dtype, packed_strides(shape)), shape, op, 1.0, 0.0)
+
+
+# Long rows
+
+
+@pytest.mark.parametrize(
+    ("length", "parts"),
+    [
+        (32, [32]),
+        (33, None),
+        (64, [32, 2]),
+        (96, [32, 3]),
+        (34, [17, 2]),
+        (37, None),
+        (32 * 37, None),
+        (2048, [32, 32, 2]),
+    ],
+)
+def test_long_rows_are_reduced_as_rows_of_at_most_the_longest(length: int, parts: list[int] | None) -> None:
+    spec = TensorSpec((3, length), "float32", (length, 1))
+    found = _by_graphs(0, spec, TensorSpec((3, 1), "float32", (1, 1)), "add", 1.0, 0.0)
+    if parts is None:
+        assert found is None  # no divisor between 16 and the longest: C does it
+        return
+    assert found is not None
+    graphs = [step.executable for step in found[0] if isinstance(step.executable, Planned)]
+    shapes = [planned.graph.inputs[0].shape for planned in graphs]
+    assert [shape[1] for shape in shapes] == parts
+    assert [math.prod(shape) for shape in shapes] == [3 * length // math.prod(parts[:at]) for at in range(len(parts))]
+    assert found[1] == [4 * 3 * length // math.prod(parts[: at + 1]) for at in range(len(parts))]
+    check(spec, (3, 1), "norm1", 1.0, 0.0)
+
+
+def test_rows_that_are_not_the_fastest_axis_are_not_split() -> None:
+    spec, y = TensorSpec((1000, 3), "float32", (3, 1)), TensorSpec((1, 3), "float32", (3, 1))
+    found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
+    assert found is not None
+    planned, copied = (step.executable for step in found[0])
+    assert isinstance(planned, Planned)
+    assert planned.graph.inputs[0].shape == (1000, 3, 1, 1)
+    assert planned.pick == reduction._COLUMNS
+    assert isinstance(copied, Function)
+    check(spec, y.shape, "add", 1.0, 0.0)
+
+
+@pytest.mark.parametrize("kept", [(2, 1, 4), (2, 1, 4, 1)])
+def test_what_lies_between_two_others_is_left_to_c(kept: tuple[int, ...]) -> None:
+    shape = (2, 3, 4, 5)[: len(kept)]
+    spec = TensorSpec(shape, "float32", packed_strides(shape))
+    assert _by_graphs(0, spec, TensorSpec(kept, "float32", packed_strides(kept)), "add", 1.0, 0.0) is None
+
+
+# The parts
+
+
+@given(problems())
+@example((TensorSpec((2, 3, 4, 5), "float32", packed_strides((2, 3, 4, 5))), (1, 3, 1, 1)))
+def test_runs_are_the_memory_in_order(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
+    spec, shape = problem
+    runs = _runs(spec, shape)
+    assert math.prod(size for size, _ in runs) == math.prod(spec.shape)
+    assert all(size > 1 for size, _ in runs)
+    assert all(one[1] != two[1] for one, two in itertools.pairwise(runs))  # neighbours are merged
+    assert math.prod(size for size, is_reduced in runs if not is_reduced) == math.prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "kept", "runs"),
+    [
+        ((2, 3, 4, 5), (0, 1, 2, 3), (1, 3, 1, 1), [(2, True), (3, False), (20, True)]),
+        ((2, 3, 4, 5), (0, 2, 3, 1), (1, 3, 1, 1), [(40, True), (3, False)]),
+        ((2, 3, 4, 5), (0, 2, 3, 1), (2, 1, 4, 5), [(40, False), (3, True)]),
+        ((2, 1, 4, 1), (0, 1, 2, 3), (1, 1, 1, 1), [(8, True)]),
+        ((2, 1, 4), (0, 1, 2), (2, 1, 4), [(8, False)]),
+        ((1,), (0,), (1,), []),
+    ],
+)
+def test_runs_of_known_tensors(shape: Any, order: Any, kept: Any, runs: Any) -> None:
+    assert _runs(TensorSpec(shape, "float32", packed_strides(shape, order)), kept) == runs
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans())
+def test_views_are_the_same_memory_with_the_reduced_axis_where_graphs_know_it(
+    size: int, other: int, is_last: bool
+) -> None:
+    outer, inner = (other, 1) if is_last else (1, other)
+    found = _view(outer, size, inner, "float32", 8)
+    assert found is not None
+    spec, strides, axis = found
+    memory = np.arange(outer * size * inner, dtype=np.float32)
+    # whatever the axes are called, the elements along `axis` are those of the middle
+    rest = np.moveaxis(view(memory, spec), axis, 0).reshape(size, -1)
+    np.testing.assert_array_equal(rest, np.moveaxis(memory.reshape(outer, size, inner), 1, 0).reshape(size, -1))
+    assert (axis < 2, spec.alignment) == (True, 8)
+    assert spec.strides is not None
+    assert spec.strides[1] == 1 or spec.shape[1] == 1  # the stride that engines want
+    shape = tuple(1 if at == axis else n for at, n in enumerate(spec.shape))
+    places = view(np.arange(other, dtype=np.float32), TensorSpec(shape, "float32", strides)).ravel()
+    np.testing.assert_array_equal(places, np.arange(other))
+
+
+def test_a_middle_between_two_others_has_no_view() -> None:
+    assert _view(2, 3, 2, "float32", 16) is None
+
+
+@given(problems())
+def test_results_lie_in_the_order_of_what_was_reduced(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
+    spec, shape = problem
+    strides, order = _as_in(spec, shape), spec.strides
+    assert order is not None
+    kept = [axis for axis, size in enumerate(shape) if size > 1]
+    assert sorted(kept, key=strides.__getitem__) == sorted(kept, key=order.__getitem__)
+    assert 1 + sum((shape[a] - 1) * strides[a] for a in kept) == math.prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("axes", "found"), [(None, {0, 1, 2}), ((0,), {0}), ((-1,), {2}), ((2, 0), {0, 2}), ((np.int64(1),), {1})]
+)
+def test_axes_count_from_either_end(axes: Any, found: set[int]) -> None:
+    assert _axes(axes, 3) == found
+
+
+@pytest.mark.parametrize(
+    ("axes", "kind", "text"),
+    [
+        ((), ValueError, r"axes: \(\) given; expected one axis or more, each once, or None for all"),
+        ((1, 1), ValueError, r"axes: \(1, 1\) given; expected one axis or more, each once"),
+        ((1, -2), ValueError, r"axes: \(1, -2\) given; expected one axis or more, each once"),
+        ((3,), ValueError, r"axes: \(3,\) given; expected -3 to 2 for the 3 axes of x"),
+        ((-4,), ValueError, r"axes: \(-4,\) given; expected -3 to 2"),
+        ((1.0,), TypeError, r"axes: \(1.0,\) given; expected None or a tuple of integers"),
+        ((True,), TypeError, r"axes: \(True,\) given; expected None or a tuple of integers"),
+        ("01", TypeError, "axes: '01' given; expected None or a tuple of integers"),
+    ],
+)
+def test_other_axes_are_refused(axes: Any, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        _axes(axes, 3)
