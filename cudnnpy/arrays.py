@@ -340,10 +340,9 @@ def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, de
 
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
     size = max(count * dtype.itemsize, 1)
-    here = Device(device)
-    here.set_current()
     try:
-        buffer = here.memory_resource.allocate(size, stream=LEGACY_DEFAULT_STREAM)
+        with on_device(device):
+            buffer = Device(device).memory_resource.allocate(size, stream=LEGACY_DEFAULT_STREAM)
     except Exception as error:
         if "OUT_OF_MEMORY" in str(error):
             raise MemoryError(f"device {device} cannot give {size} bytes for {dtype.name} of shape {shape}") from error
@@ -388,10 +387,9 @@ def _driver(result: tuple[Any, ...]) -> Any:
 def synchronize(stream: int, device: int) -> None:
     """Waits for the work queued on a stream."""
     from cuda.bindings import driver
-    from cuda.core import Device
 
-    Device(device).set_current()
-    _driver(driver.cuStreamSynchronize(stream))
+    with on_device(device):
+        _driver(driver.cuStreamSynchronize(stream))
 
 
 def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> DeviceArray:
@@ -411,8 +409,9 @@ def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> De
         host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
     )
     if host.size:
-        _driver(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
-        _driver(driver.cuStreamSynchronize(0))
+        with on_device(target.device):
+            _driver(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
+            _driver(driver.cuStreamSynchronize(0))
     return target
 
 
@@ -436,7 +435,8 @@ def to_numpy(array: Any) -> Any:
         return np.empty(spec.shape, _numpy_dtype(kind))
     count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
     flat = np.empty(count, _numpy_dtype(kind))
-    _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
-    _driver(driver.cuStreamSynchronize(0))
+    with on_device(signature[3]):
+        _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
+        _driver(driver.cuStreamSynchronize(0))
     byte_strides = tuple(stride * kind.itemsize for stride in strides)
     return np.ndarray(spec.shape, flat.dtype, flat, strides=byte_strides).copy(order="K")

@@ -90,12 +90,13 @@ class Step(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An operand of a program, for the check of what overlaps: `in_place` names the one that a result may be."""
+    """An operand of a program: `in_place` names those that a result may be, `is_read` says that it is read as well."""
 
     name: str
     spec: TensorSpec
     is_result: bool = False
     in_place: tuple[str, ...] = ()
+    is_read: bool = False
 
 
 class Program:
@@ -153,7 +154,7 @@ def arranged(
         scratch.append(extent(want))
         if operand.is_result:
             after.append(Step(copy(want, spec), (places[-1], at)))
-        if not operand.is_result or beta:
+        if not operand.is_result or operand.is_read or beta:
             before.append(Step(copy(spec, want), (at, places[-1])))
     return Program(name, device, operands, [*before, Step(executable, tuple(places)), *after], scratch)
 

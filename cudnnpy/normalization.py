@@ -177,8 +177,15 @@ class BatchNormalization:
         if self.mode == "spatial":
             return TensorDescriptor((1, x.shape[1], *(1,) * (rank - 2)), parameter_dtype(x))
         shape = (1, *x.shape[1:])
+        return described(TensorSpec(shape, parameter_dtype(x), packed_strides(shape)))
+
+    def _seen(self, x: TensorSpec, parameter: TensorSpec) -> TensorSpec:
+        """A parameter with its axes as (1, C, spatial...), for per_activation; C takes these packed alone."""
+        if self.mode == "spatial":
+            return parameter
+        shape = (1, *x.shape[1:])
         strides = channels_last_strides(shape) if self._turned(x) else packed_strides(shape)
-        return described(TensorSpec(shape, parameter_dtype(x), strides))
+        return parameter._replace(shape=shape, strides=strides)
 
     def _by_graph(self, *tensors: TensorSpec) -> bool:
         """Whether graphs are worth it, and take these tensors: large, packed in one memory order, 16 bits or 32."""
@@ -208,9 +215,16 @@ class BatchNormalization:
         saved = [TensorSpec(self._shape(x), parameter_dtype(x), packed_strides(self._shape(x)))] * 2
         names = ["scale", "bias", *(("running_mean", "running_variance") if running else ())]
         operands = [Operand("x", x)]
-        operands += [Operand(n, p, n.startswith("running")) for n, p in zip(names, parameters, strict=True)]
+        seen = [self._seen(x, p) for p in parameters]
+        operands += [
+            Operand(n, p, n.startswith("running"), (), n.startswith("running"))
+            for n, p in zip(names, seen, strict=True)
+        ]
         operands += [Operand("out", y, True)]
-        operands += [Operand(n, s, True) for n, s in zip(("saved_mean", "saved_inverse_variance"), saved, strict=True)]
+        means_seen = [self._seen(x, s) for s in saved]
+        operands += [
+            Operand(n, s, True) for n, s in zip(("saved_mean", "saved_inverse_variance"), means_seen, strict=True)
+        ]
         no_overlaps(call, operands)
         at = {operand.name: place for place, operand in enumerate(operands)}
         steps = None
@@ -221,7 +235,7 @@ class BatchNormalization:
             return program, [in_layout(y, self._turned(x)), *saved]
         single = running and math.prod(x.shape) == math.prod(self._shape(x))  # no unbiased variance: C would give NaN
         means = (At(at["running_mean"]), At(at["running_variance"])) if running and not single else (None, None)
-        wanted = [self._known(x), *parameters, self._known(y), *saved]
+        wanted = [self._known(x), *map(packed, seen), self._known(y), *map(packed, means_seen)]
         one, two = described(wanted[0]), described(wanted[at["out"]])
         function = Function(
             "cudnnBatchNormalizationForwardTraining", self._kind, a, b, one, At(0), two, At(at["out"]),
@@ -271,7 +285,8 @@ class BatchNormalization:
         names = "scale", "bias", "mean", "variance"
         parameters = self._parameters(call, x, *names)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        operands = [Operand("x", x), *(Operand(n, p) for n, p in zip(names, parameters, strict=True))]
+        seen = [self._seen(x, p) for p in parameters]
+        operands = [Operand("x", x), *(Operand(n, p) for n, p in zip(names, seen, strict=True))]
         operands.append(Operand("out", y, True))
         no_overlaps(call, operands)
         step = None
@@ -291,7 +306,7 @@ class BatchNormalization:
         if step is not None:
             program = Program("batch normalization", call.device, operands, [step])
             return program, [in_layout(y, self._turned(x))]
-        wanted = [self._known(x), *parameters, self._known(y)]
+        wanted = [self._known(x), *map(packed, seen), self._known(y)]
         read, written = described(wanted[0]), described(wanted[5])
         function = Function(
             "cudnnBatchNormalizationForwardInference", self._kind, a, b, read, At(0), written, At(5),
@@ -316,9 +331,11 @@ class BatchNormalization:
             else:
                 gradients.append(result(call, name, self._shape(x), parameter_dtype(x), None, parameter[1]))
         operands = [Operand("dy", dy), Operand("x", x)]
-        operands += [Operand(n, p) for n, p in zip(names, parameters, strict=True)]
+        seen = [self._seen(x, p) for p in parameters]
+        results_seen = [self._seen(x, g) for g in gradients]
+        operands += [Operand(n, p) for n, p in zip(names, seen, strict=True)]
         operands += [Operand("out", dx, True)]
-        operands += [Operand(n, g, True) for n, g in zip(("out_scale", "out_bias"), gradients, strict=True)]
+        operands += [Operand(n, g, True) for n, g in zip(("out_scale", "out_bias"), results_seen, strict=True)]
         no_overlaps(call, operands)
         at = {operand.name: place for place, operand in enumerate(operands)}
         step = None
@@ -338,21 +355,22 @@ class BatchNormalization:
         a, b = scales(*data, x.dtype)
         c, d = scales(*parameter, x.dtype)
         means_at = (At(3), At(4)) if saved else (None, None)
-        wanted = [self._known(dy), self._known(x), *parameters, self._known(dx), *gradients]
+        wanted = [self._known(dy), self._known(x), *map(packed, seen), self._known(dx), *map(packed, results_seen)]
         tensors = described(wanted[1]), At(1), described(wanted[0]), At(0), described(wanted[at["out"]]), At(at["out"])
         function = Function(
             "cudnnBatchNormalizationBackward", self._kind, a, b, c, d, *tensors,
             self._descriptor(x), At(2), At(at["out_scale"]), At(at["out_bias"]), self.epsilon, *means_at,
         )  # fmt: skip
-        program = arranged("batch normalization gradient", call.device, operands, function, wanted, data[1])
+        program = arranged(
+            "batch normalization gradient", call.device, operands, function, wanted, data[1] or parameter[1]
+        )
         return program, [in_layout(dx, self._turned(x)), *gradients]
 
     def _known(self, x: TensorSpec) -> TensorSpec:
-        """What the functions take: dense tensors, channels first or last; for per_activation as the parameters lie."""
-        first, last = packed_strides(x.shape), channels_last_strides(x.shape)
-        if self.mode == "per_activation":
-            return x._replace(strides=last if self._turned(x) else first, alignment=16)
-        return x if x.strides in (first, last) else packed(x)
+        """What the functions take: dense tensors, channels first, or for "spatial" last."""
+        if x.strides == packed_strides(x.shape):
+            return x
+        return x if self.mode == "spatial" and x.strides == channels_last_strides(x.shape) else packed(x)
 
 
 _CHANNELS = ("scale", "bias", "running_mean", "running_variance")

@@ -172,16 +172,16 @@ class Pooling:
         return program, [in_layout(dx, self._channels_last)]
 
     def _better_packed(self, x: TensorSpec) -> bool:
-        """Whether a gradient of channels last is better computed channels first, on copies.
+        """Whether a maximum's gradient of channels last is better computed channels first, on copies.
 
-        For averages whose windows overlap cudnnPoolingBackward leaves large results unwritten; for maxima whose windows
-        do not it takes 2.0 to 2.8 of PyTorch's time (cuDNN 9.19 on an H200).
+        Where windows do not overlap: there cudnnPoolingBackward takes 2.0 to 2.8 of PyTorch's time (docs/benchmarks).
         """
         if len(x.shape) == 3 or x.strides == packed_strides(x.shape) or not is_large(x):
             return False
+        if not self.mode.startswith("max"):
+            return False
         window, _, stride = self._each(len(x.shape) - 2)
-        overlap = any(size > step for size, step in zip(window, stride, strict=True))
-        return overlap if self.mode.startswith("average") else not overlap
+        return all(size <= step for size, step in zip(window, stride, strict=True))
 
 
 def _per_axis(name: str, value: Any, least: int) -> Any:

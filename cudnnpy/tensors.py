@@ -84,7 +84,8 @@ def transform_tensor(
     """alpha * x + beta * out in another memory order or dtype; the order of the axes stays (cudnnTransformTensor).
 
     layout: how a new array lies in memory: "C", "channels_last" (3 to 5 axes) or None, as x. dtype: its element type,
-    None for x's. `out` decides both if there is one. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
+    None for x's. `out` decides both if there is one. x is float16, bfloat16, float32 or float64, of 1 to 5
+    axes; float64 is made of float64 alone.
 
     Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
     """
@@ -242,6 +243,12 @@ def _transform(
         y = result(call, "out", x.shape, kind, x, beta)
         strides = {"C": packed_strides(x.shape), None: y.strides}.get(layout) or channels_last_strides(x.shape)
         y = y._replace(strides=strides)
+    if y.dtype == "float64" != x.dtype:
+        name = "out" if "out" in call.specs else "dtype"
+        raise TypeError(
+            f"{name}: float64 given; expected {', '.join(FLOATS[:3])} for x of {x.dtype}: cudnnTransformTensor takes "
+            "its factors as float for some such shapes and as double for others"
+        )
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
@@ -254,9 +261,5 @@ def _transform(
         wide = packed(x, "float32")
         steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
         return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
-    if beta and y.dtype == "float64" != x.dtype:  # which C would compute in float32
-        wide = packed(x, "float64")
-        steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
-        return Program("copy", call.device, operands, steps, (8 * math.prod(x.shape),)), [y]
     executable = executable or copy(x, y, alpha, beta)
     return Program("copy", call.device, operands, [Step(executable, (0, 1))]), [y]

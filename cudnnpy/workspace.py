@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
+from cudnnpy.handle import on_device
 from cudnnpy.launching import is_capturing, relaxed_capture
 
 
@@ -87,7 +88,8 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
     here = Device(device)
     try:
         if not capturing:
-            buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
+            with on_device(device):
+                buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
         else:
             # An allocation on the captured stream would become part of the graph: use a stream of our own.
             with relaxed_capture():
@@ -113,11 +115,9 @@ def capture_id(stream: int) -> int:
 def free_bytes(device: int) -> int:
     """The device's free memory, in bytes, with what the pool holds unused."""
     from cuda.bindings import driver
-    from cuda.core import Device
 
-    here = Device(device)
-    here.set_current()
-    status, free, _total = driver.cuMemGetInfo()
+    with on_device(device):
+        status, free, _total = driver.cuMemGetInfo()
     if status != driver.CUresult.CUDA_SUCCESS:
         return 0
     return int(free)

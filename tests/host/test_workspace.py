@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -216,6 +217,7 @@ class Device:
 def device(monkeypatch: pytest.MonkeyPatch) -> type[Device]:
     core = pytest.importorskip("cuda.core", reason="cuda.core is not installed")
     monkeypatch.setattr(core, "Device", Device)
+    monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: ("stream", address)))
     monkeypatch.setattr(Device, "log", [])
     return Device
