@@ -20,8 +20,9 @@ WITH_PROGRAMS = [page for page in pages.PAGES if pages.runs_without_a_gpu(page)]
 
 def test_there_are_pages_and_programs():
     wanted = {"quickstart.md", "choosing-algorithms.md", "arrays-and-streams.md", "errors.md", "porting/from-c.md"}
+    wanted |= {"operations.md", "graphs.md"}
     assert wanted <= set(pages.PAGES)
-    assert {"quickstart.md", "errors.md", "porting/from-c.md"} <= set(WITH_PROGRAMS)
+    assert {"quickstart.md", "errors.md", "porting/from-c.md", "operations.md", "graphs.md"} <= set(WITH_PROGRAMS)
     assert all(pages.packages(page) for page in wanted - {"errors.md"})
 
 
