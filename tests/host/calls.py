@@ -1,0 +1,245 @@
+"""One good call of each operation beside the convolutions, on stand-in arrays, and what may be changed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from standins import Array
+
+import cudnnpy
+
+X, C, N = (2, 4, 6, 6), (4,), (2,)
+RESERVE = (64,)  # what the stand-in for C says that dropout needs
+# parameters are float32 (float64 for batch normalization of float64), whatever x is
+PARAMETERS = frozenset(
+    [
+        "scale",
+        "bias",
+        "running_mean",
+        "running_variance",
+        "mean",
+        "variance",
+        "saved_mean",
+        "saved_inverse_variance",
+        "inverse_variance",
+        "inverse_rms",
+        "out_scale",
+        "out_bias",
+    ]
+)
+HALF = ("float16", "bfloat16", "float32")
+FLOATS = (*HALF, "float64")
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A call: the arrays that it must have and those that it may have, by name; its result's shape; what it launches.
+
+    `options` are the object's, each with another value; `keywords` those of the call itself. `in_place` names the array
+    that out may be. `many` are the results that a call makes.
+    """
+
+    name: str
+    arrays: dict[str, Shape]
+    launch: str
+    out: Shape | None = X
+    optional: dict[str, Shape] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    keywords: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)  # the object's options in every call
+    in_place: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = FLOATS
+    many: int = 1
+
+    def operation(self, **options: Any) -> Callable[..., Any]:
+        """What is called; of a new object where it is a method."""
+        kind, _, method = self.name.partition(".")
+        found: Callable[..., Any] = getattr(cudnnpy, kind)
+        return getattr(found(**{**self.fixed, **options}), method) if method else found
+
+    def array(self, name: str, dtype: str = "float32", device: int = 0, **more: Any) -> Array:
+        """A new array for an argument."""
+        shape = self.out if name == "out" and self.out is not None else {**self.arrays, **self.optional}.get(name, X)
+        kind = dtype
+        if name == "reserve":
+            kind = "uint8"
+        elif name in PARAMETERS and not self.name.startswith("Fused"):
+            kind = "float64" if dtype == "float64" else "float32"
+        return Array(*more.pop("shape", shape), dtype=kind, device=device, **more)
+
+    def given(self, dtype: str = "float32", device: int = 0, optional: bool = True) -> dict[str, Any]:
+        """All arrays, out too."""
+        names = [*self.arrays, *(self.optional if optional else ()), *(["out"] if "out" not in self.arrays else [])]
+        return {**{name: self.array(name, dtype, device) for name in names}, **self.needed}
+
+    @property
+    def needed(self) -> dict[str, Any]:
+        """Options that a call cannot do without."""
+        return {"scale_tensor": {"alpha": 0.5}, "set_tensor": {"value": 1.0}}.get(self.name, {})
+
+
+SCALES = {"alpha": 2.0, "beta": 0.5}
+NORM = {"epsilon": 1e-3}
+ROWS = {"scale": (6, 6), "bias": (6, 6)}
+ROW_MEANS = {"mean": (2, 4), "inverse_variance": (2, 4)}
+EXECUTE = "cudnnBackendExecute"
+BATCH = "cudnnBatchNormalization"
+LAYOUT = {"layout": "NHWC"}
+
+SAMPLES = [
+    Sample(
+        "Activation.forward",
+        {"x": X},
+        "cudnnActivationForward",
+        options={"mode": "tanh", "coefficient": 2.0},
+        keywords=SCALES,
+        in_place=("x",),
+    ),
+    Sample(
+        "Activation.backward",
+        {"dy": X, "x": X, "y": X},
+        "cudnnActivationBackward",
+        options={"mode": "elu", "coefficient": 2.0},
+        keywords=SCALES,
+        in_place=("dy",),
+    ),
+    Sample(
+        "Pooling.forward",
+        {"x": X},
+        "cudnnPoolingForward",
+        (2, 4, 3, 3),
+        options={"mode": "average_include_padding", "stride": 2, "padding": 0},
+        keywords=SCALES,
+        fixed={"window": (2, 2)},
+    ),
+    Sample(
+        "Pooling.backward",
+        {"dy": (2, 4, 3, 3), "x": X, "y": (2, 4, 3, 3)},
+        "cudnnPoolingBackward",
+        options={"mode": "max_deterministic"},
+        keywords=SCALES,
+    ),
+    Sample(
+        "Softmax.forward",
+        {"x": X},
+        "cudnnSoftmaxForward",
+        options={"algorithm": "log", "mode": "instance", **LAYOUT},
+        keywords=SCALES,
+        in_place=("x",),
+    ),
+    Sample(
+        "Softmax.backward",
+        {"dy": X, "y": X},
+        "cudnnSoftmaxBackward",
+        options={"algorithm": "fast", "mode": "instance", **LAYOUT},
+        keywords=SCALES,
+        in_place=("dy",),
+    ),
+    Sample(
+        "LocalResponseNormalization.forward",
+        {"x": X},
+        "cudnnLRNCrossChannelForward",
+        options={"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, **LAYOUT},
+        keywords=SCALES,
+    ),
+    Sample(
+        "LocalResponseNormalization.backward",
+        {"dy": X, "x": X, "y": X},
+        "cudnnLRNCrossChannelBackward",
+        options={"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, **LAYOUT},
+        keywords=SCALES,
+    ),
+    Sample("Dropout.forward", {"x": X}, "cudnnDropoutForward", options={"probability": 0.25, "seed": 1}, many=2),
+    Sample("Dropout.backward", {"dy": X, "reserve": RESERVE}, "cudnnDropoutBackward"),
+    Sample("add_tensor", {"a": (1, 4, 1, 1), "b": X}, "cudnnOpTensor", keywords=SCALES, in_place=("b",)),
+    Sample("scale_tensor", {"x": X}, "cudnnTransformTensor", keywords={"alpha": 3.0}, in_place=("x",)),
+    Sample("set_tensor", {"out": X}, "cuMemsetD32Async", keywords={"value": 3.0}, in_place=("out",)),
+    Sample("transform_tensor", {"x": X}, "cudnnTransformTensor", keywords=SCALES),
+    Sample(
+        "reduce_tensor",
+        {"x": X},
+        "cudnnReduceTensor",
+        (1, 1, 1, 1),
+        keywords={**SCALES, "op": "max", "axes": (0, 1, 2, 3)},
+    ),
+    Sample(
+        "BatchNormalization.forward_training",
+        {"x": X, "scale": C, "bias": C},
+        f"{BATCH}ForwardTraining",
+        optional={"running_mean": C, "running_variance": C},
+        options=NORM,
+        keywords={**SCALES, "average_factor": 0.5},
+        many=3,
+    ),
+    Sample(
+        "BatchNormalization.forward_inference",
+        {"x": X, "scale": C, "bias": C, "mean": C, "variance": C},
+        f"{BATCH}ForwardInference",
+        options=NORM,
+        keywords=SCALES,
+    ),
+    Sample(
+        "BatchNormalization.backward",
+        {"dy": X, "x": X, "scale": C},
+        f"{BATCH}Backward",
+        optional={"saved_mean": C, "saved_inverse_variance": C, "out_scale": C, "out_bias": C},
+        options=NORM,
+        keywords={**SCALES, "parameter_alpha": 2.0, "parameter_beta": 0.5},
+        many=3,
+    ),
+    Sample("LayerNormalization.forward_training", {"x": X, **ROWS}, EXECUTE, options=NORM, dtypes=HALF, many=3),
+    Sample("LayerNormalization.forward_inference", {"x": X, **ROWS}, EXECUTE, options=NORM, dtypes=HALF),
+    Sample(
+        "LayerNormalization.backward",
+        {"dy": X, "x": X, "scale": (6, 6), **ROW_MEANS},
+        EXECUTE,
+        options=NORM,
+        dtypes=HALF,
+        many=3,
+    ),
+    Sample("RMSNormalization.forward_training", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, dtypes=HALF, many=2),
+    Sample("RMSNormalization.forward_inference", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, dtypes=HALF),
+    Sample(
+        "RMSNormalization.backward",
+        {"dy": X, "x": X, "scale": (6,), "inverse_rms": (2, 4, 6)},
+        EXECUTE,
+        options=NORM,
+        dtypes=HALF,
+        many=2,
+    ),
+    Sample(
+        "InstanceNormalization.forward_training",
+        {"x": X, "scale": C, "bias": C},
+        EXECUTE,
+        options=NORM,
+        dtypes=HALF,
+        many=3,
+    ),
+    Sample(
+        "InstanceNormalization.forward_inference", {"x": X, "scale": C, "bias": C}, EXECUTE, options=NORM, dtypes=HALF
+    ),
+    Sample(
+        "InstanceNormalization.backward",
+        {"dy": X, "x": X, "scale": C, **ROW_MEANS},
+        EXECUTE,
+        options=NORM,
+        dtypes=HALF,
+        many=3,
+    ),
+    Sample(
+        "FusedConvolution.forward",
+        {"x": (2, 6, 6, 4), "w": (8, 3, 3, 4)},
+        EXECUTE,
+        (2, 6, 6, 8),
+        optional={"scale": (8,), "bias": (8,), "residual": (2, 6, 6, 8)},
+        options={"mode": "convolution", "prefer": "no_workspace", "tf32": False, "workspace_limit": 1 << 20},
+        keywords={"activation": "tanh"},
+        fixed={"padding": 1, "layout": "NHWC"},
+        dtypes=HALF,
+    ),
+]
+BY_NAME = {sample.name: sample for sample in SAMPLES}

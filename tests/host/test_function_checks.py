@@ -1,0 +1,242 @@
+"""The checks that the operations beside the convolutions share: arrays, results, layouts, options; what is refused and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_double, c_float
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import Activation, Pooling, Softmax, TensorSpec, functions
+from cudnnpy.arrays import packed_strides
+from cudnnpy.calling import Call, Specs
+from cudnnpy.functions import (
+    check_integer,
+    check_layout,
+    check_number,
+    check_option,
+    like,
+    logical,
+    logical_like,
+    logical_result,
+    number_of,
+    result,
+    scales,
+)
+
+SHAPE = (2, 3, 4, 5)
+FIRST, LAST = packed_strides(SHAPE), (60, 1, 15, 3)
+bad_scales: Any = scales  # whose types forbid what is tried here
+NAN, INF = float("nan"), float("inf")
+
+
+def call(**specs: TensorSpec) -> Call:
+    return Call(Specs(specs), dict.fromkeys(specs, 4096), 0, 0, {})
+
+
+def of(*shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None) -> TensorSpec:
+    return TensorSpec(shape, dtype, strides)
+
+
+# Arrays
+
+
+@pytest.mark.parametrize(
+    ("spec", "strides"),
+    [
+        (of(*SHAPE), FIRST),
+        (of(*SHAPE, strides=LAST), LAST),
+        (of(5), (1,)),
+        (of(5, strides=(3,)), (3,)),
+        (of(1, strides=(0,)), (1,)),  # strides of axes of size 1 mean nothing
+        (of(2, 1, 4, 5, strides=(20, 77, 5, 1)), (20, 20, 5, 1)),
+    ],
+)
+def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> None:
+    assert functions.given(call(x=spec), "x") == spec._replace(strides=strides)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "text"),
+    [
+        (of(4, dtype="int32"), TypeError, "x: int32 given; expected float16 or bfloat16 or float32 or float64"),
+        (of(), ValueError, r"x: shape \(\) given; expected 1 to 5 axes"),
+        (of(*(1,) * 6), ValueError, r"x: shape \(1, 1, 1, 1, 1, 1\) given; expected 1 to 5 axes"),
+        (of(2, 0, 3), ValueError, r"x: shape \(2, 0, 3\) is empty; expected sizes of 1 or more"),
+        (of(0), ValueError, r"x: shape \(0,\) is empty"),
+        (of(4, strides=(0,)), ValueError, r"x: strides \(0,\) are not all above 0; make the array contiguous first"),
+        (of(4, strides=(-1,)), ValueError, r"x: strides \(-1,\) are not all above 0"),
+        (of(2, 3, strides=(3, 0)), ValueError, r"x: strides \(3, 0\) are not all above 0"),
+        (of(2, 3, strides=(2, 1)), ValueError, "x: elements overlap in memory"),
+    ],
+)
+def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{text}"):
+        functions.given(call(x=spec), "x")
+    if len(spec.shape) in (3, 4, 5):  # layouts look at the same things
+        with pytest.raises(kind, match=r"^x: "):
+            logical(call(x=spec), "x", "NHWC")
+
+
+def test_ranks_and_types_may_be_fewer() -> None:
+    with pytest.raises(ValueError, match=r"^x: shape \(2,\) given; expected 2 to 5 axes$"):
+        functions.given(call(x=of(2)), "x", range(2, 6))
+    with pytest.raises(TypeError, match=r"^x: float64 given; expected float16 or float32$"):
+        functions.given(call(x=of(2, dtype="float64")), "x", dtypes=("float16", "float32"))
+    with pytest.raises(TypeError, match=r"^y is None; expected a device array$"):
+        functions.given(call(x=of(2)), "y")
+
+
+def test_an_array_like_another_has_its_shape_and_type() -> None:
+    x = of(*SHAPE, strides=LAST)
+    assert like(call(x=x), "x", SHAPE, "float32") == x
+    assert like(call(x=x), "x", list(SHAPE), "float32") == x
+    with pytest.raises(TypeError, match=r"^x: float32 given; expected float16$"):
+        like(call(x=x), "x", SHAPE, "float16")
+    with pytest.raises(ValueError, match=r"^x: shape \(2, 3, 4, 5\) given; expected \(2, 3, 4, 6\)$"):
+        like(call(x=x), "x", (2, 3, 4, 6), "float32")
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "strides"),
+    [
+        (SHAPE, None, FIRST),
+        (SHAPE, of(*SHAPE, strides=FIRST), FIRST),
+        (SHAPE, of(*SHAPE, strides=LAST), LAST),
+        (SHAPE, of(*SHAPE, strides=(120, 2, 30, 6)), LAST),  # gaps are not kept
+        ((2, 6, 2, 2), of(*SHAPE, strides=LAST), (24, 1, 12, 6)),
+        ((7,), of(*SHAPE, strides=LAST), (1,)),
+        ((2, 3), of(2, 3, strides=(1, 2)), (1, 2)),
+    ],
+)
+def test_new_results_lie_packed_in_the_order_of_another(shape: Any, order: TensorSpec | None, strides: Any) -> None:
+    assert result(call(), "out", shape, "float16", order) == TensorSpec(shape, "float16", strides)
+
+
+def test_results_that_are_given_are_checked_and_beta_wants_one() -> None:
+    out = of(*SHAPE, strides=LAST)
+    assert result(call(out=out), "out", SHAPE, "float32", None, 2.0) == out
+    with pytest.raises(ValueError, match=r"^out: shape \(2, 3, 4, 5\) given; expected \(2, 3\)$"):
+        result(call(out=out), "out", (2, 3), "float32")
+    with pytest.raises(TypeError, match=r"^out: float32 given; expected float16$"):
+        result(call(out=out), "out", SHAPE, "float16")
+    with pytest.raises(ValueError, match=r"^beta: 0.5 given without dx; beta \* dx needs the array that it reads$"):
+        result(call(), "dx", SHAPE, "float32", None, 0.5)
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "turned"),
+    [
+        ("NCHW", (2, 3, 4, 5), (2, 3, 4, 5)),
+        ("NHWC", (2, 4, 5, 3), (2, 3, 4, 5)),
+        ("NHWC", (2, 4, 3), (2, 3, 4)),
+        ("NWC", (2, 4, 3), (2, 3, 4)),
+        ("NCW", (2, 3, 4), (2, 3, 4)),
+        ("NDHWC", (2, 4, 5, 6, 3), (2, 3, 4, 5, 6)),
+        ("NHWC", (2, 3), (2, 3)),
+    ],
+)
+def test_axes_are_turned_to_n_c_and_space(layout: str, shape: Any, turned: Any) -> None:
+    found = logical(call(x=of(*shape)), "x", layout, range(1, 6))
+    assert found.shape == turned
+    last = layout.endswith("C") and len(shape) > 2
+    order = [0, *range(2, len(shape)), 1] if last else None
+    assert found.strides == packed_strides(turned, order)
+    assert logical_like(call(y=of(*shape)), "y", layout, turned, "float32") == found
+    assert logical_result(call(), "out", turned, found, layout) == found
+    assert logical_result(call(out=of(*shape)), "out", turned, found, layout) == found
+
+
+@pytest.mark.parametrize(("layout", "rank"), [("NCW", 4), ("NWC", 4), ("NCDHW", 4), ("NDHWC", 3), ("NCW", 2)])
+def test_a_layout_that_is_spelled_out_has_the_arrays_axes(layout: str, rank: int) -> None:
+    with pytest.raises(ValueError, match=f"^layout: '{layout}' has {len(layout)} axes; x has {rank}$"):
+        logical(call(x=of(*(2,) * rank)), "x", layout, range(1, 6))
+
+
+@pytest.mark.parametrize("layout", ["nchw", "CHWN", "", None, 4])
+def test_other_layouts_are_refused(layout: Any) -> None:
+    with pytest.raises(
+        ValueError, match=f"^layout: {layout!r} given; expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"
+    ):
+        check_layout(layout)
+    for kind in (Softmax, Pooling):
+        with pytest.raises(ValueError, match=r"^layout: "):
+            kind(layout=layout)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("check", "kind", "text"),
+    [
+        (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode: 'max' given; expected one of a, b"),
+        (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode: 1 given; expected one of a, b"),
+        (lambda: check_option("mode", None, ("a",)), TypeError, "mode: None given; expected one of a"),
+        (lambda: check_integer("n", 0, 1), ValueError, "n: 0 given; expected 1 or more"),
+        (lambda: check_integer("n", 17, 1, 16), ValueError, "n: 17 given; expected 1 or more, at most 16"),
+        (lambda: check_integer("n", 1.0, 1), TypeError, "n: 1.0 given; expected an integer"),
+        (lambda: check_integer("n", True, 1), TypeError, "n: True given; expected an integer"),
+        (lambda: check_integer("n", "1", 1), TypeError, "n: '1' given; expected an integer"),
+        (lambda: check_number("c", "1"), TypeError, "c: '1' given; expected a number"),
+        (lambda: check_number("c", True), TypeError, "c: True given; expected a number"),
+        (lambda: check_number("c", None), TypeError, "c: None given; expected a number"),
+        (lambda: check_number("c", -0.5, 0.0), ValueError, "c: -0.5 given; expected 0 or more"),
+        (lambda: check_number("c", 1.5, 0.0, 1.0), ValueError, "c: 1.5 given; expected 0 or more, at most 1"),
+        (lambda: check_number("c", NAN, 0.0), ValueError, "c: nan given; expected 0 or more"),
+        (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha: '2' given; expected a finite number"),
+        (lambda: scales(1.0, INF, "float32"), TypeError, "beta: inf given; expected a finite number"),
+        (lambda: scales(NAN, 0.0, "float32"), TypeError, "alpha: nan given; expected a finite number"),
+        (lambda: scales(True, 0.0, "float32"), TypeError, "alpha: True given; expected a finite number"),
+    ],
+)
+def test_bad_options_are_refused_by_name(check: Callable[[], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{text}"):
+        check()
+
+
+def test_good_options_come_back_in_one_form() -> None:
+    class Index:
+        def __index__(self) -> int:
+            return 3
+
+    assert check_option("mode", "a", ("a", "b")) == "a"
+    number: Any = check_integer("n", Index(), 1, 3)
+    assert (number, type(number)) == (3, int)
+    number = check_number("c", 2)
+    assert (number, type(number)) == (2.0, float)
+
+
+@given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
+def test_scales_are_doubles_for_float64_alone(alpha: float, beta: float) -> None:
+    for dtype in ("float16", "bfloat16", "float32"):
+        one, two = scales(alpha, beta, dtype)
+        assert (type(one), type(two), one.value, two.value) == (
+            c_float,
+            c_float,
+            c_float(alpha).value,
+            c_float(beta).value,
+        )
+    one, two = scales(alpha, beta, "float64")
+    assert (type(one), type(two), one.value, two.value) == (c_double, c_double, alpha, beta)
+
+
+def test_numbers_stand_for_options() -> None:
+    """Equal options have one number, whatever object or class has them; others have others."""
+    numbers = [
+        number_of(options)
+        for options in (Activation(), Activation("relu", 1), Activation("tanh"), Softmax(), Pooling())
+    ]
+    assert numbers[0] == numbers[1]
+    assert len(set(numbers)) == 4
+    assert number_of((1, 2)) != number_of(frozenset({1, 2}))
+    assert [number_of(("made up", at)) for at in (1, 2, 1)] == [number_of(("made up", at)) for at in (1, 2, 1)]

@@ -1,0 +1,399 @@
+"""What operations launch: addresses and scratch memory of C functions and programs; and the checks of their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_double, c_float
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import TensorSpec, functions, raw
+from cudnnpy.arrays import packed_strides
+from cudnnpy.calling import Call, Specs
+from cudnnpy.convolution.problem import extent
+from cudnnpy.functions import (
+    LARGE,
+    WORKSPACE,
+    At,
+    Either,
+    Function,
+    Operand,
+    Program,
+    Step,
+    arranged,
+    as_lies,
+    at_least_4d,
+    described,
+    in_rows,
+    is_dense,
+    no_overlaps,
+    packed,
+    placed_as,
+    rows,
+    same_memory,
+)
+
+
+HANDLE: Any = SimpleNamespace(pointer=0x77)
+
+
+class Recorder:
+    """A launch that keeps the addresses it is bound to, and a log of what ran."""
+
+    def __init__(self, name: str = "made up", workspace_size: int = 0, log: list[Any] | None = None) -> None:
+        self.name, self.workspace_size = name, workspace_size
+        self.log: list[Any] = [] if log is None else log
+        self.bound: list[tuple[tuple[int, ...], int]] = []
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        assert handle is HANDLE
+        self.bound.append((pointers, workspace))
+
+        def launch() -> int:
+            self.log.append((self.name, pointers))
+            return 0
+
+        return launch
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What raw.bound's functions are called with: (name, arguments)."""
+    seen: list[Any] = []
+    monkeypatch.setattr(raw, "bound", lambda name: logging(seen, name))
+    return seen
+
+
+def logging(log: list[Any], name: str) -> Callable[..., int]:
+    """A function that only notes its name and its arguments."""
+
+    def launch(*arguments: Any) -> int:
+        log.append((name, arguments))
+        return 0
+
+    return launch
+
+
+# A function's arguments
+
+
+def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launched: list[Any]) -> None:
+    spec = TensorSpec((2, 3, 4, 5), "float32", (60, 20, 5, 1))
+    descriptor, alpha, beta = described(spec), c_float(2.0), c_double(0.5)
+    function = Function("cudnnAny", 5, alpha, descriptor, At(1), beta, None, At(0), WORKSPACE, 1.5)
+    launch = function.bind(HANDLE, (0x1000, 0x2000), 0x3000)
+    assert launched == []  # not before it is called
+    assert launch() == 0
+    ((name, arguments),) = launched
+    assert name == "cudnnAny"
+    assert arguments[:2] == (0x77, 5)
+    assert arguments[2]._obj is alpha
+    assert arguments[3] is descriptor.pointer
+    assert arguments[4] == 0x2000
+    assert arguments[5]._obj is beta
+    assert arguments[6:] == (None, 0x1000, 0x3000, 1.5)
+
+
+@pytest.mark.parametrize("place", [At(0), WORKSPACE])
+def test_no_address_is_null(launched: list[Any], place: At) -> None:
+    Function("cudnnAny", place).bind(HANDLE, (0,), 0)()
+    assert launched == [("cudnnAny", (0x77, None))]
+
+
+def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
+    function = Function("cudnnAny", At(0))
+    launches = [function.bind(HANDLE, (address,), 0) for address in (16, 32)]
+    for launch in (*launches, *launches):
+        launch()
+    assert [arguments[1] for _, arguments in launched] == [16, 32, 16, 32]
+
+
+@pytest.mark.parametrize(("second", "expected"), [(16, "same"), (32, "different")])
+def test_either_looks_whether_two_operands_are_the_same_memory(second: int, expected: str) -> None:
+    log: list[Any] = []
+    either = Either(0, 2, Recorder("same", 100, log), Recorder("different", 300, log))
+    assert either.workspace_size == 300
+    either.bind(HANDLE, (16, 48, second), 64)()
+    assert log == [(expected, (16, 48, second))]
+
+
+# Programs
+
+
+@given(
+    st.lists(st.integers(0, 5000), max_size=4),
+    st.lists(st.integers(0, 3000), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_scratch_parts_are_aligned_apart_and_inside_the_workspace(
+    scratch: list[int], spaces: list[int], operands: int
+) -> None:
+    spec = TensorSpec((4,), "float32", (1,))
+    steps = [Recorder(str(at), space) for at, space in enumerate(spaces)]
+    places = tuple(range(operands + len(scratch)))
+    program = Program(
+        "made up", 0, [Operand(f"x{n}", spec) for n in range(operands)], [Step(s, places) for s in steps], scratch
+    )
+    start = 1 << 20
+    given = tuple(4096 * (at + 1) for at in range(operands))
+    assert program.bind(HANDLE, (*given, start))() == 0
+    for step, space in zip(steps, spaces, strict=True):
+        ((pointers, workspace),) = step.bound
+        assert pointers[:operands] == given
+        ends = [*pointers[operands:], workspace][1:] if scratch else []
+        for part, size, end in zip(pointers[operands:], scratch, ends, strict=True):
+            assert part % 256 == 0
+            assert start <= part
+            assert part + size <= end
+        assert workspace % 256 == 0
+        assert workspace + space <= start + program.workspace_size
+    assert program.workspace_size <= sum(scratch) + 255 * len(scratch) + max(spaces)
+
+
+def test_steps_run_in_turn_on_the_operands_that_they_name() -> None:
+    log: list[Any] = []
+    spec = TensorSpec((4,), "float32", (1,))
+    steps = [Step(Recorder("one", log=log), (1,)), Step(Recorder("two", log=log), (0, 2, 1))]
+    program = Program("made up", 0, [Operand("x", spec), Operand("y", spec)], steps, [8])
+    launch = program.bind(HANDLE, (4096, 8192, 1 << 20))
+    launch()
+    launch()
+    assert log == [("one", (8192,)), ("two", (4096, 1 << 20, 8192))] * 2
+
+
+def test_a_step_that_fails_ends_the_launch() -> None:
+    class Failing(Recorder):
+        def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+            return lambda: 3000
+
+    log: list[Any] = []
+    steps = [Step(Recorder("one", log=log), ()), Step(Failing(), ()), Step(Recorder("three", log=log), ())]
+    assert Program("made up", 0, [], steps).bind(HANDLE, (0,))() == 3000
+    assert log == [("one", ())]
+
+
+# Copies of operands that do not lie as a function wants them
+
+FIRST = TensorSpec((2, 3, 4, 5), "float32", packed_strides((2, 3, 4, 5)))
+LAST = FIRST._replace(strides=(60, 1, 15, 3))
+BYTES = 4 * 120
+ADDRESSES = (1 << 12, 1 << 14)  # x, y
+SPACE = 1 << 20
+
+
+def carried(launched: list[Any]) -> list[tuple[int, int, float]]:
+    """Copies among the launches: (from, to, beta)."""
+    found = []
+    for name, arguments in launched:
+        assert name == "cudnnTransformTensor"
+        _, _, _, source, beta, _, target = arguments
+        found.append((source, target, beta._obj.value))
+    return found
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("x", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
+@pytest.mark.parametrize("y", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
+def test_only_what_lies_otherwise_is_copied(launched: list[Any], x: TensorSpec, y: TensorSpec, beta: float) -> None:
+    """In before, and a result out after; a result in as well, where beta reads it. `launched` has the copies in order."""
+    inner = Recorder()
+    program = arranged("made up", 0, [Operand("x", x), Operand("y", y, True)], inner, [FIRST, FIRST], beta)
+    program.bind(HANDLE, (*ADDRESSES, SPACE))()
+    copied = [spec != FIRST for spec in (x, y)]
+    parts = [SPACE, SPACE + 512][: sum(copied)]
+    of_x = parts[0] if copied[0] else ADDRESSES[0]
+    of_y = parts[-1] if copied[1] else ADDRESSES[1]
+    assert inner.bound == [((of_x, of_y), SPACE + 512 * len(parts))]
+    expected = [(ADDRESSES[0], of_x, 0.0)] if copied[0] else []
+    expected += [(ADDRESSES[1], of_y, 0.0)] if copied[1] and beta else []
+    expected += [(of_y, ADDRESSES[1], 0.0)] if copied[1] else []
+    assert carried(launched) == expected
+    assert program.scratch == [BYTES] * len(parts)
+
+
+def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Any] = []
+    monkeypatch.setattr(raw, "bound", lambda name: logging(log, name))
+    operands = [Operand("x", LAST), Operand("y", LAST, True)]
+    arranged("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0).bind(
+        HANDLE, (*ADDRESSES, SPACE)
+    )()
+    names = [name for name, _ in log]
+    assert names == ["cudnnTransformTensor"] * 2 + ["inner", "cudnnTransformTensor"]
+    assert log[-1][1][-1] == ADDRESSES[1]
+
+
+def test_copies_have_the_wanted_type_and_order(launched: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[TensorSpec] = []
+    real = functions.described
+
+    def noted(spec: TensorSpec) -> Any:
+        made.append(spec)
+        return real(spec)
+
+    monkeypatch.setattr(functions, "described", noted)
+    x = LAST._replace(dtype="bfloat16", alignment=2)
+    program = arranged("made up", 0, [Operand("x", x)], Recorder(), [packed(x, "float32")])
+    assert made == [x, FIRST]
+    assert program.scratch == [BYTES]
+
+
+# Overlaps
+
+
+def operand(name: str, shape: tuple[int, ...] = (8,), **more: Any) -> Operand:
+    strides = more.pop("strides", packed_strides(shape))
+    return Operand(name, TensorSpec(shape, "float32", strides), **more)
+
+
+RESULT: dict[str, Any] = {"is_result": True, "in_place": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("out", "at", "fine"),
+    [
+        (operand("out", **RESULT), 1032, True),
+        (operand("out", **RESULT), 968, True),
+        (operand("out", **RESULT), 1000, True),  # in place
+        (operand("out", **RESULT), 1004, False),
+        (operand("out", **RESULT), 996, False),
+        (operand("out", **RESULT), 1028, False),
+        (operand("out", is_result=True), 1000, False),
+        (operand("out", is_result=True, in_place=("y",)), 1000, False),
+        (operand("out", (2, 4), **RESULT), 1000, False),  # of another shape
+        (operand("out", strides=(2,), **RESULT), 1000, False),  # not each element in its own place
+        (operand("out", strides=(2,), **RESULT), 944, False),
+        (operand("out", strides=(2,), **RESULT), 940, True),
+        (operand("out"), 1000, True),  # inputs may be the same memory
+    ],
+)
+def test_results_overlap_nothing_but_what_they_are_in_place_of(out: Operand, at: int, fine: bool) -> None:
+    program = Program("made up", 0, [operand("x"), out], [Step(Recorder(), (0, 1))])
+    call = Call(Specs(), {"x": 1000, "out": at}, 0, 0, {})
+    if fine:
+        program.bind(HANDLE, (1000, at, 0))
+        assert no_overlaps(call, program.operands) is program.operands
+    else:
+        for check in (lambda: program.bind(HANDLE, (1000, at, 0)), lambda: no_overlaps(call, program.operands)):
+            with pytest.raises(ValueError, match=r"^out overlaps x in memory; give a result of its own$"):
+                check()
+
+
+def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
+    operands = [operand("x"), operand("out", **RESULT), operand("more", is_result=True)]
+    call = Call(Specs(), {"x": 1000, "out": 1000}, 0, 0, {})
+    assert no_overlaps(call, operands) is operands
+    with pytest.raises(ValueError, match="out overlaps more"):
+        no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
+
+
+# How tensors lie
+
+
+def memory_of(spec: TensorSpec) -> np.ndarray:
+    """Where each element is."""
+    strides = np.array(spec.strides or packed_strides(spec.shape))
+    return np.tensordot(strides, np.indices(spec.shape), 1)
+
+
+@st.composite
+def tensors(draw: st.DrawFn, dtype: str = "float32", ranks: tuple[int, int] = (1, 5)) -> TensorSpec:
+    """Of any memory order, sometimes with gaps."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=ranks[0], max_size=ranks[1])))
+    order, gap = draw(st.permutations(range(len(shape)))), draw(st.integers(1, 2))
+    return TensorSpec(shape, dtype, tuple(gap * stride for stride in packed_strides(shape, order)))
+
+
+@given(tensors())
+def test_at_least_4d_is_the_same_memory_in_the_same_order(spec: TensorSpec) -> None:
+    wide = at_least_4d(spec)
+    assert len(wide.shape) == max(len(spec.shape), 4)
+    np.testing.assert_array_equal(memory_of(wide).ravel(), memory_of(spec).ravel())
+    assert wide.strides is not None
+    assert min(wide.strides) >= 1
+    if len(spec.shape) > 1:
+        assert wide.shape[:2] == spec.shape[:2]
+    assert extent(wide) == extent(spec)
+    assert (described(spec).shape, described(spec).strides) == (wide.shape, wide.strides)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wide", "strides"),
+    [
+        ((7,), (1, 1, 1, 7), (7, 7, 7, 1)),
+        ((2, 3), (2, 3, 1, 1), (3, 1, 1, 1)),
+        ((2, 3, 5), (2, 3, 1, 5), (15, 5, 5, 1)),
+        ((2, 3, 4, 5), (2, 3, 4, 5), (60, 20, 5, 1)),
+        ((2, 3, 4, 5, 6), (2, 3, 4, 5, 6), (360, 120, 30, 6, 1)),
+    ],
+)
+def test_known_tensors_as_c_wants_them(shape: Any, wide: Any, strides: Any) -> None:
+    assert at_least_4d(TensorSpec(shape, "float16", packed_strides(shape), 2)) == (wide, "float16", strides, 2)
+
+
+@given(tensors(), tensors())
+def test_memory_is_the_same_where_every_element_is(one: TensorSpec, two: TensorSpec) -> None:
+    two = two._replace(shape=one.shape, strides=(two.strides or ()) * 5)
+    two = two._replace(strides=(two.strides or ())[: len(one.shape)])
+    expected = bool(np.array_equal(memory_of(one), memory_of(two)))
+    assert same_memory(one, two) == expected
+    assert same_memory(one, one)
+    assert as_lies(one, two).strides == two.strides
+    assert np.array_equal(memory_of(as_lies(one, two)), memory_of(two))
+    assert not same_memory(one, one._replace(shape=(*one.shape, 2), strides=(*(one.strides or ()), 1)))
+
+
+@given(tensors())
+def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
+    places = memory_of(spec).ravel()
+    assert is_dense(spec) == (sorted(places) == list(range(places.size)))
+    assert is_dense(packed(spec))
+    assert packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
+    assert is_dense(placed_as(spec, spec))
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((1 << 18,), "float32", (4096, 64)),
+        ((1 << 18,), "float16", None),  # not large: half a MiB
+        ((1 << 19,), "bfloat16", (8192, 64)),
+        ((1 << 19,), "float64", None),
+        ((1024, 257), "float32", (4112, 64)),
+        ((6, 43700), "float32", None),  # 8 divides it, 16 does not
+        ((16, 16385), "float32", (16385, 16)),
+        ((32, 16385), "float32", (16385, 32)),
+    ],
+)
+def test_rows_of_known_tensors(shape: Any, dtype: str, expected: Any) -> None:
+    spec = TensorSpec(shape, dtype, packed_strides(shape))
+    found = rows(spec)
+    assert found == expected
+    if found:
+        assert in_rows(spec, found) == ((*found, 1, 1), dtype, (found[1], 1, found[1], found[1]), 16)
+        np.testing.assert_array_equal(np.sort(memory_of(spec).ravel()), memory_of(in_rows(spec, found)).ravel())
+
+
+def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 64, 64, 64)
+    first, last = (
+        TensorSpec(shape, "float32", packed_strides(shape)),
+        TensorSpec(shape, "float32", (64**3, 1, 64 * 64, 64)),
+    )
+    gaps = TensorSpec(shape, "float32", tuple(2 * stride for stride in packed_strides(shape)))
+    assert rows(first, first) == rows(last, last, last) == (2 * 64 * 64, 64)
+    assert rows(first, first._replace(dtype="float16")) is not None
+    for others in ((last,), (first, last), (gaps,), (first._replace(dtype="float64"),)):
+        assert rows(first, *others) is None
+    assert rows(gaps, gaps) is None
+    assert LARGE == 1 << 20
+    monkeypatch.setattr(functions, "LARGE", 1 << 22)
+    assert rows(first) is None
