@@ -38,7 +38,6 @@ from cudnnpy.functions import (
     same_memory,
 )
 
-
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
 
