@@ -13,6 +13,7 @@ from cudnnpy import reference
 
 CLASSES = ("Convolution", "ConvolutionTranspose")
 METHODS = ("forward", "backward_data", "backward_filter", "backward_bias", "output_shape")
+OPERATIONS = sorted(set(reference.__all__) - {*CLASSES, "sigmoid"})  # sigmoid is only there
 
 
 def shape(function: Any) -> list[tuple[str, Any, Any]]:
@@ -71,3 +72,60 @@ def test_out_may_stand_for_the_shape_of_a_gradient(name: str) -> None:
         np.testing.assert_array_equal(out, gradient(first, second, like.shape))
         with pytest.raises(TypeError, match="_shape is missing: expected the shape of the result, or out"):
             gradient(first, second)
+
+
+# The operations beside the convolutions
+
+
+def public_of(kind: type) -> dict[str, Any]:
+    """Public methods and properties of a class by name."""
+    return {name: value for name, value in inspect.getmembers_static(kind) if not name.startswith("_")}
+
+
+def calls_of(kind: Any) -> dict[str, Any]:
+    """A class and its public methods, or a function, by name."""
+    if not inspect.isclass(kind):
+        return {kind.__name__: kind}
+    return {"": kind, **{name: value for name, value in public_of(kind).items() if inspect.isfunction(value)}}
+
+
+def test_every_twin_is_public_but_sigmoid() -> None:
+    assert {*CLASSES, *OPERATIONS} == set(reference.__all__) & set(cudnnpy.__all__)
+    assert set(reference.__all__) - set(cudnnpy.__all__) == {"sigmoid"}
+    assert len(OPERATIONS) == 15
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_are_called_as_their_twins_are(name: str) -> None:
+    """The same methods; parameters of the same names, kinds and defaults, in the same order."""
+    ours, twins = calls_of(getattr(cudnnpy, name)), calls_of(getattr(reference, name))
+    assert set(ours) == set(twins)
+    for call, function in ours.items():
+        assert shape(function) == shape(twins[call]), call
+        assert len(shape(function)) >= 1, call
+    stream = [call for call, function in ours.items() if call and "stream" in inspect.signature(function).parameters]
+    assert set(ours) - set(stream) <= {"", "output_shape"}  # everything that runs takes a stream
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name[0].isupper()])
+def test_options_of_operations_read_the_same_on_both(name: str) -> None:
+    ours, twin = getattr(cudnnpy, name), getattr(reference, name)
+    given: dict[str, Any] = {
+        "epsilon": 1,
+        "coefficient": 2,
+        "window": [3, 2],
+        "probability": 0.25,
+        "size": 3,
+        "padding": 1,
+    }
+    given = {option: value for option, value in given.items() if option in inspect.signature(ours).parameters}
+    for options in ({}, given):
+        one, other = ours(**options), twin(**options)
+        for option in inspect.signature(ours).parameters:
+            assert getattr(one, option) == getattr(other, option), option
+            with pytest.raises(AttributeError):
+                setattr(one, option, getattr(one, option))  # frozen
+        if name != "Dropout":
+            assert one == ours(**options)
+            assert hash(one) == hash(ours(**options))
+            assert repr(one) == repr(other)
