@@ -72,8 +72,9 @@ class Activation:
     ) -> Any:
         """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y.
 
-        sigmoid and tanh read y alone, the others x alone: after a forward in place give y for both (right for sigmoid,
-        tanh, relu and clipped_relu). `out` may be dy itself (in place).
+        sigmoid and tanh read y alone, relu, clipped_relu and swish x alone, elu either: after a forward in place give y for
+        both (right for sigmoid, tanh and relu; for clipped_relu but in bfloat16, where the ceiling itself passes dy on).
+        `out` may be dy itself (in place).
         """
         head = self._number, "Activation.backward", alpha, beta  # type: ignore[attr-defined]
         return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)

@@ -144,6 +144,8 @@ class Graph:
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
             raise TypeError(f"name: {name!r} given; expected text")
+        if name in ("self", "stream"):
+            raise ValueError(f"name: {name!r} given; expected another: run() has an argument of this name")
         if name in [node.name for node in (*self.inputs, *self.outputs)]:
             raise ValueError(f"name: {name!r} is taken; expected another")
 
@@ -221,6 +223,9 @@ class Graph:
         options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
         options |= {name.upper(): _Typed(float(value), raw.CUDNN_TYPE_DOUBLE) for name, value in (how or {}).items()}
         shapes = [node.shape for node in (x, b, t) if node is not None]
+        ranks = {len(shape) for shape in shapes}
+        if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
+            raise ValueError(f"x, b, t: shapes {shapes} given; expected one size on each axis, or 1")
         widest = max((x, *(n for n in (b, t) if n is not None)), key=lambda node: math.prod(node.shape))
         y = self._made([max(sizes) for sizes in zip(*shapes, strict=True)], widest)
         description = ("POINTWISE", options)
@@ -232,7 +237,11 @@ class Graph:
 
     def reduction(self, op: str, x: Node, axes: Sequence[int]) -> Node:
         """x reduced over axes, which stay with size 1."""
-        shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+        rank = len(x.shape)
+        if not axes or any(not -rank <= axis < rank for axis in axes):
+            raise ValueError(f"axes: {axes!r} given; expected one or more of {-rank} to {rank - 1}")
+        reduced = {axis % rank for axis in axes}
+        shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
         y = self._made(shape, x)
         self._longest = max(self._longest, math.prod(x.shape) // math.prod(shape))
         how = {
@@ -260,6 +269,8 @@ class Graph:
         size, pads = _each(window, rank, "window"), _each(padding, rank, "padding")
         step = size if stride is None else _each(stride, rank, "stride")
         spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
+        if min(spatial, default=0) < 1:
+            raise ValueError(f"window: {window!r} given; expected it to fit into x with padding, {x.shape}")
         y = self._made((*x.shape[:2], *spatial), x)
         how = {
             "MODE": enumerator(raw.cudnnResampleMode_t, mode, "mode"),
@@ -293,6 +304,8 @@ class Graph:
         mode: "batch_norm", "layer_norm", "instance_norm" or "rms_norm" (which has no mean). Without `training` y alone.
         """
         rank = len(x.shape)
+        if len(scale.shape) != rank:
+            raise ValueError(f"scale: shape {scale.shape} given; expected {rank} axes, as x")
         y = self._made(x.shape, x)
         stats = [1 if n == s else n for n, s in zip(x.shape, scale.shape, strict=True)]
         if mode == "batch_norm":

@@ -160,14 +160,17 @@ def _cuda_device(device: Any) -> Any:
 
 @contextmanager
 def on_device(device: Any) -> Iterator[tuple[int, int]]:
-    """Makes a device current for the block, and after it what was current before: its ordinal and CUDA context."""
+    """Makes a device current for the block, and after it what was current before: its ordinal and CUDA context.
+
+    Where nothing was current the device stays so, as with the CUDA runtime.
+    """
     chosen = _cuda_device(device)
     from cuda.bindings import driver
 
     before = driver.cuCtxGetCurrent()[1]
-    if int(before) == 0 or chosen.device_id != _cuda_device(None).device_id:
-        chosen.set_current()
+    chosen.set_current()  # also where it is: cuda.core wants it said in every thread
     try:
         yield chosen.device_id, int(driver.cuCtxGetCurrent()[1])
     finally:
-        driver.cuCtxSetCurrent(before)
+        if int(before):
+            driver.cuCtxSetCurrent(before)

@@ -92,7 +92,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
                 buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
         else:
             # An allocation on the captured stream would become part of the graph: use a stream of our own.
-            with relaxed_capture():
+            with relaxed_capture(), on_device(device):
                 own = here.create_stream()
                 buffer = here.memory_resource.allocate(size, stream=own)
                 own.sync()

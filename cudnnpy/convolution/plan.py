@@ -111,10 +111,10 @@ class Plan:
     def to_json(self) -> str:
         """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.
 
-        Raises TypeError for a plan of several launches (a bias or activation that could not be fused).
+        Raises TypeError for a plan of several launches (a bias or activation that could not be fused), or of a Graph.
         """
         executable = self.executable
-        if not isinstance(executable, GraphExecutable | LegacyExecutable):
+        if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
             raise TypeError(f"{self.name} is more than one launch; only the convolution's own plan has a text")
         content = {
             "format": _FORMAT,

@@ -44,7 +44,7 @@ class ActivationForward(Kind):
 
 class ActivationBackward(Kind):
     """E: nothing for relu, clipped_relu, identity; 8 v |dy| for sigmoid and tanh, which are products of y; fast x |dy|
-    x |coefficient| for elu, and x (1 + |coefficient x|) for swish.
+    x |coefficient| for elu, and x (1 + |coefficient x|) for swish. elu may be dy (y + coefficient): u of the latter more.
     """
 
     tensors = 3
@@ -59,7 +59,7 @@ class ActivationBackward(Kind):
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         mode, c, dy = p.options.get("mode", "relu"), abs(p.options.get("coefficient", 1.0)), np.abs(a["dy"])
         product = 8.0 * arithmetic(p.dtype)
-        share = {"sigmoid": product, "tanh": product, "elu": fast(p.dtype) * c}.get(mode, 0.0)
+        share = {"sigmoid": product, "tanh": product, "elu": (fast(p.dtype) + ROUNDOFF[p.dtype]) * c}.get(mode, 0.0)
         if mode == "swish":
             return {"dx": fast(p.dtype) * (1.0 + c * np.abs(a["x"])) * dy}
         return {"dx": share * dy}
