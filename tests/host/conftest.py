@@ -1,5 +1,6 @@
 """What the tests without a GPU share."""
 
+from planning import plan
 from standins import world
 
-__all__ = ["world"]
+__all__ = ["plan", "world"]

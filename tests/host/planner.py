@@ -6,15 +6,20 @@ each line on standard output its answer: {"answer": ...}, or {"error": type, "te
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import graphs
+
 from cudnnpy import engines as engines_of
+from cudnnpy import graph as graph_of
 from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
@@ -183,8 +188,68 @@ def engines(request: dict[str, Any]) -> Any:
     }
 
 
+# Graphs of one's own: `name` is one of graphs.py
+
+
+def own_graph(request: dict[str, Any]) -> graph_of.Graph:
+    return graphs.GRAPHS[request["name"]](graph_of.Graph(**request.get("options", {})))
+
+
+def own_candidates(request: dict[str, Any]) -> Any:
+    """The candidates of a graph, planned, the first few of them; and the unique ids of what they take."""
+    made = own_graph(request)
+    found = list(itertools.islice(made.candidates(made.problem(), TARGET), request.get("most", 1000)))
+    prepared = [candidate.prepare() for candidate in found]
+    uids = {executable.uids for executable in prepared if isinstance(executable, engines_of.GraphExecutable)}
+    return {"candidates": [described(candidate) for candidate in found], "uids": [list(each) for each in uids]}
+
+
+def own_plan(request: dict[str, Any]) -> Any:
+    """Graph.plan's choice; with "times" autotune measures."""
+    made, times = own_graph(request), request.get("times")
+    Bench.times, Bench.seen = times or {}, []
+    vars(graph_of)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
+    plan = made.plan(tuner=None if times is None else autotune.Tuner(cast(Any, NoHandle()), (), None, 0))
+    return {
+        "name": plan.name,
+        "operands": plan.operands,
+        "operation": plan.operation,
+        "workspace_size": plan.workspace_size,
+        "deterministic": plan.deterministic,
+        "notes": plan.notes,
+        "milliseconds": plan.milliseconds,
+        "tried": [candidate.name for candidate in plan.candidates],
+        "seen": Bench.seen,
+        "text": repr(plan),
+    }
+
+
+def own_built(request: dict[str, Any]) -> Any:
+    """How many engines there are for a graph that cuDNN takes, whether they can run it here or not."""
+    return engines_of.engine_count(own_graph(request).built(TARGET))
+
+
+def own_executable(request: dict[str, Any]) -> Any:
+    """What Graph.executable picks: its text, None where there is no engine."""
+    found = own_graph(request).executable(0, request.get("pick", 0))
+    return found and found.to_json()
+
+
 REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    function.__name__: function for function in (survey, choose, round_trip, load, knobs, descriptor, engines)
+    function.__name__: function
+    for function in (
+        survey,
+        choose,
+        round_trip,
+        load,
+        knobs,
+        descriptor,
+        engines,
+        own_built,
+        own_candidates,
+        own_plan,
+        own_executable,
+    )
 }
 
 
@@ -202,6 +267,7 @@ def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
     vars(autotune).update(_Bench=Bench, Handle=NoHandle, engines=targets)
+    vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks
     for line in sys.stdin:

@@ -1,0 +1,91 @@
+"""Graphs of one's own that are planned for a described device, by name: each takes an empty Graph and fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cudnnpy.arrays import TensorSpec
+from cudnnpy.graph import Graph
+
+X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
+
+
+def last(shape: tuple[int, ...], dtype: str = "float16") -> TensorSpec:
+    """Channels last in memory."""
+    n, c, h, w = shape
+    return TensorSpec((n, c, h, w), dtype, (c * h * w, 1, w * c, c))
+
+
+def convolution_bias_relu(g: Graph) -> Graph:
+    x, w, bias = g.tensor("x", last(X)), g.tensor("w", last(W)), g.tensor("bias", last((1, 64, 1, 1)))
+    g.output("y", g.pointwise("relu_fwd", g.pointwise("add", g.convolution(x, w, padding=1), bias)))
+    return g
+
+
+def convolution_alone(g: Graph) -> Graph:
+    x, w = g.tensor("x", last(X, "float32")), g.tensor("w", last(W, "float32"))
+    g.output("y", g.convolution(x, w, padding=1))
+    return g
+
+
+def scaled(g: Graph) -> Graph:
+    """By a number that is fixed with the graph."""
+    x = g.tensor("x", last(X))
+    g.output("y", g.pointwise("mul", x, g.number(0.5)))
+    return g
+
+
+def column_sums(g: Graph) -> Graph:
+    x = g.tensor("x", TensorSpec((4096, 64, 1, 1), "float16", (64, 1, 64, 64)))
+    g.output("y", g.reduction("add", x, (0,)), "float32")
+    return g
+
+
+def product(g: Graph) -> Graph:
+    a = g.tensor("a", TensorSpec((4, 128, 64), "float16"))
+    b = g.tensor("b", TensorSpec((4, 64, 32), "float16"))
+    g.output("c", g.matmul(a, b))
+    return g
+
+
+def layer_norm(g: Graph) -> Graph:
+    x = g.tensor("x", TensorSpec((512, 256, 1, 1), "float32", (256, 1, 256, 256)))
+    scale, bias = (g.tensor(n, TensorSpec((1, 256, 1, 1), "float32", (256, 1, 256, 256))) for n in ("scale", "bias"))
+    for name, node in zip(("y", "mean", "inverse"), g.normalization("layer_norm", x, scale, bias, 1e-5), strict=True):
+        g.output(name, node, "float32", (256, 1, 256, 256) if name == "y" else (1, 1, 1, 1))
+    return g
+
+
+def averages(g: Graph) -> Graph:
+    g.output("y", g.resample("avgpool_include_padding", g.tensor("x", last(X)), 2))
+    return g
+
+
+def scaled_convolution(g: Graph) -> Graph:
+    """A number that is fixed with the graph, after another operation."""
+    x, w = g.tensor("x", last(X)), g.tensor("w", last(W))
+    g.output("y", g.pointwise("mul", g.convolution(x, w, padding=1), g.number(0.5)))
+    return g
+
+
+def normalization_gradient(g: Graph) -> Graph:
+    dy, x = (g.tensor(name, last(X)) for name in ("dy", "x"))
+    scale, mean, inverse = (g.tensor(n, last((1, 64, 1, 1), "float32")) for n in ("scale", "mean", "inverse"))
+    made = g.normalization_backward("batch_norm", dy, x, scale, mean, inverse)
+    for name, node in zip(("dx", "dscale", "dbias"), made, strict=True):
+        g.output(name, node, "float16" if name == "dx" else "float32")
+    return g
+
+
+def nothing_that_cudnn_takes(g: Graph) -> Graph:
+    """A result that is smaller than the convolution's."""
+    y = convolution_alone(g).outputs[0]
+    y.spec = last((8, 64, 27, 27), "float32")
+    return g
+
+
+FUSED = (convolution_bias_relu, convolution_alone)  # whose engines need no GPU to be planned
+OTHERS = (scaled_convolution, scaled, column_sums, product, layer_norm, normalization_gradient, averages)
+GRAPHS: dict[str, Callable[[Graph], Graph]] = {
+    function.__name__: function for function in (*FUSED, *OTHERS, nothing_that_cudnn_takes)
+}

@@ -1,0 +1,102 @@
+"""A process that plans with the real libcudnn for a device that JSON describes: planner.py, with a stand-in driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from cudnnpy import raw
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE.parent / "data"
+FIRST_WITH_PROFILES = 90800  # cuDNN 9.8
+
+
+class Planner:
+    """The process that plans. A call is a request; a refusal is raised as Refused."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
+        self._process, self._errors = process, errors
+
+    def __call__(self, do: str, **request: Any) -> Any:
+        to, answers = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert answers is not None
+        to.write(json.dumps({"do": do, **request}) + "\n")
+        to.flush()
+        line = answers.readline()
+        if not line:
+            said = [row for row in self._errors.read_text().splitlines() if "Could not load" not in row]
+            pytest.fail(f"the planner ended ({self._process.wait()}) at {request}:\n" + "\n".join(said[-30:]))
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer)
+        return answer["answer"]
+
+
+class Refused(Exception):
+    """What the planner raised: its type's name, its text, and for NoAlgorithmError the candidates."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        super().__init__(f"{answer['error']}: {answer['text']}")
+        self.kind, self.text, self.candidates = answer["error"], answer["text"], answer.get("candidates", [])
+
+
+def profile() -> Path:
+    """The newest profile that the loaded cuDNN can read; keys are added with versions."""
+    files = {
+        tuple(map(int, re.findall(r"(\d+)\.(\d+)\.json$", file.name)[0])): file for file in DATA.glob("h200-*.json")
+    }
+    assert len(files) >= 2
+    loaded = raw.version() // 10000, raw.version() % 10000 // 100
+    return files[max((version for version in files if version <= loaded), default=min(files))]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+    if raw.version() < FIRST_WITH_PROFILES:
+        pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc) to build the stand-in driver with")
+    folder = tmp_path_factory.mktemp("driver")
+    library = folder / "libcuda.so.1"
+    build: list[str | Path] = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        f"-Wl,-soname,{library.name}",
+        "-o",
+        library,
+        HERE / "standin_driver.c",
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    errors = folder / "stderr"
+    with errors.open("w") as stderr, _started([HERE / "planner.py", profile()], environment, stderr) as process:
+        yield Planner(process, errors)
+
+
+def _started(command: list[Path], environment: dict[str, str], stderr: IO[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=environment,
+        text=True,
+    )

@@ -1,0 +1,357 @@
+"""Graphs of one's own, without a GPU: what nodes infer and refuse, and plans for a described device (see planner.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_float
+from typing import Any
+
+import pytest
+from graphs import FUSED, GRAPHS, OTHERS, last
+from planning import Planner, Refused
+from standins import Array, Unreal, World, made
+
+from cudnnpy import Graph, TensorSpec, engines, plan_cache, raw
+from cudnnpy.arrays import packed_strides
+from cudnnpy.engines import GraphExecutable
+from cudnnpy.handle import Handle
+
+NAMES = [function.__name__ for function in (*FUSED, *OTHERS)]
+PLANNED = [function.__name__ for function in FUSED]
+nn: Any = Graph  # whose types forbid what is tried here
+
+
+def spec(*shape: int, dtype: str = "float16", strides: tuple[int, ...] | None = None) -> TensorSpec:
+    return TensorSpec(shape, dtype, strides)
+
+
+def started(*shapes: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
+    """A graph, and inputs of these shapes."""
+    g = nn(**options)
+    return g, *(g.tensor(f"x{at}", spec(*shape)) for at, shape in enumerate(shapes))
+
+
+# What nodes infer
+
+
+@pytest.mark.parametrize(
+    ("options", "x", "w", "y"),
+    [
+        ({}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 7, 5)),
+        ({"padding": 1}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 9, 7)),
+        ({"padding": (1, 0)}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 9, 5)),
+        ({"padding": ((0, 2), (1, 0))}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 9, 6)),
+        ({"stride": 2, "dilation": (2, 1)}, (2, 8, 9, 7), (5, 8, 3, 3), (2, 5, 3, 3)),
+        ({}, (2, 8, 9, 7), (6, 4, 1, 1), (2, 6, 9, 7)),  # groups
+        ({"stride": 3}, (1, 2, 9, 9, 9), (4, 2, 3, 3, 3), (1, 4, 3, 3, 3)),
+    ],
+)
+def test_convolutions_infer_their_shape(options: Any, x: Any, w: Any, y: Any) -> None:
+    g, one, two = started(x, w)
+    assert g.convolution(one, two, **options).shape == y
+
+
+def test_other_nodes_infer_theirs() -> None:
+    g, x, bias, a, b = started((2, 4, 6, 6), (1, 4, 1, 1), (3, 1, 5, 7), (3, 2, 7, 4))
+    assert g.pointwise("add", x, bias).shape == (2, 4, 6, 6)
+    assert g.pointwise("add", bias, x).shape == (2, 4, 6, 6)
+    assert g.pointwise("relu_fwd", x).shape == (2, 4, 6, 6)
+    assert g.reduction("add", x, (0, 2, 3)).shape == (1, 4, 1, 1)
+    assert g.reduction("add", x, (-1,)).shape == (2, 4, 6, 1)
+    assert g.matmul(a, b).shape == (3, 2, 5, 4)
+    assert g.resample("maxpool", x, 2).shape == (2, 4, 3, 3)
+    assert g.resample("maxpool", x, (3, 2), padding=(1, 0), stride=(2, 3)).shape == (2, 4, 3, 2)
+    assert g.number(1.0, 3).shape == (1, 1, 1)
+    assert g.operations == ["pointwise"] * 3 + ["reduction"] * 2 + ["matmul"] + ["resample_fwd"] * 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "scale", "statistics"),
+    [
+        ("batch_norm", (1, 4, 1, 1), (1, 4, 1, 1)),
+        ("layer_norm", (1, 4, 6, 6), (2, 1, 1, 1)),
+        ("instance_norm", (1, 4, 1, 1), (2, 4, 1, 1)),
+        ("rms_norm", (1, 4, 6, 6), (2, 1, 1, 1)),
+    ],
+)
+def test_normalizations_infer_theirs(mode: str, scale: Any, statistics: Any) -> None:
+    g, x, weight, bias = started((2, 4, 6, 6), scale, scale)
+    found = g.normalization(mode, x, weight, None if mode == "rms_norm" else bias, 1e-5)
+    count = 1 if mode == "rms_norm" else 2
+    assert [node.shape for node in found] == [x.shape, *[statistics] * count]
+    (alone,) = g.normalization(mode, x, weight, bias, 1e-5, training=False)
+    assert alone.shape == x.shape
+    back = g.normalization_backward(
+        mode, x, x, weight, *(found[1:] if count == 2 else (None, found[1])), bias=count == 2
+    )
+    assert [node.shape for node in back] == [x.shape, *[scale] * count]
+    if mode == "batch_norm":
+        running = g.normalization(mode, x, weight, bias, 1e-5, running=(weight, bias), average_factor=0.1)
+        assert [node.shape for node in running] == [x.shape, *[scale] * 4]
+
+
+def test_results_lie_as_their_inputs_and_what_is_between_is_float32_and_virtual() -> None:
+    g = Graph()
+    x, first = g.tensor("x", last((2, 4, 6, 6))), g.tensor("first", spec(2, 4, 6, 6))
+    one, two = g.pointwise("abs", x), g.pointwise("abs", first)
+    assert one.spec == TensorSpec((2, 4, 6, 6), "float32", last((2, 4, 6, 6)).strides)
+    assert two.spec.strides == packed_strides((2, 4, 6, 6))
+    assert (x.virtual, one.virtual, g.number(1.0).virtual) == (False, True, False)
+    assert g.output("y", one) is one
+    assert (one.virtual, one.spec.dtype, one.name) == (False, "float16", "y")
+    g.output("z", two, "float32", (1, 2, 8, 48))
+    assert (two.spec.dtype, two.spec.strides) == ("float32", (1, 2, 8, 48))
+    assert Graph(compute_dtype="float64").number(1.0).spec.dtype == "float64"
+    assert len({node.uid for node in (x, first, one, two)}) == 4
+
+
+def test_inputs_are_like_arrays_or_specs(world: World) -> None:
+    g = Graph()
+    assert g.tensor("a", Array(2, 3, dtype="bfloat16", strides=(1, 2))).spec == ((2, 3), "bfloat16", (1, 2), 16)
+    assert g.tensor("b", spec(2, 3, dtype="half")).spec == ((2, 3), "float16", (3, 1), 16)
+    assert made(world) == {}
+
+
+# What they refuse
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "text"),
+    [
+        (lambda g, x: g.tensor("x0", spec(2)), ValueError, "name: 'x0' is taken; expected another"),
+        (lambda g, x: g.tensor("", spec(2)), TypeError, "name: '' given; expected text"),
+        (lambda g, x: g.tensor(3, spec(2)), TypeError, "name: 3 given; expected text"),
+        (lambda g, x: g.tensor("stream", spec(2)), ValueError, "name: 'stream' given; expected another"),
+        (
+            lambda g, x: g.tensor("b", spec(2, 0)),
+            ValueError,
+            r"b: shape \(2, 0\) is empty; expected sizes of 1 or more",
+        ),
+        (lambda g, x: g.tensor("b", [1.0]), TypeError, r"b is \[1.0\]; expected a device array"),
+        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, "dtype: 'complex64' is no element type"),
+        (lambda g, x: g.output("y", x), ValueError, "node: x0 is in memory already; expected what an operation made"),
+        (lambda g, x: g.output("y", g.number(1.0)), ValueError, "node: a number is in memory already; expected what"),
+        (lambda g, x: g.output("x0", g.pointwise("abs", x)), ValueError, "name: 'x0' is taken"),
+        (lambda g, x: g.output("y", g.output("z", g.pointwise("abs", x))), ValueError, "node: z is in memory already"),
+        (lambda g, x: g.pointwise("plus", x), ValueError, "mode: 'plus' is none of add,"),
+        (lambda g, x: g.pointwise("add", x, g.tensor("b", spec(4))), ValueError, "x, b, t: shapes .* given; expected"),
+        (
+            lambda g, x: g.pointwise("add", x, g.tensor("b", spec(1, 3, 1, 1))),
+            ValueError,
+            "x, b, t: shapes .* given; expec",
+        ),
+        (lambda g, x: g.reduction("median", x, (1,)), ValueError, "op: 'median' is none of add,"),
+        (lambda g, x: g.reduction("add", x, (4,)), ValueError, r"axes: \(4,\) given; expected .*-4 to 3"),
+        (lambda g, x: g.reduction("add", x, ()), ValueError, r"axes: \(\) given; expected one or more"),
+        (lambda g, x: g.matmul(x, x), ValueError, r"a, b: shapes .* given; expected \(..., M, K\) and \(..., K, N\)"),
+        (lambda g, x: g.resample("median", x, 2), ValueError, "mode: 'median' is none of"),
+        (lambda g, x: g.resample("maxpool", x, 7), ValueError, "window: 7 given; expected"),
+        (
+            lambda g, x: g.resample("maxpool", x, (2,)),
+            ValueError,
+            r"window: \(2,\) given; expected a number, or one for",
+        ),
+        (lambda g, x: g.normalization("all", x, x, x, 1e-5), ValueError, "mode: 'all' is none of"),
+        (lambda g, x: g.normalization("layer_norm", x, g.tensor("s", spec(5)), x, 1e-5), ValueError, "scale: shape"),
+        (
+            lambda g, x: g.convolution(x, g.tensor("w", spec(4, 5, 3))),
+            ValueError,
+            "x, w: shapes .* two or three spatial",
+        ),
+        (lambda g, x: g.convolution(x, g.tensor("w", spec(4, 5, 9, 9))), ValueError, "w: shape .* reaches beyond x"),
+        (
+            lambda g, x: g.convolution(x, x, padding=(1,)),
+            ValueError,
+            r"padding: \(1,\) given; expected a number, or one",
+        ),
+        (lambda g, x: g.convolution(x, x, mode="flip"), ValueError, "mode: 'flip' is none of"),
+    ],
+)
+def test_nodes_are_refused_by_name(make: Callable[[Any, Any], Any], kind: type[Exception], text: str) -> None:
+    g, x = started((2, 5, 6, 5))
+    with pytest.raises(kind, match=f"^{text}"):
+        make(g, x)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"prefer": "best"}, ValueError, "prefer: 'best' given"),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit: -1 given"),
+        ({"tf32": 1}, TypeError, "tf32: 1 given; expected True or False"),
+        ({"compute_dtype": "int7"}, TypeError, "compute_dtype: 'int7' is no element type"),
+    ],
+)
+def test_options_are_convolutions(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=f"^{text}"):
+        nn(**options)
+
+
+def test_a_graph_without_an_output_is_refused() -> None:
+    g, x = started((2, 3))
+    g.pointwise("abs", x)
+    with pytest.raises(ValueError, match=r"^the graph has no output; call output\(name, node\)"):
+        g.built(None)
+
+
+# Running, on stand-ins
+
+
+def relu() -> tuple[Graph, tuple[int, ...]]:
+    g = Graph()
+    x, b = g.tensor("x", spec(2, 4, 6, 6, dtype="float32")), g.tensor("b", spec(1, 4, 1, 1, dtype="float32"))
+    g.output("y", g.pointwise("relu_fwd", g.pointwise("add", x, b)))
+    return g, (2, 4, 6, 6)
+
+
+def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(world: World) -> None:
+    g, shape = relu()
+    out = Array(*shape)
+    for _ in range(3):
+        assert g.run(x=Array(*shape), b=Array(1, 4, 1, 1), y=out) is out
+    assert g.run(b=Array(1, 4, 1, 1), x=Array(*shape)).shape == shape
+    assert plan_cache.cache_info().misses == 2
+    assert world.c["cudnnBackendExecute"] == 4
+    assert [problem.operands for problem in world.graphs] == [("x", "b", "y")] * 2
+    other, _ = relu()
+    other.run(x=Array(*shape), b=Array(1, 4, 1, 1), y=out)  # the same nodes, but another graph
+    assert plan_cache.cache_info().misses == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ({"b": None}, TypeError, r"inputs missing: \['b'\], unknown: \[\]; the graph has \('x', 'b', 'y'\)"),
+        ({"z": 1}, TypeError, r"inputs missing: \[\], unknown: \['z'\]; the graph has"),
+        ({"b": Array(1, 5, 1, 1)}, ValueError, r"b: .* given; the graph has"),
+        ({"x": Array(2, 4, 6, 6, dtype="float16")}, ValueError, r"x: .*float16.* given; the graph has .*float32"),
+        ({"x": Array(2, 4, 6, 6, strides=(144, 1, 24, 4))}, ValueError, r"x: .* given; the graph has"),
+        ({"y": Array(2, 4, 6, 5)}, ValueError, r"y: .* given; the graph has"),
+        ({"y": Array(2, 4, 6, 6, writable=False)}, ValueError, "y: a read-only array given"),
+        ({"x": Array(2, 4, 6, 6, device=-1)}, TypeError, "x is a host array"),
+    ],
+)
+def test_run_refuses_other_arrays(world: World, change: dict[str, Any], kind: type[Exception], text: str) -> None:
+    g, shape = relu()
+    arrays = {"x": Array(*shape), "b": Array(1, 4, 1, 1), "y": Array(*shape), **change}
+    with pytest.raises(kind, match=f"^{text}"):
+        g.run(**arrays)
+    assert world.graphs == []
+    assert made(world) == {}
+
+
+def test_results_may_not_overlap_inputs_or_each_other(world: World) -> None:
+    g, shape = relu()
+    x, b = Array(*shape), Array(1, 4, 1, 1)
+    with pytest.raises(ValueError, match="y overlaps x in memory"):
+        g.run(x=x, b=b, y=x)
+    g.output("z", g.pointwise("abs", g.inputs[0]))
+    out = Array(*shape)
+    with pytest.raises(ValueError, match=r"(y|z) overlaps (y|z) in memory"):
+        g.run(x=x, b=b, y=out, z=out)
+
+
+def test_a_problem_has_the_tensors_and_the_alignments_of_arrays() -> None:
+    g, shape = relu()
+    found = g.problem(3, {"b": spec(1, 4, 1, 1)._replace(alignment=4)})
+    assert found.operands == ("x", "b", "y")
+    assert [one.alignment for one in found.specs] == [16, 4, 16]
+    assert (found.device, found.results, found.specs[-1].shape) == (3, 1, shape)
+    assert str(found).startswith("graph of pointwise, pointwise: x float32[2, 4, 6, 6], b float32[1, 4, 1, 1], y ")
+
+
+# Planned for a described device
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cudnn_takes_every_kind_of_graph(plan: Planner, name: str) -> None:
+    assert plan("own_built", name=name) > 0
+
+
+def test_what_cudnn_does_not_take_is_no_algorithm_with_its_reason(plan: Planner) -> None:
+    for do in ("own_candidates", "own_plan"):
+        with pytest.raises(
+            Refused, match=r"no algorithm for graph of convolution_forward.*(?s:.)*cudnnBackendFinalize"
+        ) as caught:
+            plan(do, name="nothing_that_cudnn_takes")
+        assert caught.value.kind == "NoAlgorithmError"
+        assert caught.value.candidates == []
+    assert plan("own_executable", name="nothing_that_cudnn_takes") is None
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_candidates_are_listed_once_and_planned_or_refused(plan: Planner, name: str) -> None:
+    found = plan("own_candidates", name=name)
+    rows = found["candidates"]
+    assert sum(row["planned"] for row in rows) >= 2
+    assert len({row["name"] for row in rows}) == len(rows)
+    sources = [row["source"] for row in rows]
+    assert sources == sorted(sources, key=("heuristics", "engines").index)
+    for row in rows:
+        assert row["planned"] == (not row["refused"])
+        assert row["kind"] == ("GraphExecutable" if row["planned"] else "NoneType")
+        assert row["deterministic"] == ("nondeterministic" not in row["notes"])
+    g = GRAPHS[name](Graph())
+    uids = [node.uid for node in (*g.inputs, *g.outputs, *g._constants)]  # numbers by value are the last
+    assert found["uids"] == [uids]
+
+
+class Planned(Unreal):
+    """An execution plan that says what it needs."""
+
+    def __getitem__(self, attribute: int) -> Any:
+        assert attribute == raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE
+        return 64
+
+
+@pytest.mark.usefixtures("world")
+def test_numbers_by_value_are_bound_behind_the_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    g = GRAPHS["scaled_convolution"](Graph())
+    ((uid, number),) = constants = tuple((node.uid, node.number) for node in g._constants)
+    packs: list[dict[int, Any]] = []
+
+    def descriptor(kind: int, attributes: dict[int, Any]) -> Unreal:
+        packs.append(attributes)
+        return Unreal()
+
+    monkeypatch.setattr(engines, "Descriptor", descriptor)
+    executable = GraphExecutable(Planned(), (1, 2, 6), constants)
+    launch = executable.bind(Handle.default(0), (16, 32, 48), 80)
+    (pack,) = packs
+    *addresses, host = pack[raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS]
+    assert pack[raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS] == (1, 2, 6, uid)
+    assert (addresses, pack[raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE]) == ([16, 32, 48], 80)
+    assert (c_float.from_address(host).value, number.value) == (0.5, 0.5)
+    assert launch() == 0
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_preferences_are_convolutions(plan: Planner, name: str) -> None:
+    rows = plan("own_candidates", name=name)["candidates"]
+    planned = [row for row in rows if row["planned"]]
+    first = plan("own_plan", name=name)
+    assert first["name"] == planned[0]["name"]
+    assert first["operation"] == "graph"
+    assert first["text"].startswith(f"<Plan {first['name']} for graph of convolution_forward")
+    none = plan("own_plan", name=name, options={"prefer": "no_workspace"})
+    assert none["workspace_size"] == 0
+    assert none["name"] == next(row["name"] for row in planned if not row["workspace_size"])
+    limited = plan("own_plan", name=name, options={"prefer": "limited_workspace", "workspace_limit": 100})
+    assert limited["workspace_size"] <= 100
+    assert plan("own_plan", name=name, options={"deterministic": True})["deterministic"]
+    assert plan("own_executable", name=name) is not None
+    assert plan("own_executable", name=name, pick=1) != plan("own_executable", name=name)
+
+
+def test_without_tf32_the_others_are_left(plan: Planner) -> None:
+    assert "tensor_core" in plan("own_plan", name="convolution_alone")["notes"]
+    assert "tensor_core" not in plan("own_plan", name="convolution_alone", options={"tf32": False})["notes"]
+
+
+def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
+    rows = plan("own_candidates", name="convolution_bias_relu")["candidates"]
+    names = [row["name"] for row in rows if row["planned"]]
+    times = {name: 1.0 + at for at, name in enumerate(reversed(names))}
+    best = plan("own_plan", name="convolution_bias_relu", options={"prefer": "autotune"}, times=times)
+    assert (best["name"], best["milliseconds"]) == (names[-1], 1.0)
+    assert set(best["seen"]) == set(names)
