@@ -8,23 +8,26 @@ last it would take 13 to 21 times.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import in_layout
+from cudnnpy.convolution.problem import extent, in_layout
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.functions import (
     At,
     Function,
     Operand,
     Program,
+    Step,
     arranged,
     as_lies,
     check_layout,
     check_option,
+    copy,
     described,
     is_dense,
     logical,
@@ -96,13 +99,14 @@ class Softmax:
         x = logical(call, "x", self.layout, _RANKS)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-        a, b = scales(alpha, beta, x.dtype)
+        scales(alpha, beta, x.dtype)
+        a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
         wanted = [x, as_lies(y, x)]  # in two memory orders, and with gaps, the functions give wrong results for some
         if not is_dense(x):
             wanted = [packed(spec) for spec in wanted]
         one, two = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxForward", *self._kind(), a, one, At(0), b, two, At(1))
-        program = arranged("softmax", call.device, operands, function, wanted, beta)
+        program = _blended("softmax", call, operands, function, wanted, alpha, beta)
         return program, [in_layout(y, self._turned(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -110,14 +114,37 @@ class Softmax:
         y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
         operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
-        a, b = scales(alpha, beta, dy.dtype)
+        scales(alpha, beta, dy.dtype)
+        a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
         wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
         if not is_dense(dy):
             wanted = [packed(spec) for spec in wanted]
         one, two, three = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
-        program = arranged("softmax gradient", call.device, operands, function, wanted, beta)
+        program = _blended("softmax gradient", call, operands, function, wanted, alpha, beta)
         return program, [in_layout(dx, self._turned(dy))]
 
     def _turned(self, spec: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(spec.shape) > 2
+
+
+def _blended(
+    name: str,
+    call: Call,
+    operands: Sequence[Operand],
+    function: Function,
+    wanted: list[TensorSpec],
+    alpha: float,
+    beta: float,
+) -> Program:
+    """The function with its operands arranged; with a beta into scratch first: in place it reads what it has written."""
+    if not beta:
+        return arranged(name, call.device, operands, function, wanted)
+    *inputs, out = operands
+    apart = wanted[-1]
+    count = len(operands)
+    program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], function, wanted)
+    moved = count + len(program.scratch)  # the function's result, instead of out
+    steps = [Step(s.executable, tuple(moved if at == count - 1 else at for at in s.places)) for s in program.steps]
+    steps.append(Step(copy(apart, out.spec, alpha, beta), (moved, count - 1)))
+    return Program(name, call.device, operands, steps, (*program.scratch, extent(apart)))
