@@ -98,10 +98,9 @@ def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launc
     assert arguments[6:] == (None, 0x1000, 0x3000, 1.5)
 
 
-@pytest.mark.parametrize("place", [At(0), WORKSPACE])
-def test_no_address_is_null(launched: list[Any], place: At) -> None:
-    Function("cudnnAny", place).bind(HANDLE, (0,), 0)()
-    assert launched == [("cudnnAny", (0x77, None))]
+def test_no_address_is_null(launched: list[Any]) -> None:
+    Function("cudnnAny", At(0), WORKSPACE).bind(HANDLE, (0,), 0)()
+    assert launched == [("cudnnAny", (0x77, None, None))]
 
 
 def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
@@ -195,13 +194,16 @@ def carried(launched: list[Any]) -> list[tuple[int, int, float]]:
     return found
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize(("beta", "is_read"), [(0.0, False), (0.0, True), (0.5, False)])
 @pytest.mark.parametrize("x", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
 @pytest.mark.parametrize("y", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
-def test_only_what_lies_otherwise_is_copied(launched: list[Any], x: TensorSpec, y: TensorSpec, beta: float) -> None:
-    """In before, and a result out after; a result in as well, where beta reads it. `launched` has the copies in order."""
+def test_only_what_lies_otherwise_is_copied(
+    launched: list[Any], x: TensorSpec, y: TensorSpec, beta: float, is_read: bool
+) -> None:
+    """In before, and a result out after; a result in as well, where beta or the launch reads it."""
     inner = Recorder()
-    program = arranged("made up", 0, [Operand("x", x), Operand("y", y, True)], inner, [FIRST, FIRST], beta)
+    operands = [Operand("x", x), Operand("y", y, True, is_read=is_read)]
+    program = arranged("made up", 0, operands, inner, [FIRST, FIRST], beta)
     program.bind(HANDLE, (*ADDRESSES, SPACE))()
     copied = [spec != FIRST for spec in (x, y)]
     parts = [SPACE, SPACE + 512][: sum(copied)]
@@ -209,7 +211,7 @@ def test_only_what_lies_otherwise_is_copied(launched: list[Any], x: TensorSpec, 
     of_y = parts[-1] if copied[1] else ADDRESSES[1]
     assert inner.bound == [((of_x, of_y), SPACE + 512 * len(parts))]
     expected = [(ADDRESSES[0], of_x, 0.0)] if copied[0] else []
-    expected += [(ADDRESSES[1], of_y, 0.0)] if copied[1] and beta else []
+    expected += [(ADDRESSES[1], of_y, 0.0)] if copied[1] and (beta or is_read) else []
     expected += [(of_y, ADDRESSES[1], 0.0)] if copied[1] else []
     assert carried(launched) == expected
     assert program.scratch == [BYTES] * len(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ctypes import c_float
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,6 +324,22 @@ def test_numbers_by_value_are_bound_behind_the_addresses(monkeypatch: pytest.Mon
     assert (addresses, pack[raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE]) == ([16, 32, 48], 80)
     assert (c_float.from_address(host).value, number.value) == (0.5, 0.5)
     assert launch() == 0
+
+
+def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace(
+        name="one", numerical_notes=(), behavior_notes=(), engine=1, knobs=None, finalize=lambda: "plan"
+    )
+    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    for source in ("heuristics", "engines"):
+        monkeypatch.setattr(engines, source, lambda *_: [one])
+    monkeypatch.setattr(engines, "GraphExecutable", lambda *given: SimpleNamespace(given=given, workspace_size=0))
+    g = GRAPHS["scaled_convolution"](Graph())
+    (found,) = g.candidates(g.problem(), engines.Target())
+    prepared: Any = found.prepare()
+    (number,) = g._constants
+    uids = tuple(node.uid for node in (*g.inputs, *g.outputs))
+    assert prepared.given == ("plan", uids, ((number.uid, number.number),))
 
 
 @pytest.mark.parametrize("name", PLANNED)
