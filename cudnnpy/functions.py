@@ -307,6 +307,8 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
     count = math.prod(spec.shape)
     if not (spec.dtype != "float64" and is_large(spec) and is_dense(spec)):
         return None
+    if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread other addresses
+        return None
     if not all(other.dtype != "float64" and same_memory(spec, other) for other in others):
         return None
     return next(((count // length, length) for length in _ROWS if count % length == 0), None)
@@ -374,6 +376,8 @@ def check_number(name: str, value: object, low: float = -math.inf, high: float =
     """An option as a float, within bounds that belong to it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: {value!r} given; expected a number")
+    if math.isnan(value):
+        raise ValueError(f"{name}: nan given; expected a number")
     if not low <= value <= high:
         raise ValueError(
             f"{name}: {value!r} given; expected {low:g} or more" + (f", at most {high:g}" if high < math.inf else "")

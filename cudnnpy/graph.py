@@ -35,6 +35,7 @@ from cudnnpy.convolution.problem import Options, checked, result_strides
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError, StatusError
+from cudnnpy.functions import same_memory
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.names import enumerator
 
@@ -253,7 +254,7 @@ class Graph:
 
     def matmul(self, a: Node, b: Node) -> Node:
         """(batch..., M, K) by (batch..., K, N)."""
-        if len(a.shape) != len(b.shape) or a.shape[-1] != b.shape[-2]:
+        if len(a.shape) != len(b.shape) or len(a.shape) < 2 or a.shape[-1] != b.shape[-2]:
             raise ValueError(f"a, b: shapes {a.shape} and {b.shape} given; expected (..., M, K) and (..., K, N)")
         self._longest = max(self._longest, a.shape[-1])
         batch = [max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
@@ -479,8 +480,13 @@ class Graph:
     def _prepare(self, call: calling.Call) -> tuple[Plan, list[TensorSpec]]:
         for node in (*self.inputs, *self.outputs):
             given = call.specs.get(node.name)
-            if given is not None and _spelled(given, node.name)[:3] != node.spec[:3]:
+            if given is None:
+                continue
+            spelled = _spelled(given, node.name)
+            if spelled.dtype != node.spec.dtype or not same_memory(spelled, node.spec):
                 raise ValueError(f"{node.name}: {given[:3]} given; the graph has {node.spec[:3]}")
+            if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
+                raise ValueError(f"{node.name}: the address is a multiple of {given.alignment}; expected one of 16")
         problem = self.problem(call.device, call.specs)
         addresses = tuple(call.addresses[node.name] for node in self.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)

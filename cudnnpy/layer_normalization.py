@@ -67,13 +67,15 @@ class LayerNormalization:
         """
         head = self._number, "LayerNormalization.forward_training"  # type: ignore[attr-defined]
         names = "x", "scale", "bias", "out", "mean", "inverse_variance"
-        return calling.run(head, names, (x, scale, bias), (out, None, None), stream, _rows_forward, self.epsilon, True)
+        return calling.run(
+            head, names, (x, scale, bias), (out, None, None), stream, _rows_forward, self.epsilon, True, True
+        )
 
     def forward_inference(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
         """The same y alone."""
         head = self._number, "LayerNormalization.forward_inference"  # type: ignore[attr-defined]
         names = "x", "scale", "bias", "out"
-        return calling.run(head, names, (x, scale, bias), (out,), stream, _rows_forward, self.epsilon, False)
+        return calling.run(head, names, (x, scale, bias), (out,), stream, _rows_forward, self.epsilon, False, True)
 
     def backward(
         self, dy: Any, x: Any, scale: Any, mean: Any, inverse_variance: Any, out: Any = None, stream: Any = None
@@ -82,7 +84,7 @@ class LayerNormalization:
         head = self._number, "LayerNormalization.backward"  # type: ignore[attr-defined]
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", "dscale", "dbias"
         inputs = dy, x, scale, mean, inverse_variance
-        return calling.run(head, names, inputs, (out, None, None), stream, _rows_backward)
+        return calling.run(head, names, inputs, (out, None, None), stream, _rows_backward, True)
 
 
 @dataclass(frozen=True)
@@ -103,18 +105,20 @@ class RMSNormalization:
         """(y, inverse_rms): y = scale * x * inverse_rms, inverse_rms = 1 / sqrt(mean(x * x) + epsilon) in float32."""
         head = self._number, "RMSNormalization.forward_training"  # type: ignore[attr-defined]
         names = "x", "scale", "out", "inverse_rms"
-        return calling.run(head, names, (x, scale), (out, None), stream, _rows_forward, self.epsilon, True)
+        return calling.run(head, names, (x, scale), (out, None), stream, _rows_forward, self.epsilon, True, False)
 
     def forward_inference(self, x: Any, scale: Any, out: Any = None, stream: Any = None) -> Any:
         """The same y alone."""
         head = self._number, "RMSNormalization.forward_inference"  # type: ignore[attr-defined]
-        return calling.run(head, ("x", "scale", "out"), (x, scale), (out,), stream, _rows_forward, self.epsilon, False)
+        return calling.run(
+            head, ("x", "scale", "out"), (x, scale), (out,), stream, _rows_forward, self.epsilon, False, False
+        )
 
     def backward(self, dy: Any, x: Any, scale: Any, inverse_rms: Any, out: Any = None, stream: Any = None) -> Any:
         """(dx, dscale) for forward_training's x and inverse_rms, and the gradient dy in y."""
         head = self._number, "RMSNormalization.backward"  # type: ignore[attr-defined]
         names = "dy", "x", "scale", "inverse_rms", "out", "dscale"
-        return calling.run(head, names, (dy, x, scale, inverse_rms), (out, None), stream, _rows_backward)
+        return calling.run(head, names, (dy, x, scale, inverse_rms), (out, None), stream, _rows_backward, False)
 
 
 @dataclass(frozen=True)
@@ -187,11 +191,10 @@ class InstanceNormalization:
 # What is normalized together as a row: layer and RMS normalization, which is the one without a bias
 
 
-def _rows_forward(call: Call, epsilon: float, training: bool) -> tuple[Program, list[TensorSpec]]:
+def _rows_forward(call: Call, epsilon: float, training: bool, layer: bool) -> tuple[Program, list[TensorSpec]]:
     x = given(call, "x", range(2, 6), DTYPES)
     kept = _kept_axes(call, x)
     y = result(call, "out", x.shape, x.dtype, x)
-    layer = "bias" in call.specs
     names = ["scale", *(["bias"] if layer else [])]
     parameters = [packed_like(call, name, x.shape[kept:], "float32") for name in names]
     statistics = (["mean", "inverse_variance"] if layer else ["inverse_rms"]) if training else []
@@ -204,13 +207,12 @@ def _rows_forward(call: Call, epsilon: float, training: bool) -> tuple[Program, 
     return _forward(call, mode, epsilon, training, operands, views), [y, *means]
 
 
-def _rows_backward(call: Call) -> tuple[Program, list[TensorSpec]]:
+def _rows_backward(call: Call, layer: bool) -> tuple[Program, list[TensorSpec]]:
     dy = given(call, "dy", range(2, 6), DTYPES)
     x = like(call, "x", dy.shape, dy.dtype)
     kept = _kept_axes(call, x)
     scale = packed_like(call, "scale", x.shape[kept:], "float32")
-    layer = "mean" in call.specs
-    names = ["mean", "inverse_variance"] if layer or "inverse_variance" in call.specs else ["inverse_rms"]
+    names = ["mean", "inverse_variance"] if layer else ["inverse_rms"]
     means = [packed_like(call, name, x.shape[:kept], "float32") for name in names]
     dx = result(call, "out", x.shape, x.dtype, dy)
     wide, row, mean = _row_views(x, kept)

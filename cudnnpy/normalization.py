@@ -193,7 +193,8 @@ class BatchNormalization:
         wide = all(t.strides == packed_strides(t.shape) for t in tensors)
         last = all(t.strides == channels_last_strides(t.shape) for t in tensors)
         large = is_large(x) and x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
-        return self.mode == "spatial" and large and len(x.shape) in (4, 5) and (wide or last)
+        aligned = all(t.alignment >= 16 for t in tensors)
+        return self.mode == "spatial" and large and aligned and len(x.shape) in (4, 5) and (wide or last)
 
     def _training(
         self, call: Call, factor: float, activation: str | None, alpha: float, beta: float

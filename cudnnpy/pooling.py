@@ -145,7 +145,7 @@ class Pooling:
         return Program("pooling", call.device, operands, [step]), [in_layout(y, self._channels_last)]
 
     def _resample(self, call: Call, x: TensorSpec, y: TensorSpec) -> Step | None:
-        if x.dtype == "float64" or len(x.shape) != 4:
+        if x.dtype == "float64" or len(x.shape) != 4 or min(x.alignment, y.alignment) < 16:
             return None
         window, padding, stride = self._each(2)
         graph = Graph()

@@ -87,7 +87,8 @@ def _prepare(call: Call, op: str, axes: Any, alpha: float, beta: float) -> tuple
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     found = None
-    if op in _BY_GRAPH and x.dtype != "float64" and is_dense(x) and is_large(x):
+    by_graph = x.dtype != "float64" and x.alignment >= 16 and is_dense(x) and is_large(x)
+    if op in _BY_GRAPH and by_graph:
         found = _by_graphs(call.device, x, y, op, alpha, beta)
     steps, scratch = found or _by_function(call.device, x, y, op, alpha, beta)
     return Program(f"reduction {op}", call.device, operands, steps, scratch), [y]
@@ -167,6 +168,8 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
 def _by_graphs(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
+    if x.shape == y.shape:  # there is nothing to reduce
+        return None
     before, reduction = _BY_GRAPH[op]
     runs = _runs(x, y.shape)
     steps: list[Step] = []

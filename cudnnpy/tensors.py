@@ -69,7 +69,7 @@ def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
 
     out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
     """
-    return calling.run((0, "set_tensor", value), ("out", "out"), (out,), (out,), stream, _set, value)
+    return calling.run((0, "set_tensor", repr(value)), ("out", "out"), (out,), (out,), stream, _set, value)
 
 
 def transform_tensor(
@@ -137,7 +137,13 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
 def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
     """One value for each channel of channels last: no engine takes it channels first, or it misreads it (three axes)."""
     n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
-    if not channels or math.prod(a.shape) != a.shape[1] or a.shape[1] != channels or not is_dense(a):
+    if (
+        not channels
+        or a.alignment < 16
+        or math.prod(a.shape) != a.shape[1]
+        or a.shape[1] != channels
+        or not is_dense(a)
+    ):
         return None
     if b.strides != channels_last_strides(b.shape):
         return None

@@ -29,7 +29,7 @@ _kept: list[Executable] = []
 def check_pointers(problem: Problem, pointers: list[int]) -> None:
     """ValueError for an address that is null or misaligned, and for a result that overlaps an input."""
     named = list(zip(problem.operands, problem.specs, pointers, strict=True))
-    inputs, results = named[: -problem.results], named[-problem.results :]
+    results = named[-problem.results :]
     for name, spec, pointer in named:
         if not pointer or pointer % spec.alignment:
             raise ValueError(
@@ -38,7 +38,9 @@ def check_pointers(problem: Problem, pointers: list[int]) -> None:
             )
     for result, spec, start in results:
         end = start + extent(spec)
-        for name, other, pointer in inputs:
+        for name, other, pointer in named:
+            if name == result:
+                continue
             if pointer < end and start < pointer + extent(other):
                 raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
 

@@ -107,7 +107,7 @@ def chosen() -> Any:
 
     for entry in reversed(plan_cache().values()):
         plan = entry if hasattr(entry, "executable") else getattr(getattr(entry, "launcher", None), "plan", None)
-        if plan is not None:
+        if hasattr(plan, "source"):  # and no epilogue's
             return plan
     return None
 

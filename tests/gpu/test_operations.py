@@ -30,7 +30,7 @@ from strategies import FILLER, NOT_A_NUMBER, GuardedWorkspace, Memory, Placed, t
 from test_threads import side_by_side
 
 import cudnnpy
-from cudnnpy import reference
+from cudnnpy import functions, reference
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
@@ -181,6 +181,24 @@ def test_drawn_problems(call: str, outcomes: Outcomes) -> None:
     assert refused <= MOST_REFUSED * (ran + refused) + 2, (
         f"{refused} of {ran + refused} not plain problems were refused"
     )
+
+
+BY_GRAPH = (
+    "Activation",
+    "Pooling.forward",
+    "BatchNormalization",
+    "add_tensor",
+    "scale_tensor",
+    "transform_tensor",
+    "reduce",
+)
+
+
+@pytest.mark.parametrize("call", [call for call in KINDS if call.startswith(BY_GRAPH)])
+def test_drawn_problems_by_graph(call: str, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as if every tensor were large, so that compiled graphs are taken where there are any."""
+    monkeypatch.setattr(functions, "LARGE", 0)
+    check_each(max(6, EXAMPLES // 30), problems(call), lambda p: check_call(p, outcomes))
 
 
 @pytest.mark.parametrize("problem", DRAWN, ids=str)
