@@ -376,7 +376,7 @@ def check_number(name: str, value: object, low: float = -math.inf, high: float =
     """An option as a float, within bounds that belong to it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}: {value!r} given; expected a number")
-    if math.isnan(value):
+    if math.isnan(value) and (low, high) == (-math.inf, math.inf):
         raise ValueError(f"{name}: nan given; expected a number")
     if not low <= value <= high:
         raise ValueError(
