@@ -73,14 +73,14 @@ def run(
     first input's library.
     `prepare(call, *arguments)` plans a new signature. The addresses go to the launch in the same order.
     """
-    first, *others = inputs
+    first = inputs[0]
     known = _libraries.get
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
     pointers = [bits]
-    key: list[Any] = [head, library.name, signature]  # results are of that library
-    device, missing = signature[3], 0
-    for array in others:
+    key = [head, library[0], signature]  # with the library's name: results are of that library
+    device = signature[3]
+    for array in inputs[1:]:
         if array is None:
             key.append(None)
         else:
@@ -88,12 +88,12 @@ def run(
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
-    given = len(pointers)
+    given, missing = len(pointers), False
     for array in outs:
         if array is None:
             key.append(None)
             pointers.append(0)
-            missing += 1
+            missing = True
         else:
             pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 2])).read(array)
             pointers.append(pointer)
@@ -112,10 +112,15 @@ def run(
         ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
     results = outs
     if missing:
-        results = tuple([make() if out is None else out for make, out in zip(ready.makers, outs, strict=True)])
-        pointers[given:] = map(ready.address, results) if missing == len(outs) else _addresses(ready, results, outs)
-    launcher = ready.launcher
-    pointers.append(memory.workspace(ready.workspace_size, launcher.device, address) if ready.workspace_size else 0)
+        if len(outs) == 1:
+            result = ready.makers[0]()
+            pointers[given] = ready.address(result)
+            results = (result,)
+        else:
+            results = tuple([make() if out is None else out for make, out in zip(ready.makers, outs, strict=True)])
+            pointers[given:] = _addresses(ready, results, outs)
+    launcher, size = ready.launcher, ready.workspace_size
+    pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
     launcher.run(tuple(pointers), address)
     if ready.finish:
         results = tuple(
