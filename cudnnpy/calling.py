@@ -78,7 +78,7 @@ def run(
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
     pointers = [bits]
-    key = [head, library[0], signature]  # with the library's name: results are of that library
+    key: list[Any] = [head, library[0], signature]  # with the library's name: results are of that library
     device = signature[3]
     for array in inputs[1:]:
         if array is None:
