@@ -34,7 +34,8 @@ from cudnnpy.functions import (
     rows,
     scales,
 )
-from cudnnpy.graph import Graph, Node
+from cudnnpy.graph import Graph
+from cudnnpy.graph_nodes import Node
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 

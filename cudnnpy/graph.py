@@ -17,48 +17,28 @@ cuDNN's to say: NoAlgorithmError has the table of those it offers, and why each 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from ctypes import c_double, c_float
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
-from cudnnpy import calling, engines, raw
+from cudnnpy import calling, engines
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec, packed_strides, read, spec_of
-from cudnnpy.backend import Descriptor
+from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine, table
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import Options, checked, result_strides
+from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
-from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError, StatusError
 from cudnnpy.functions import same_memory
+from cudnnpy.graph_nodes import Nodes, spelled
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.names import enumerator
 
 _numbers = count()
 
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
 _kept: list[Any] = []
-
-
-@dataclass(eq=False)
-class Node:
-    """A tensor of a graph: an input, a number, or what an operation makes. Virtual until it is an output."""
-
-    uid: int
-    spec: TensorSpec
-    name: str = ""
-    virtual: bool = True
-    number: Any = None  # of ctypes, for a tensor by value
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes, in the graph's order (N, C, spatial...)."""
-        return self.spec.shape
 
 
 @dataclass(frozen=True)
@@ -87,7 +67,7 @@ class GraphProblem:
         return f"graph of {', '.join(self.graph.operations)}: {tensors}"
 
 
-class Graph:
+class Graph(Nodes):
     """Nodes, and how they are to be planned: the options are Convolution's.
 
     compute_dtype: "float32", or "float64". The order of `plan.operands` is that of the calls of tensor(), then output().
@@ -103,283 +83,10 @@ class Graph:
         tf32: bool = True,
         tune_seconds: float = 5.0,
     ) -> None:
+        super().__init__(compute_dtype)
         options = Options(prefer=prefer, workspace_limit=workspace_limit, deterministic=deterministic, tf32=tf32)
         self.options = checked(options._replace(tune_seconds=tune_seconds))
-        self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
-        self.inputs: list[Node] = []
-        self.outputs: list[Node] = []
-        self.operations: list[str] = []
-        self._nodes: list[tuple[str, str, dict[str, Any]]] = []  # descriptor kind, attributes' prefix, attributes
-        self._constants: list[Node] = []
-        self._uids = count(1)
-        self._longest = 1
         self._number = next(_numbers)
-
-    # Tensors
-
-    def tensor(self, name: str, like: Any) -> Node:
-        """An input: `like` is an array or a TensorSpec. Raises ValueError for a name that is taken."""
-        self._check_name(name)
-        spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
-        self.inputs.append(Node(next(self._uids), _spelled(spec, name), name, virtual=False))
-        return self.inputs[-1]
-
-    def number(self, value: float, rank: int = 4) -> Node:
-        """A number that is fixed with the graph, as a tensor of `rank` axes of size 1."""
-        kind = c_double if self.compute_dtype == "float64" else c_float
-        spec = TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank)
-        self._constants.append(Node(next(self._uids), spec, virtual=False, number=kind(value)))
-        return self._constants[-1]
-
-    def output(self, name: str, node: Node, dtype: Any = None, strides: Sequence[int] | None = None) -> Node:
-        """Makes a node a result in memory: of the first input's dtype and the node's memory order, unless they are given."""
-        self._check_name(name)
-        if not node.virtual:
-            raise ValueError(f"node: {node.name or 'a number'} is in memory already; expected what an operation made")
-        kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
-        strides = node.spec.strides if strides is None else tuple(strides)
-        node.spec, node.name, node.virtual = node.spec._replace(dtype=kind, strides=strides), name, False
-        self.outputs.append(node)
-        return node
-
-    def _check_name(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name: {name!r} given; expected text")
-        if name in ("self", "stream"):
-            raise ValueError(f"name: {name!r} given; expected another: run() has an argument of this name")
-        if name in [node.name for node in (*self.inputs, *self.outputs)]:
-            raise ValueError(f"name: {name!r} is taken; expected another")
-
-    def _made(self, shape: Sequence[int], like: Node) -> Node:
-        shape = tuple(shape)
-        return Node(next(self._uids), TensorSpec(shape, self.compute_dtype, result_strides(shape, like.spec)))
-
-    def _add(self, kind: str, prefix: str, **attributes: Any) -> None:
-        """An operation; None is left out, and (kind, {...}) stands for a descriptor of its own."""
-        self.operations.append(kind.lower())
-        self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
-
-    # Operations
-
-    def convolution(
-        self,
-        x: Node,
-        w: Node,
-        *,
-        padding: Any = 0,
-        stride: Any = 1,
-        dilation: Any = 1,
-        mode: str = "cross_correlation",
-    ) -> Node:
-        """x (N, C, spatial...) with w (K, C / groups, spatial...). Two spatial axes at least; padding: per axis, or pairs."""
-        rank = len(x.shape) - 2
-        if rank < 2 or len(w.shape) != len(x.shape):
-            raise ValueError(f"x, w: shapes {x.shape} and {w.shape} given; expected two or three spatial axes in both")
-        before, after = zip(*(_pair(p) for p in _each(padding, rank, "padding")), strict=True)
-        strides, dilations = _each(stride, rank, "stride"), _each(dilation, rank, "dilation")
-        spatial = [
-            (size + a + b - d * (taps - 1) - 1) // s + 1
-            for size, taps, a, b, s, d in zip(x.shape[2:], w.shape[2:], before, after, strides, dilations, strict=True)
-        ]
-        if min(spatial) < 1:
-            raise ValueError(f"w: shape {w.shape} reaches beyond x with padding, {x.shape}")
-        y = self._made((x.shape[0], w.shape[0], *spatial), x)
-        how = {
-            "COMP_TYPE": dtype_of(self.compute_dtype).number,
-            "CONV_MODE": enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
-            "SPATIAL_DIMS": rank,
-            "PRE_PADDINGS": tuple(before),
-            "POST_PADDINGS": tuple(after),
-            "FILTER_STRIDES": tuple(strides),
-            "DILATIONS": tuple(dilations),
-        }
-        self._longest = max(self._longest, math.prod(w.shape[1:]))
-        one = (1.0, raw.CUDNN_TYPE_DOUBLE if self.compute_dtype == "float64" else raw.CUDNN_TYPE_FLOAT)
-        self._add(
-            "CONVOLUTION_FORWARD",
-            "CONVOLUTION_FORWARD",
-            X=x,
-            W=w,
-            Y=y,
-            CONV_DESC=("CONVOLUTION", how),
-            ALPHA=_Typed(*one),
-            BETA=_Typed(0.0, one[1]),
-        )
-        return y
-
-    def pointwise(
-        self,
-        mode: str,
-        x: Node,
-        b: Node | None = None,
-        t: Node | None = None,
-        how: Mapping[str, float] | None = None,
-    ) -> Node:
-        """An elementwise operation of one, two or three tensors, whose axes of size 1 are repeated.
-
-        For a gradient ("relu_bwd", ...) `x` is the gradient of the result and `b` what the forward operation was given.
-        `how` may have relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
-        """
-        kind = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
-        options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
-        options |= {name.upper(): _Typed(float(value), raw.CUDNN_TYPE_DOUBLE) for name, value in (how or {}).items()}
-        shapes = [node.shape for node in (x, b, t) if node is not None]
-        ranks = {len(shape) for shape in shapes}
-        if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
-            raise ValueError(f"x, b, t: shapes {shapes} given; expected one size on each axis, or 1")
-        widest = max((x, *(n for n in (b, t) if n is not None)), key=lambda node: math.prod(node.shape))
-        y = self._made([max(sizes) for sizes in zip(*shapes, strict=True)], widest)
-        description = ("POINTWISE", options)
-        if mode.endswith("_bwd"):
-            self._add("POINTWISE", "POINTWISE", PW_DESCRIPTOR=description, XDESC=b, DYDESC=x, DXDESC=y)
-        else:
-            self._add("POINTWISE", "POINTWISE", PW_DESCRIPTOR=description, XDESC=x, BDESC=b, TDESC=t, YDESC=y)
-        return y
-
-    def reduction(self, op: str, x: Node, axes: Sequence[int]) -> Node:
-        """x reduced over axes, which stay with size 1."""
-        rank = len(x.shape)
-        if not axes or any(not -rank <= axis < rank for axis in axes):
-            raise ValueError(f"axes: {axes!r} given; expected one or more of {-rank} to {rank - 1}")
-        reduced = {axis % rank for axis in axes}
-        shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
-        y = self._made(shape, x)
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(shape))
-        how = {
-            "OPERATOR": enumerator(raw.cudnnReduceTensorOp_t, op, "op"),
-            "COMP_TYPE": dtype_of(self.compute_dtype).number,
-        }
-        self._add("REDUCTION", "REDUCTION", XDESC=x, YDESC=y, DESC=("REDUCTION", how))
-        return y
-
-    def matmul(self, a: Node, b: Node) -> Node:
-        """(batch..., M, K) by (batch..., K, N)."""
-        if len(a.shape) != len(b.shape) or len(a.shape) < 2 or a.shape[-1] != b.shape[-2]:
-            raise ValueError(f"a, b: shapes {a.shape} and {b.shape} given; expected (..., M, K) and (..., K, N)")
-        self._longest = max(self._longest, a.shape[-1])
-        batch = [max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
-        shape = (*batch, a.shape[-2], b.shape[-1])
-        c = Node(next(self._uids), TensorSpec(shape, self.compute_dtype, packed_strides(shape)))
-        how = {"COMP_TYPE": dtype_of(self.compute_dtype).number}
-        self._add("MATMUL", "MATMUL", ADESC=a, BDESC=b, CDESC=c, DESC=("MATMUL", how))
-        return c
-
-    def resample(self, mode: str, x: Node, window: Any, *, padding: Any = 0, stride: Any = None) -> Node:
-        """Pooling: mode "maxpool", "avgpool_include_padding" or "avgpool_exclude_padding"."""
-        rank = len(x.shape) - 2
-        size, pads = _each(window, rank, "window"), _each(padding, rank, "padding")
-        step = size if stride is None else _each(stride, rank, "stride")
-        spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
-        if min(spatial, default=0) < 1:
-            raise ValueError(f"window: {window!r} given; expected it to fit into x with padding, {x.shape}")
-        y = self._made((*x.shape[:2], *spatial), x)
-        how = {
-            "MODE": enumerator(raw.cudnnResampleMode_t, mode, "mode"),
-            "COMP_TYPE": dtype_of(self.compute_dtype).number,
-            "SPATIAL_DIMS": rank,
-            "NAN_PROPAGATION": raw.CUDNN_PROPAGATE_NAN,
-            "PADDING_MODE": raw.CUDNN_NEG_INF_PAD if mode == "maxpool" else raw.CUDNN_ZERO_PAD,
-            "PRE_PADDINGS": tuple(pads),
-            "POST_PADDINGS": tuple(pads),
-            "STRIDES": tuple(step),
-            "WINDOW_DIMS": tuple(size),
-        }
-        one = _Typed(1.0, raw.CUDNN_TYPE_DOUBLE), _Typed(0.0, raw.CUDNN_TYPE_DOUBLE)
-        self._add("RESAMPLE_FWD", "RESAMPLE_FWD", XDESC=x, YDESC=y, DESC=("RESAMPLE", how), ALPHA=one[0], BETA=one[1])
-        return y
-
-    def normalization(
-        self,
-        mode: str,
-        x: Node,
-        scale: Node,
-        bias: Node | None,
-        epsilon: float,
-        *,
-        training: bool = True,
-        running: tuple[Node, Node] | None = None,
-        average_factor: float = 1.0,
-    ) -> tuple[Node, ...]:
-        """(y, mean, inverse variance, new running mean, new running variance), as far as there are such.
-
-        mode: "batch_norm", "layer_norm", "instance_norm" or "rms_norm" (which has no mean). Without `training` y alone.
-        """
-        rank = len(x.shape)
-        if len(scale.shape) != rank:
-            raise ValueError(f"scale: shape {scale.shape} given; expected {rank} axes, as x")
-        y = self._made(x.shape, x)
-        stats = [1 if n == s else n for n, s in zip(x.shape, scale.shape, strict=True)]
-        if mode == "batch_norm":
-            stats = list(scale.shape)
-        elif mode == "instance_norm":
-            stats = [*x.shape[:2], *(1,) * (rank - 2)]
-        mean = self._made(stats, x) if training and mode != "rms_norm" else None
-        inverse = self._made(stats, x) if training else None
-        new = [self._made(stats, x) for _ in running] if running else [None, None]
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(stats))
-        self._add(
-            "NORM_FORWARD",
-            "NORM_FWD",
-            MODE=enumerator(raw.cudnnBackendNormMode_t, mode, "mode"),
-            PHASE=raw.CUDNN_NORM_FWD_TRAINING if training else raw.CUDNN_NORM_FWD_INFERENCE,
-            XDESC=x,
-            MEAN_DESC=mean,
-            INV_VARIANCE_DESC=inverse,
-            SCALE_DESC=scale,
-            BIAS_DESC=bias,
-            EPSILON_DESC=self.number(epsilon, rank),
-            EXP_AVG_FACTOR_DESC=self.number(average_factor, rank) if running else None,
-            INPUT_RUNNING_MEAN_DESC=running and running[0],
-            INPUT_RUNNING_VAR_DESC=running and running[1],
-            OUTPUT_RUNNING_MEAN_DESC=new[0],
-            OUTPUT_RUNNING_VAR_DESC=new[1],
-            YDESC=y,
-        )
-        return tuple(node for node in (y, mean, inverse, *new) if node is not None)
-
-    def normalization_backward(
-        self, mode: str, dy: Node, x: Node, scale: Node, mean: Node | None, inverse: Node, *, bias: bool = True
-    ) -> tuple[Node, ...]:
-        """(dx, dscale, dbias), the last where `bias` says so."""
-        dx, dscale = self._made(x.shape, x), self._made(scale.shape, scale)
-        dbias = self._made(scale.shape, scale) if bias else None
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(inverse.shape))
-        self._add(
-            "NORM_BACKWARD",
-            "NORM_BWD",
-            MODE=enumerator(raw.cudnnBackendNormMode_t, mode, "mode"),
-            XDESC=x,
-            MEAN_DESC=mean,
-            INV_VARIANCE_DESC=inverse,
-            DYDESC=dy,
-            SCALE_DESC=scale,
-            DSCALE_DESC=dscale,
-            DBIAS_DESC=dbias,
-            DXDESC=dx,
-        )
-        return tuple(node for node in (dx, dscale, dbias) if node is not None)
-
-    # Planning and running
-
-    def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
-        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
-        if not self.outputs:
-            raise ValueError("the graph has no output; call output(name, node) for what is to be in memory")
-        made: dict[int, Descriptor] = {}
-
-        def of(value: Any) -> Any:
-            if isinstance(value, Node):
-                if value.uid not in made:
-                    spec = value.spec._replace(alignment=(alignment or {}).get(value.name, value.spec.alignment))
-                    by_value = value.number is not None
-                    made[value.uid] = engines.tensor(value.uid, spec, virtual=value.virtual, by_value=by_value)
-                return made[value.uid]
-            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
-                return _descriptor(value[0], value[0], value[1])
-            return value
-
-        nodes = [_descriptor(kind, prefix, {n: of(v) for n, v in given.items()}) for kind, prefix, given in self._nodes]
-        return engines.graph_of(nodes, target)
 
     def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
         """The graph on a device; `specs` give the alignments of arrays."""
@@ -408,9 +115,9 @@ class Graph:
         uids = tuple(node.uid for node in (*self.inputs, *self.outputs))
         constants = tuple((node.uid, node.number) for node in self._constants)
         seen = set()
-        for source, found in (
-            *(("heuristics", found) for found in engines.heuristics(built, target)),
-            *(("engines", found) for found in engines.engines(built, target)),
+        for source, found in chain(
+            (("heuristics", found) for found in engines.heuristics(built, target)),
+            (("engines", found) for found in engines.engines(built, target)),
         ):
             if found.name not in seen:
                 seen.add(found.name)
@@ -482,8 +189,8 @@ class Graph:
             given = call.specs.get(node.name)
             if given is None:
                 continue
-            spelled = _spelled(given, node.name)
-            if spelled.dtype != node.spec.dtype or not same_memory(spelled, node.spec):
+            there = spelled(given, node.name)
+            if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
                 raise ValueError(f"{node.name}: {given[:3]} given; the graph has {node.spec[:3]}")
             if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
                 raise ValueError(f"{node.name}: the address is a multiple of {given.alignment}; expected one of 16")
@@ -493,28 +200,6 @@ class Graph:
         plan = self.plan(tuner=tuner, problem=problem)
         plan.candidates = []
         return plan, [node.spec for node in self.outputs]
-
-
-@dataclass(frozen=True)
-class _Typed:
-    """A value for an attribute that takes several types."""
-
-    value: float
-    kind: int
-
-
-def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descriptor:
-    made = Descriptor(getattr(raw, f"CUDNN_BACKEND_{kind}_DESCRIPTOR"))
-    for name, value in attributes.items():
-        if value is None:
-            continue
-        attribute = getattr(raw, f"CUDNN_ATTR_{prefix}_{name}")
-        if isinstance(value, _Typed):
-            made.set(attribute, value.value, value.kind)
-        else:
-            made[attribute] = value
-    made.finalize()
-    return made
 
 
 def _candidate(
@@ -529,21 +214,3 @@ def _candidate(
         compiled_at_run_time="runtime_compilation" in found.behavior_notes,
         engine=Engine(found.engine, found.knobs),
     )
-
-
-def _spelled(spec: TensorSpec, name: str) -> TensorSpec:
-    if any(size < 1 for size in spec.shape):
-        raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
-    strides = packed_strides(spec.shape) if spec.strides is None else tuple(spec.strides)
-    return spec._replace(shape=tuple(spec.shape), strides=strides, dtype=dtype_of(spec.dtype).name)
-
-
-def _each(given: Any, rank: int, name: str) -> list[Any]:
-    values = list(given) if isinstance(given, tuple | list) else [given] * rank
-    if len(values) != rank:
-        raise ValueError(f"{name}: {given!r} given; expected a number, or one for each of {rank} spatial axes")
-    return values
-
-
-def _pair(padding: Any) -> tuple[int, int]:
-    return (padding, padding) if isinstance(padding, int) else tuple(padding)

@@ -36,7 +36,8 @@ from cudnnpy.functions import (
     packed,
     result,
 )
-from cudnnpy.graph import Graph, Node
+from cudnnpy.graph import Graph
+from cudnnpy.graph_nodes import Node
 from cudnnpy.handle import Handle
 from cudnnpy.normalization import channels, check_epsilon, packed_like
 from cudnnpy.tensors import Fill
