@@ -107,7 +107,11 @@ class Nodes:
         if rank < 2 or len(w.shape) != len(x.shape):
             raise ValueError(f"x, w: shapes {x.shape} and {w.shape} given; expected two or three spatial axes in both")
         before, after = zip(*(_pair(p) for p in _each(padding, rank, "padding")), strict=True)
-        strides, dilations = _each(stride, rank, "stride"), _each(dilation, rank, "dilation")
+        strides, dilations = _each(stride, rank, "stride", 1), _each(dilation, rank, "dilation", 1)
+        if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
+            raise ValueError(
+                f"x, w: {x.shape[1]} channels and filters {w.shape[:2]} given; expected C = groups * C / groups"
+            )
         spatial = [
             (size + a + b - d * (taps - 1) - 1) // s + 1
             for size, taps, a, b, s, d in zip(x.shape[2:], w.shape[2:], before, after, strides, dilations, strict=True)
@@ -154,6 +158,8 @@ class Nodes:
         kind = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
         options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
         options |= {name.upper(): _Typed(float(value), raw.CUDNN_TYPE_DOUBLE) for name, value in (how or {}).items()}
+        if mode.endswith("_bwd") and b is None:
+            raise TypeError(f"b: None given for {mode}; expected what the forward operation was given")
         shapes = [node.shape for node in (x, b, t) if node is not None]
         ranks = {len(shape) for shape in shapes}
         if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
@@ -185,7 +191,9 @@ class Nodes:
 
     def matmul(self, a: Node, b: Node) -> Node:
         """(batch..., M, K) by (batch..., K, N)."""
-        if len(a.shape) != len(b.shape) or len(a.shape) < 2 or a.shape[-1] != b.shape[-2]:
+        batches = zip(a.shape[:-2], b.shape[:-2], strict=False)
+        fit = len(a.shape) == len(b.shape) >= 2 and all(m == n or 1 in (m, n) for m, n in batches)
+        if not fit or a.shape[-1] != b.shape[-2]:
             raise ValueError(f"a, b: shapes {a.shape} and {b.shape} given; expected (..., M, K) and (..., K, N)")
         self._longest = max(self._longest, a.shape[-1])
         batch = [max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
@@ -198,8 +206,8 @@ class Nodes:
     def resample(self, mode: str, x: Node, window: Any, *, padding: Any = 0, stride: Any = None) -> Node:
         """Pooling: mode "maxpool", "avgpool_include_padding" or "avgpool_exclude_padding"."""
         rank = len(x.shape) - 2
-        size, pads = _each(window, rank, "window"), _each(padding, rank, "padding")
-        step = size if stride is None else _each(stride, rank, "stride")
+        size, pads = _each(window, rank, "window", 1), _each(padding, rank, "padding", 0)
+        step = size if stride is None else _each(stride, rank, "stride", 1)
         spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
         if min(spatial, default=0) < 1:
             raise ValueError(f"window: {window!r} given; expected it to fit into x with padding, {x.shape}")
@@ -338,13 +346,23 @@ def spelled(spec: TensorSpec, name: str) -> TensorSpec:
     if any(size < 1 for size in spec.shape):
         raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
     strides = packed_strides(spec.shape) if spec.strides is None else tuple(spec.strides)
+    if len(strides) != len(spec.shape):
+        raise ValueError(f"{name}: strides {strides} given for shape {spec.shape}")
     return spec._replace(shape=tuple(spec.shape), strides=strides, dtype=dtype_of(spec.dtype).name)
 
 
-def _each(given: Any, rank: int, name: str) -> list[Any]:
+def _each(given: Any, rank: int, name: str, least: int | None = None) -> list[Any]:
+    """A value for each spatial axis; integers from `least` on, if there is one."""
     values = list(given) if isinstance(given, tuple | list) else [given] * rank
     if len(values) != rank:
         raise ValueError(f"{name}: {given!r} given; expected a number, or one for each of {rank} spatial axes")
+    if least is None:
+        return values
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name}: {given!r} given; expected integers")
+        if value < least:
+            raise ValueError(f"{name}: {given!r} given; expected {least} or more")
     return values
 
 

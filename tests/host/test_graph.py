@@ -372,3 +372,30 @@ def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
     best = plan("own_plan", name="convolution_bias_relu", options={"prefer": "autotune"}, times=times)
     assert (best["name"], best["milliseconds"]) == (names[-1], 1.0)
     assert set(best["seen"]) == set(names)
+
+
+@pytest.mark.parametrize(
+    ("add", "kind", "message"),
+    [
+        (lambda g, x, w: g.convolution(x, w, stride=0), ValueError, "stride: 0 given; expected 1 or more"),
+        (lambda g, x, w: g.convolution(x, w, stride="2"), TypeError, "stride: '2' given; expected integers"),
+        (lambda g, x, w: g.convolution(x, g.tensor("v", TensorSpec((4, 3, 1, 1)))), ValueError, "x, w: 4 channels"),
+        (lambda g, x, w: g.pointwise("relu_bwd", x), TypeError, "b: None given for relu_bwd"),
+        (lambda g, x, w: g.resample("maxpool", x, 0), ValueError, "window: 0 given; expected 1 or more"),
+        (
+            lambda g, x, w: g.tensor("v", TensorSpec((2, 3), strides=(3,))),
+            ValueError,
+            r"v: strides \(3,\) given for shape",
+        ),
+        (
+            lambda g, x, w: g.matmul(g.tensor("a", TensorSpec((2, 3, 4))), g.tensor("b", TensorSpec((3, 4, 5)))),
+            ValueError,
+            "a, b: shapes",
+        ),
+    ],
+)
+def test_nodes_that_cannot_be_are_refused_by_name(add: Any, kind: type[Exception], message: str) -> None:
+    graph = Graph()
+    x, w = graph.tensor("x", TensorSpec((2, 4, 8, 8))), graph.tensor("w", TensorSpec((6, 4, 3, 3)))
+    with pytest.raises(kind, match=message):
+        add(graph, x, w)

@@ -28,8 +28,8 @@ ORDER = re.findall(
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.forms convolution.candidates
     convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
     convolution.convolution convolution.transpose convolution
-    functions graph_nodes graph activation pooling softmax local_response dropout tensors reduction normalization layer_normalization
-    fused
+    functions graph_nodes graph activation pooling softmax local_response dropout tensors reduction normalization
+    layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors
