@@ -285,8 +285,15 @@ TORCH: dict[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
     "amax": lambda x, axes: x.abs().amax(axes, keepdim=True),
     "norm1": lambda x, axes: torch_norm(x, axes, 1),
     "norm2": lambda x, axes: torch_norm(x, axes, 2),
-    "mul_no_zeros": lambda x, axes: torch_product(torch.where(x == 0, 1.0, x), axes),
+    "mul_no_zeros": lambda x, axes: torch_product(x if single(x, axes) else torch.where(x == 0, 1.0, x), axes),
 }
+
+
+def single(x: torch.Tensor, axes: tuple[int, ...]) -> bool:
+    """Whether one element is reduced, which stays as it is, also where it is 0."""
+    return all(x.shape[axis] == 1 for axis in axes)
+
+
 ops = st.sampled_from(list(TORCH))
 
 
@@ -352,6 +359,7 @@ def test_reduce_by_hand() -> None:
         ("avg", [-1 / 3, 0]),
     ]:
         np.testing.assert_allclose(reduce_tensor(x, op, axes=(1,))[:, 0], expected, rtol=1e-15)
+    np.testing.assert_array_equal(reduce_tensor(x[:, :1], "mul_no_zeros", axes=(1,)), [[0], [0]])
     same(reduce_tensor(np.full((1, 1), -2.0), "amax", [0]), np.full((1, 1), 2.0))
 
 
