@@ -131,9 +131,7 @@ class Activation:
 
 
 def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Node:
-    """An activation as a node."""
-    if mode == "identity":
-        return graph.pointwise("identity", x)
+    """An activation as a node; "identity" is none."""
     if mode == "clipped_relu":
         return graph.pointwise("relu_fwd", x, how={"relu_upper_clip": coefficient})
     options = {"elu": {"elu_alpha": coefficient}, "swish": {"swish_beta": coefficient}}.get(mode, {})
@@ -142,8 +140,6 @@ def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Nod
 
 def _gradient(graph: Graph, dy: Node, forward: Node, mode: str, coefficient: float) -> Node:
     """The gradient as nodes: cuDNN's own read x, those of sigmoid and tanh here y."""
-    if mode == "identity":
-        return graph.pointwise("identity", dy)
     if mode in ("sigmoid", "tanh"):
         square = graph.pointwise("mul", forward, forward)
         if mode == "sigmoid":

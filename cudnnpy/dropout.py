@@ -11,6 +11,7 @@ from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
+from cudnnpy.convolution.problem import is_dense
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -21,7 +22,6 @@ from cudnnpy.functions import (
     check_integer,
     check_number,
     given,
-    is_dense,
     no_overlaps,
     packed,
     result,

@@ -16,9 +16,19 @@ from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call, Specs
 from cudnnpy.convolution.epilogue import in_turn, rounded
-from cudnnpy.convolution.problem import CHANNELS_FIRST, CHANNELS_LAST, canonical, check_scales, extent, to_logical
+from cudnnpy.convolution.legacy import tensor_descriptor
+from cudnnpy.convolution.problem import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    canonical,
+    check_scales,
+    extent,
+    is_dense,
+    to_logical,
+)
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.engines import with_height
 from cudnnpy.handle import Handle
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -164,11 +174,6 @@ def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
     return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
 
 
-def placed_as(spec: TensorSpec, order: TensorSpec) -> TensorSpec:
-    """A tensor as it would lie packed in the memory order of another."""
-    return spec._replace(strides=_packed_as(order, spec.shape), alignment=16)
-
-
 def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
     """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
     alike = same_memory(spec, other)
@@ -233,7 +238,7 @@ def result(
         return like(call, name, shape, dtype)
     if beta:
         raise ValueError(f"beta: {beta} given without {name}; beta * {name} needs the array that it reads")
-    strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else _packed_as(order, shape)
+    strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
     return TensorSpec(tuple(shape), dtype, strides)
 
 
@@ -265,7 +270,8 @@ def logical_result(
     return logical_like(call, name, layout, shape, order.dtype)
 
 
-def _packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides for a shape, in the memory order of another tensor of as many axes."""
     assert order.strides is not None
     strides = order.strides
     return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis)))
@@ -276,11 +282,6 @@ def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
     check_scales(alpha, beta)
     kind = c_double if dtype == "float64" else c_float
     return kind(alpha), kind(beta)
-
-
-def is_dense(spec: TensorSpec) -> bool:
-    """Whether the elements fill their memory without gaps, in whatever order."""
-    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
 
 
 def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
@@ -323,21 +324,18 @@ def at_least_4d(spec: TensorSpec) -> TensorSpec:
     """As C wants it, of four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
     shape, strides = spec.shape, spec.strides
     assert strides is not None
-    far = max(stride * size for stride, size in zip(strides, shape, strict=True))
     if len(shape) == 1:
+        far = strides[0] * shape[0]
         return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))
     if len(shape) == 2:
-        # beyond the channels if these are the fastest axis: then it is a row of channels last
         return spec._replace(shape=(*shape, 1, 1), strides=(*strides, 1, 1))
-    if len(shape) == 3:
-        return spec._replace(shape=(*shape[:2], 1, shape[2]), strides=(*strides[:2], strides[2] * shape[2], strides[2]))
-    return spec
+    shape, strides = with_height(spec)
+    return spec._replace(shape=shape, strides=strides)
 
 
 def described(spec: TensorSpec) -> TensorDescriptor:
     """A tensor's descriptor, of four axes at least."""
-    wide = at_least_4d(spec)
-    return TensorDescriptor(wide.shape, wide.dtype, strides=wide.strides)
+    return tensor_descriptor(at_least_4d(spec))
 
 
 def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:

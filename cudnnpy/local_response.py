@@ -11,7 +11,7 @@ from typing import Any
 from cudnnpy import calling, raw
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import in_layout
+from cudnnpy.convolution.problem import in_layout, is_dense
 from cudnnpy.descriptors import LRNDescriptor
 from cudnnpy.functions import (
     At,
@@ -24,7 +24,6 @@ from cudnnpy.functions import (
     check_layout,
     check_number,
     described,
-    is_dense,
     logical,
     logical_like,
     logical_result,

@@ -12,7 +12,7 @@ from typing import Any
 from cudnnpy import calling
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape, channels_last_strides, from_logical, in_layout, to_logical
+from cudnnpy.convolution.problem import as_shape, channels_last_strides, from_logical, in_layout, is_dense, to_logical
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.functions import (
     At,
@@ -26,7 +26,6 @@ from cudnnpy.functions import (
     check_layout,
     check_option,
     described,
-    is_dense,
     is_large,
     logical,
     logical_like,

@@ -15,7 +15,7 @@ from typing import Any
 from cudnnpy import calling, raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape
+from cudnnpy.convolution.problem import as_shape, is_dense
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.functions import (
     WORKSPACE,
@@ -28,9 +28,9 @@ from cudnnpy.functions import (
     copy,
     described,
     given,
-    is_dense,
     is_large,
     no_overlaps,
+    packed_as,
     result,
     scales,
 )
@@ -156,7 +156,7 @@ def _by_function(
 def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> Function:
     """A reduction of single elements: a copy, or their absolute values as max(x, -x)."""
     if not absolute:
-        return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
+        return copy(x, y, a.value, b.value)
     kind = "float64" if x.dtype == "float64" else "float32"
     # alpha * max(x, -x): each of the two is scaled before the maximum is taken
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
@@ -202,7 +202,7 @@ def _by_graphs(
         steps.append(Step(planned, (place, 1 + len(scratch))))
         del runs[at]
         dtype, place, before = "float32", 1 + len(scratch), None
-    sums = y._replace(dtype="float32", strides=_as_in(x, y.shape))
+    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
     if op == "norm2":
         root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
         one, zero = scales(1.0, 0.0, "float32")
@@ -241,10 +241,3 @@ def _view(
     if outer == 1:
         return TensorSpec((size, inner, 1, 1), dtype, (inner, 1, inner, inner), alignment), (inner, 1, inner, inner), 0
     return None
-
-
-def _as_in(x: TensorSpec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Packed strides for a result of a reduction, in the memory order of what was reduced."""
-    strides = x.strides
-    assert strides is not None
-    return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: -strides[axis]))

@@ -15,7 +15,7 @@ from typing import Any
 from cudnnpy import calling
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import extent, in_layout
+from cudnnpy.convolution.problem import extent, in_layout, is_dense
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -29,7 +29,6 @@ from cudnnpy.functions import (
     check_option,
     copy,
     described,
-    is_dense,
     logical,
     logical_like,
     logical_result,

@@ -14,7 +14,7 @@ from typing import Any
 from cudnnpy import calling, raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import channels_last_strides
+from cudnnpy.convolution.problem import channels_last_strides, is_dense
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.functions import (
@@ -31,7 +31,6 @@ from cudnnpy.functions import (
     described,
     given,
     in_rows,
-    is_dense,
     like,
     no_overlaps,
     packed,
@@ -103,8 +102,7 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
     operands = no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
     one, two = scales(alpha, beta, b.dtype)
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
-    steps = [step] if step else []
-    if not steps:
+    if step is None:
         add = OpTensorDescriptor(
             "add", compute_dtype="float64" if b.dtype == "float64" else "float32", propagate_nan=True
         )
@@ -112,29 +110,25 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
         function = Function(
             "cudnnOpTensor", add, two, described(b), At(1), one, described(a), At(0), zero, described(c), At(2)
         )
-        steps = [Step(function, (0, 1, 2))]
-    return Program("sum", call.device, operands, steps), [c]
+        step = Step(function, (0, 1, 2))
+    return Program("sum", call.device, operands, [step]), [c]
 
 
 def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
     """A sum of tensors that lie alike, or of one value for each channel of channels last, by a graph on rows."""
-    graph = Graph()
-    shape = rows(b, c)
+    if a.shape != b.shape:
+        return _bias_by_graph(call, a, b) if rows(b, c) else None
+    shape = rows(b, c, a)
     if shape is None:
         return None
-    if a.shape == b.shape:
-        if rows(b, a) is None:
-            return None
-        one = graph.tensor("a", in_rows(a, shape))
-    else:
-        return _bias_by_graph(call, a, b, c)
-    two = graph.tensor("b", in_rows(b, shape))
+    graph = Graph()
+    one, two = graph.tensor("a", in_rows(a, shape)), graph.tensor("b", in_rows(b, shape))
     graph.output("out", graph.pointwise("add", two, one), strides=in_rows(c, shape).strides)
     planned = graph.executable(call.device)
     return Step(planned, (0, 1, 2)) if planned else None
 
 
-def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
+def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec) -> Step | None:
     """One value for each channel of channels last: no engine takes it channels first, or it misreads it (three axes)."""
     n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
     if (

@@ -24,7 +24,7 @@ from cudnnpy import engines, raw
 from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, from_configuration
-from cudnnpy.convolution.problem import Options, Problem, extent
+from cudnnpy.convolution.problem import Options, Problem, extent, is_dense
 from cudnnpy.convolution.selection import is_usable
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
@@ -140,7 +140,8 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
                     if candidate.name not in known:
                         known.add(candidate.name)
                         yield candidate
-                        fastest = min(fastest, candidate, key=_milliseconds)
+                        if not candidate.refused:
+                            fastest = min(fastest, candidate, key=_milliseconds)
             if fastest is before:
                 break
 
@@ -205,8 +206,7 @@ class _Bench:
                 driver.cuMemcpyDtoDAsync(address, self.start, size, self.stream)
             else:
                 # what lies between the elements of a result with gaps is compared too, and must not be NaN
-                packed = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize == size
-                driver.cuMemsetD8Async(address, 0xFF if packed else 0, size, self.stream)
+                driver.cuMemsetD8Async(address, 0xFF if is_dense(spec) else 0, size, self.stream)
 
     def _take_turns(self) -> None:
         """Copies of the inputs, and results, whose turns come after the cache has forgotten them."""

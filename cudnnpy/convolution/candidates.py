@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph, legacy
 from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.forms import Form, forms
-from cudnnpy.convolution.problem import Options, Problem, channels_last_strides, extent
-from cudnnpy.dtypes import dtype_of
+from cudnnpy.convolution.problem import Options, Problem, channels_last_strides, is_dense
 from cudnnpy.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
 from cudnnpy.engines import engines as every_engine
 from cudnnpy.errors import StatusError
@@ -253,8 +251,7 @@ def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
 
 
 def _is_gapped_channels_first(spec: TensorSpec) -> bool:
-    packed = extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
-    return not packed and spec.strides is not None and spec.strides[1] != 1
+    return not is_dense(spec) and spec.strides is not None and spec.strides[1] != 1
 
 
 def from_algorithm(problem: Problem, options: Options, target: Target, name: str) -> Candidate:

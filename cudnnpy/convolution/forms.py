@@ -15,7 +15,6 @@ Filters with gaps no engine takes: they are copied too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from ctypes import byref, c_double, c_float
 from functools import partial
@@ -25,7 +24,7 @@ from cudnnpy import raw
 from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue, rounded
 from cudnnpy.convolution.legacy import tensor_descriptor
-from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, result_strides
+from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, is_dense, result_strides
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
 from cudnnpy.handle import Handle
@@ -95,7 +94,7 @@ def _padded(problem: Problem) -> Problem:
 
 
 def _packed(spec: TensorSpec) -> TensorSpec:
-    if extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize:
+    if is_dense(spec):
         return spec
     return spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 

@@ -469,3 +469,8 @@ def extent(spec: TensorSpec) -> int:
     assert spec.strides is not None
     reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
     return (reach + 1) * dtype_of(spec.dtype).itemsize
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether the elements fill their memory without gaps, in whatever order."""
+    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize

@@ -487,3 +487,8 @@ def test_a_section_that_breaks_leaves_the_others(monkeypatch: pytest.MonkeyPatch
     assert results["errors"] == {"host": "RuntimeError: lost the GPU"}
     assert results["cache"] == []
     assert math.isclose(shares["cache"], 60, rel_tol=0.01)  # what one leaves unused, the next may have
+
+
+@pytest.mark.parametrize("where", [["--out", "/somewhere/else"], ["--out=/somewhere/else"]])
+def test_the_recorded_command_tells_no_path_of_the_machine(where: list[str]) -> None:
+    assert command.command(["--budget", "400", *where, "--quick"]) == "python -m tools.benchmark --budget 400 --quick"

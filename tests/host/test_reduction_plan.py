@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from cudnnpy import Graph, TensorSpec, raw, reduction
 from cudnnpy.arrays import packed_strides
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.functions import Function, Step
-from cudnnpy.reduction import _as_in, _axes, _by_graphs, _runs, _view
+from cudnnpy.functions import Function, Step, packed_as
+from cudnnpy.reduction import _axes, _by_graphs, _runs, _view
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
 FLOAT16 = np.dtype("float16")
@@ -289,7 +289,7 @@ def test_a_middle_between_two_others_has_no_view() -> None:
 @given(problems())
 def test_results_lie_in_the_order_of_what_was_reduced(problem: tuple[TensorSpec, tuple[int, ...]]) -> None:
     spec, shape = problem
-    strides, order = _as_in(spec, shape), spec.strides
+    strides, order = packed_as(spec, shape), spec.strides
     assert order is not None
     kept = [axis for axis, size in enumerate(shape) if size > 1]
     assert sorted(kept, key=strides.__getitem__) == sorted(kept, key=order.__getitem__)

@@ -109,7 +109,7 @@ def environment(torch: Any, seconds: float, arguments: Sequence[str] | None) -> 
         driver = f"unknown ({type(error).__name__})"
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "command": " ".join(["python -m tools.benchmark", *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": command(sys.argv[1:] if arguments is None else arguments),
         "GPU": torch.cuda.get_device_name(0),
         "driver": driver,
         "CUDA": torch.version.cuda,
@@ -123,6 +123,12 @@ def environment(torch: Any, seconds: float, arguments: Sequence[str] | None) -> 
         "CPU": f"{_processor()}, {os.cpu_count()} cores",
         "budget, s": seconds,
     }
+
+
+def command(arguments: Sequence[str]) -> str:
+    """The command as anyone may repeat it: without where its results went."""
+    text = " ".join(["python -m tools.benchmark", *arguments])
+    return re.sub(r" --out[ =]\S+", "", text)
 
 
 def _installed(distribution: str) -> str:
