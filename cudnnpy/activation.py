@@ -74,15 +74,14 @@ class Activation:
         """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y.
 
         sigmoid and tanh read y alone, relu, clipped_relu and swish x alone, elu either: after a forward in place give y for
-        both (right for sigmoid, tanh and relu; for clipped_relu but in bfloat16, where the ceiling itself passes dy on).
-        `out` may be dy itself (in place).
+        both (right for sigmoid, tanh, relu and clipped_relu). `out` may be dy itself (in place).
         """
         head = self._number, "Activation.backward", alpha, beta  # type: ignore[attr-defined]
         return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)
 
-    def _descriptor(self) -> ActivationDescriptor:
-        swish = self.coefficient if self.mode == "swish" else None
-        return ActivationDescriptor(self.mode, coefficient=self.coefficient, propagate_nan=True, swish_beta=swish)
+    def _descriptor(self, coefficient: float) -> ActivationDescriptor:
+        swish = coefficient if self.mode == "swish" else None
+        return ActivationDescriptor(self.mode, coefficient=coefficient, propagate_nan=True, swish_beta=swish)
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = given(call, "x")
@@ -98,7 +97,7 @@ class Activation:
             planned = graph.executable(call.device)
             step = Step(planned, (0, 1)) if planned else None
         if step is None:
-            how, dx, dy = self._descriptor(), described(x), described(y)
+            how, dx, dy = self._descriptor(self.coefficient), described(x), described(y)
             step = Step(Function("cudnnActivationForward", how, a, dx, At(0), b, dy, At(1)), (0, 1))
         return Program("activation", call.device, operands, [step]), [y]
 
@@ -121,13 +120,31 @@ class Activation:
             planned = graph.executable(call.device)
             step = Step(planned, (0, 2 if reads_y else 1, 3)) if planned else None
         if step is None:
-            how = self._descriptor()
+            clipped = self.mode == "clipped_relu"
+            how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
             wanted = dy, as_lies(x, dx), as_lies(y, dy), dx
             one, two, three, four = map(described, wanted)
             tensors = three, At(2), one, At(0), two, At(1)
             function = Function("cudnnActivationBackward", how, a, *tensors, b, four, At(3))
             return arranged("activation gradient", call.device, operands, function, wanted, beta), [dx]
         return Program("activation gradient", call.device, operands, [step]), [dx]
+
+
+def _below(ceiling: float, dtype: str) -> float:
+    """The largest number of a dtype below a ceiling: cudnnActivationBackward passes dy on at the ceiling itself."""
+    import numpy as np
+
+    if ceiling <= 0.0:  # below which nothing passes
+        return ceiling
+    with np.errstate(over="ignore"):
+        if dtype == "bfloat16":  # the upper half of a float32
+            bits = int(np.float32(ceiling).view(np.uint32)) >> 16
+            near = np.array([bits, max(bits - 1, 0)], np.uint32) << 16
+            lower, lowest = map(float, near.view(np.float32))
+        else:
+            nearest = np.dtype(dtype).type(ceiling)
+            lower, lowest = float(nearest), float(np.nextafter(nearest, np.dtype(dtype).type(0.0)))
+    return lower if lower < ceiling else lowest
 
 
 def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Node:

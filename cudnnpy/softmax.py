@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
-from cudnnpy.arrays import TensorSpec
+from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import extent, in_layout, is_dense
+from cudnnpy.convolution.problem import channels_last_strides, extent, in_layout
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -28,14 +28,12 @@ from cudnnpy.functions import (
     check_layout,
     check_option,
     copy,
-    described,
     logical,
     logical_like,
     logical_result,
     no_overlaps,
     number_of,
     packed,
-    same_memory,
     scales,
 )
 from cudnnpy.names import short_names
@@ -86,13 +84,19 @@ class Softmax:
         return algorithm, short_names(cudnnSoftmaxMode_t)[self.mode]
 
     def _descriptors(self, *specs: TensorSpec) -> list[TensorDescriptor]:
+        """Tensors that lie alike, packed in either order: with the positions as one axis, or an instance as a row.
+
+        Of five axes, channels last, the functions leave most of a result unwritten.
+        """
         first = specs[0]
-        row = math.prod(first.shape[1:])
-        assert first.strides is not None
-        whole = first.strides[0] == row and all(is_dense(s) and same_memory(s, first) for s in specs)
-        if self.mode == "instance" and (whole or (first.shape[0] == 1 and all(is_dense(s) for s in specs))):
-            return [TensorDescriptor((first.shape[0], row, 1, 1), spec.dtype) for spec in specs]
-        return [described(spec) for spec in specs]
+        (n, c, *spatial), strides = first.shape, first.strides
+        assert strides is not None
+        size = math.prod(spatial)
+        if self.mode == "instance":
+            return [TensorDescriptor((n, c * size, 1, 1), spec.dtype) for spec in specs]
+        last = strides == channels_last_strides(first.shape)
+        order = "nhwc" if last else "nchw"
+        return [TensorDescriptor((n, c, size, 1), spec.dtype, format=order) for spec in specs]
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS)
@@ -101,7 +105,7 @@ class Softmax:
         scales(alpha, beta, x.dtype)
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
         wanted = [x, as_lies(y, x)]  # in two memory orders, and with gaps, the functions give wrong results for some
-        if not is_dense(x):
+        if not _is_packed(x):
             wanted = [packed(spec) for spec in wanted]
         one, two = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxForward", *self._kind(), a, one, At(0), b, two, At(1))
@@ -116,7 +120,7 @@ class Softmax:
         scales(alpha, beta, dy.dtype)
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
         wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
-        if not is_dense(dy):
+        if not _is_packed(dy):
             wanted = [packed(spec) for spec in wanted]
         one, two, three = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
@@ -125,6 +129,10 @@ class Softmax:
 
     def _turned(self, spec: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(spec.shape) > 2
+
+
+def _is_packed(spec: TensorSpec) -> bool:
+    return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
 
 
 def _blended(

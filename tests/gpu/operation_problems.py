@@ -104,8 +104,8 @@ def _activation(draw: Draw, p: Problem) -> Problem:
     if p.call.endswith("forward"):
         data = _data(draw, "nan", *([] if mode == "swish" else ["infinity"]))  # swish of -infinity is 0 x infinity
     else:
-        in_place_too = ["relu", "sigmoid", "tanh", *(["clipped_relu"] if p.dtype != "bfloat16" else [])]
-        data = _data(draw, *(["after_in_place"] if mode in in_place_too else []))
+        in_place_too = mode in ("relu", "sigmoid", "tanh", "clipped_relu")
+        data = _data(draw, *(["after_in_place"] if in_place_too else []))
     return replace(p, shape=_shape(draw, 1, 5), options=options, data=data)
 
 

@@ -46,8 +46,32 @@ LACKING: list[tuple[str, dict[str, Any], str]] = [
     ("FusedConvolution.forward", {"tf32": False, "dtype": "float32"}, "most engines that fuse round float32 to tf32"),
 ]
 
-# A case that a run has found, to be looked at by itself.
-DRAWN: list[Problem] = []
+# What runs have found, and what is to be looked at by itself.
+DRAWN: list[Problem] = [
+    Problem(
+        call="Activation.backward",
+        shape=(1, 17),
+        options={"mode": "clipped_relu", "coefficient": 1.0},
+        memory=(Memory(offset=8), Memory(), Memory()),
+        data="after_in_place",
+        seed=2806,
+    ),
+    Problem(
+        call="Softmax.backward",
+        shape=(3, 8, 1, 1, 3),
+        dtype="float64",
+        options={"algorithm": "log", "mode": "channel", "layout": "NCHW"},
+        memory=(Memory(channels_last=True), Memory(channels_last=True)),
+        alpha=0.75,
+        seed=8337265,
+    ),
+    Problem(
+        call="Softmax.forward",
+        shape=(2, 1025, 1, 2, 3),
+        options={"algorithm": "accurate", "mode": "channel", "layout": "NCHW"},
+        memory=(Memory(channels_last=True),),
+    ),
+]
 
 
 class Outcomes:
