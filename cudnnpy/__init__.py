@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cudnnpy import errors, raw, reference
     from cudnnpy.activation import Activation
-    from cudnnpy.arrays import DeviceArray, TensorSpec, empty, to_device, to_numpy
+    from cudnnpy.arrays import DeviceArray, empty, to_device, to_numpy
     from cudnnpy.availability import is_available, why_unavailable
     from cudnnpy.convolution.candidates import Candidate, Engine
     from cudnnpy.convolution.candidates import table as candidates_table
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cudnnpy.graph import Graph
     from cudnnpy.handle import Handle
     from cudnnpy.layer_normalization import InstanceNormalization, LayerNormalization, RMSNormalization
+    from cudnnpy.layouts import TensorSpec
     from cudnnpy.local_response import LocalResponseNormalization
     from cudnnpy.normalization import BatchNormalization
     from cudnnpy.plan_cache import cache_info, clear_cache, set_cache_limit
@@ -60,7 +61,7 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "Pooling": ("pooling", "Pooling"),
     "RMSNormalization": ("layer_normalization", "RMSNormalization"),
     "Softmax": ("softmax", "Softmax"),
-    "TensorSpec": ("arrays", "TensorSpec"),
+    "TensorSpec": ("layouts", "TensorSpec"),
     "add_tensor": ("tensors", "add_tensor"),
     "cache_info": ("plan_cache", "cache_info"),
     "candidates_table": ("convolution.candidates", "table"),

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.functions import (
@@ -20,7 +19,6 @@ from cudnnpy.functions import (
     Program,
     Step,
     arranged,
-    as_lies,
     check_number,
     check_option,
     copy,
@@ -36,6 +34,7 @@ from cudnnpy.functions import (
 )
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
+from cudnnpy.layouts import TensorSpec, as_lies
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 

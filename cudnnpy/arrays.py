@@ -18,21 +18,10 @@ from typing import Any, NamedTuple
 
 from cudnnpy.dtypes import Dtype, dtype_of
 from cudnnpy.handle import on_device
+from cudnnpy.layouts import TensorSpec, packed_strides
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
-
-
-class TensorSpec(NamedTuple):
-    """A tensor's shape, element type and strides, without its memory: enough to plan with.
-
-    `strides` count elements; None means packed in C order. `alignment` is what the address is a multiple of, in bytes.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    strides: tuple[int, ...] | None = None
-    alignment: int = 16
 
 
 class ArrayLibrary(NamedTuple):
@@ -79,15 +68,6 @@ def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
         wrap = 2**64 // kind.itemsize
         strides = tuple(stride - wrap if stride > wrap // 2 else stride for stride in strides)
     return TensorSpec(tuple(shape), kind.name, strides, alignment)
-
-
-def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default)."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order if order is not None else range(len(shape))):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)
 
 
 def _describe(array: Any) -> str:

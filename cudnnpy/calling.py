@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import ArrayLibrary, TensorSpec, _libraries, finish, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import ArrayLibrary, _libraries, finish, library_of, read, spec_of
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.launching import Launcher, is_capturing
+from cudnnpy.layouts import TensorSpec, packed_strides
 from cudnnpy.plan_cache import plan_cache
 
 

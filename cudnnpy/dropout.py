@@ -9,9 +9,7 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import is_dense
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -23,11 +21,10 @@ from cudnnpy.functions import (
     check_number,
     given,
     no_overlaps,
-    packed,
     result,
-    same_memory,
 )
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, is_dense, packed, same_memory
 
 _numbers = count()
 

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,6 @@ def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool 
             raw.CUDNN_ATTR_TENSOR_IS_BY_VALUE: True if by_value else None,
         },
     )
-
-
-def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """cuDNN's convolutions have at least two spatial axes: one axis becomes the width of a picture of height 1."""
-    shape, strides = spec.shape, spec.strides
-    assert strides is not None
-    if len(shape) != 3:
-        return shape, strides
-    return (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
 
 
 def graph_of(operations: Sequence[Descriptor], target: Target) -> Descriptor:

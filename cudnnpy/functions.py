@@ -13,23 +13,26 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call, Specs
 from cudnnpy.convolution.epilogue import in_turn, rounded
 from cudnnpy.convolution.legacy import tensor_descriptor
-from cudnnpy.convolution.problem import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    canonical,
-    check_scales,
-    extent,
-    is_dense,
-    to_logical,
-)
+from cudnnpy.convolution.problem import check_scales
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.engines import with_height
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    TensorSpec,
+    at_least_4d,
+    canonical,
+    extent,
+    is_dense,
+    packed_as,
+    packed_strides,
+    same_memory,
+    to_logical,
+)
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
@@ -169,17 +172,6 @@ def arranged(
     return Program(name, device, operands, [*before, Step(executable, tuple(places)), *after], scratch)
 
 
-def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
-    """The tensor as it would lie packed in C order, at an aligned address."""
-    return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
-
-
-def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
-    """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
-    alike = same_memory(spec, other)
-    return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
-
-
 def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
     """The operands, once those that were given are known not to overlap. Raises ValueError."""
     there = [operand for operand in operands if operand.name in call.addresses]
@@ -270,28 +262,11 @@ def logical_result(
     return logical_like(call, name, layout, shape, order.dtype)
 
 
-def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Packed strides for a shape, in the memory order of another tensor of as many axes."""
-    assert order.strides is not None
-    strides = order.strides
-    return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis)))
-
-
 def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
     """alpha and beta as C takes them: double for float64, else float. Raises TypeError for what is no number."""
     check_scales(alpha, beta)
     kind = c_double if dtype == "float64" else c_float
     return kind(alpha), kind(beta)
-
-
-def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether two tensors of one shape have their elements in the same places."""
-    return a.shape == b.shape and all(
-        size == 1 or s == t
-        for size, s, t in zip(
-            a.shape, a.strides or packed_strides(a.shape), b.strides or packed_strides(b.shape), strict=True
-        )
-    )
 
 
 def is_large(spec: TensorSpec) -> bool:
@@ -318,19 +293,6 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
 def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
     """A dense tensor as rows."""
     return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)
-
-
-def at_least_4d(spec: TensorSpec) -> TensorSpec:
-    """As C wants it, of four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
-    shape, strides = spec.shape, spec.strides
-    assert strides is not None
-    if len(shape) == 1:
-        far = strides[0] * shape[0]
-        return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))
-    if len(shape) == 2:
-        return spec._replace(shape=(*shape, 1, 1), strides=(*strides, 1, 1))
-    shape, strides = with_height(spec)
-    return spec._replace(shape=shape, strides=strides)
 
 
 def described(spec: TensorSpec) -> TensorDescriptor:

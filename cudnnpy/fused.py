@@ -8,16 +8,14 @@ from typing import Any
 from cudnnpy import calling
 from cudnnpy import workspace as memory
 from cudnnpy.activation import activated
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
-from cudnnpy.convolution.problem import Options, channels_last_strides, in_layout
+from cudnnpy.convolution.problem import Options
 from cudnnpy.functions import (
     Operand,
     Program,
     arranged,
-    at_least_4d,
     check_option,
     given,
     logical,
@@ -28,6 +26,7 @@ from cudnnpy.functions import (
 )
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
 from cudnnpy.normalization import channels, packed_like
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
@@ -68,8 +67,8 @@ class FusedConvolution:
         """The shape of forward's result, in the layout's axis order."""
         options: Options = self._options  # type: ignore[attr-defined]
         last = options.channels_last
-        shapes = [ask.to_logical(ask.as_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
-        return ask.from_logical(ask.output_shape(options, *shapes), last)
+        shapes = [to_logical(ask.as_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
+        return from_logical(ask.output_shape(options, *shapes), last)
 
     def forward(
         self,

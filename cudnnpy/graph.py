@@ -24,16 +24,15 @@ from typing import Any
 
 from cudnnpy import calling, engines
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine, table
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
 from cudnnpy.errors import NoAlgorithmError, StatusError
-from cudnnpy.functions import same_memory
 from cudnnpy.graph_nodes import Nodes, spelled
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.layouts import TensorSpec, same_memory
 
 _numbers = count()
 

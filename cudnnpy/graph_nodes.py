@@ -10,10 +10,10 @@ from itertools import count
 from typing import Any
 
 from cudnnpy import engines, raw
-from cudnnpy.arrays import TensorSpec, packed_strides, read, spec_of
+from cudnnpy.arrays import read, spec_of
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.problem import result_strides
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy.names import enumerator
 
 

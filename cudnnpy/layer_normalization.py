@@ -13,10 +13,9 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec, packed_strides, synchronize
+from cudnnpy.arrays import synchronize
 from cudnnpy.calling import Call
 from cudnnpy.convolution.epilogue import in_turn
-from cudnnpy.convolution.problem import in_layout
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.functions import (
@@ -24,7 +23,6 @@ from cudnnpy.functions import (
     Operand,
     Program,
     arranged,
-    at_least_4d,
     check_layout,
     given,
     like,
@@ -33,12 +31,12 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
-    packed,
     result,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides
 from cudnnpy.normalization import channels, check_epsilon, packed_like
 from cudnnpy.tensors import Fill
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling, raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import in_layout, is_dense
 from cudnnpy.descriptors import LRNDescriptor
 from cudnnpy.functions import (
     At,
@@ -19,7 +17,6 @@ from cudnnpy.functions import (
     Operand,
     Program,
     arranged,
-    as_lies,
     check_integer,
     check_layout,
     check_number,
@@ -29,9 +26,9 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
-    packed,
     scales,
 )
+from cudnnpy.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
 
 _MODE = raw.CUDNN_LRN_CROSS_CHANNEL_DIM1
 _RANKS = range(4, 6)

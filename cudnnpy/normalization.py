@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling, raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import channels_last_strides, in_layout
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -36,11 +34,11 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
-    packed,
     result,
     scales,
 )
 from cudnnpy.graph import Graph
+from cudnnpy.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
 
 MODES = ("spatial", "per_activation")
 _RANKS = range(2, 6)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape, channels_last_strides, from_logical, in_layout, is_dense, to_logical
+from cudnnpy.convolution.problem import as_shape
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.functions import (
     At,
@@ -21,7 +20,6 @@ from cudnnpy.functions import (
     Program,
     Step,
     arranged,
-    as_lies,
     check_integer,
     check_layout,
     check_option,
@@ -32,10 +30,20 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
-    packed,
     scales,
 )
 from cudnnpy.graph import Graph
+from cudnnpy.layouts import (
+    TensorSpec,
+    as_lies,
+    channels_last_strides,
+    from_logical,
+    in_layout,
+    is_dense,
+    packed,
+    packed_strides,
+    to_logical,
+)
 
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}

@@ -13,9 +13,8 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import calling, raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape, is_dense
+from cudnnpy.convolution.problem import as_shape
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.functions import (
     WORKSPACE,
@@ -30,12 +29,12 @@ from cudnnpy.functions import (
     given,
     is_large,
     no_overlaps,
-    packed_as,
     result,
     scales,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, is_dense, packed_as, packed_strides
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}

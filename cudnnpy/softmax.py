@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import channels_last_strides, extent, in_layout
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.functions import (
     At,
@@ -24,7 +22,6 @@ from cudnnpy.functions import (
     Program,
     Step,
     arranged,
-    as_lies,
     check_layout,
     check_option,
     copy,
@@ -33,9 +30,9 @@ from cudnnpy.functions import (
     logical_result,
     no_overlaps,
     number_of,
-    packed,
     scales,
 )
+from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, packed, packed_strides
 from cudnnpy.names import short_names
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 

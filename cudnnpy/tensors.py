@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cudnnpy import calling, raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import channels_last_strides, is_dense
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.functions import (
@@ -33,13 +31,13 @@ from cudnnpy.functions import (
     in_rows,
     like,
     no_overlaps,
-    packed,
     result,
     rows,
     scales,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense, packed, packed_strides
 
 MEMORY_LAYOUTS = ("C", "channels_last")
 

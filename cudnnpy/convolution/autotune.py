@@ -21,15 +21,15 @@ from statistics import median
 from typing import Any
 
 from cudnnpy import engines, raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, from_configuration
-from cudnnpy.convolution.problem import Options, Problem, extent, is_dense
+from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import is_usable
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CudnnError, StatusError
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, extent, is_dense
 from cudnnpy.workspace import allocate
 
 # unit roundoff of what is multiplied or stored: half the distance from 1 to the next number

@@ -17,16 +17,15 @@ from itertools import chain
 from typing import Any
 
 from cudnnpy import engines, raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution.epilogue import in_turn, rounded
 from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
-from cudnnpy.convolution.problem import channels_last_strides, extent
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Pointers
+from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, packed_strides
 
 _SMALL = 1 << 20  # bytes of dy below which a slow reduction is over before a fast one is worth compiling (0.2 to 0.5 s)
 

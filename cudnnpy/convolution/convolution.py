@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy.arrays import TensorSpec, current_device, library_of, read, spec_of
+from cudnnpy.arrays import current_device, library_of, read, spec_of
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
@@ -12,6 +12,7 @@ from cudnnpy.convolution.operation import INPUTS, Operation
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import OPERATIONS, Options, Problem
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.layouts import TensorSpec, from_logical, to_logical
 
 
 class Convolution:
@@ -149,8 +150,8 @@ class Convolution:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
         x, w = ask.as_shape("x_shape", x_shape), ask.as_shape("w_shape", w_shape)
-        logical = ask.output_shape(self.options, ask.to_logical(x, last), ask.to_logical(w, last))
-        return ask.from_logical(logical, last)
+        logical = ask.output_shape(self.options, to_logical(x, last), to_logical(w, last))
+        return from_logical(logical, last)
 
     def plan(
         self,

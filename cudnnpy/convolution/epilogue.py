@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any, Protocol
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution.graph import epilogue_graph, uids
 from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
-from cudnnpy.convolution.problem import channels_last_strides
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.engines import GraphExecutable, Target, heuristics
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, channels_last_strides
 
 
 class Executable(Protocol):

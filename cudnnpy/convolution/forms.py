@@ -21,13 +21,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue, rounded
 from cudnnpy.convolution.legacy import tensor_descriptor
-from cudnnpy.convolution.problem import Problem, channels_last_strides, extent, is_dense, result_strides
+from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_dense, packed_strides, result_strides
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 

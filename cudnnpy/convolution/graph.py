@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.problem import Problem, result_strides
+from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.engines import Target, graph_of, with_height
+from cudnnpy.engines import Target, graph_of
 from cudnnpy.engines import tensor as plain_tensor
+from cudnnpy.layouts import TensorSpec, result_strides, with_height
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
 _ACTIVATIONS = {

@@ -8,11 +8,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec, packed_strides
-from cudnnpy.convolution.problem import Problem, channels_last_strides
+from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
-from cudnnpy.engines import with_height
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides, with_height
 from cudnnpy.names import short_names
 
 

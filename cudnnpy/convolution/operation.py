@@ -6,7 +6,6 @@ from typing import Any
 
 from cudnnpy import calling
 from cudnnpy import workspace as memory
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.calling import Call
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
@@ -19,6 +18,7 @@ from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
 
 # options -> a small number: a key that is hashed on every call stays small
 _numbers: dict[Options, int] = {}
@@ -99,10 +99,10 @@ class Operation:
         tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
         plan = self._choose_what_fits(problem, tuner, call.stream)
         plan.candidates = []  # a cache of thousands of plans need not keep them
-        return plan, [ask.in_layout(problem.specs[-1], self.options.channels_last)]
+        return plan, [in_layout(problem.specs[-1], self.options.channels_last)]
 
     def _prepare_bias(self, call: Call, alpha: float, beta: float) -> tuple[BiasGradient, list[TensorSpec]]:
-        spec = ask.canonical(self._logical(call.specs["dy"], "dy"), "dy")
+        spec = canonical(self._logical(call.specs["dy"], "dy"), "dy")
         if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
         if any(size < 1 for size in spec.shape):
@@ -116,7 +116,7 @@ class Operation:
         return BiasGradient(spec, float(alpha), float(beta), call.device), [TensorSpec(channels, spec.dtype)]
 
     def _prepare_epilogue(self, call: Call, activation: str | None) -> tuple[Epilogue, list[TensorSpec]]:
-        y, bias = ask.canonical(self._logical(call.specs["out"], "out"), "out"), call.specs.get("bias")
+        y, bias = canonical(self._logical(call.specs["out"], "out"), "out"), call.specs.get("bias")
         ask.check_bias(bias, y.shape[1], y.dtype)
         return Epilogue(y, bias, activation, call.device), []
 
@@ -167,10 +167,10 @@ class Operation:
             given = out.shape if shape is None and out is not None else shape
             if given is None:
                 raise TypeError(f"{name}: not given; expected the shape of the result, or out")
-            wanted = ask.to_logical(checked_shape(given, name, len(one.shape)), self.options.channels_last)
+            wanted = to_logical(checked_shape(given, name, len(one.shape)), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
-            result = TensorSpec(wanted, dtype, ask.result_strides(wanted, ask.canonical(one, INPUTS[operation][0])))
+            result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, INPUTS[operation][0])))
         elif result.shape != wanted:
             raise ValueError(f"out: logical shape {result.shape} given; expected {wanted}")
         x, w, y = {
@@ -184,14 +184,14 @@ class Operation:
 
     def _logical(self, spec: TensorSpec, name: str) -> TensorSpec:
         rank = len(spec.shape)
-        if rank not in ask.CHANNELS_FIRST:
+        if rank not in CHANNELS_FIRST:
             raise ValueError(f"{name}: shape {tuple(spec.shape)} has {rank} axes; expected 3, 4 or 5")
         ask.check_layout(self.options, rank)
         strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
         if len(strides) != rank:
             raise ValueError(f"{name}: strides {strides} given for shape {tuple(spec.shape)}")
         last = self.options.channels_last
-        return spec._replace(shape=ask.to_logical(spec.shape, last), strides=ask.to_logical(strides, last))
+        return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
 
     def choose_plan(self, problem: Problem, tuner: Tuner, cap: int | None = None) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""

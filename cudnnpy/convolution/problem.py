@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy.arrays import TensorSpec, packed_strides
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.layouts import CHANNELS_FIRST, CHANNELS_LAST, TensorSpec, canonical, channels_last_strides, packed_strides
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 MODES = ("cross_correlation", "convolution")
@@ -19,10 +19,6 @@ PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
 POLICIES = ("on_shape_change", "once")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 PADDINGS = ("valid", "same", "half", "full")
-# layout names by rank; the plain names stand for every rank
-CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
-CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
-
 DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
 
 
@@ -172,22 +168,6 @@ def axes(name: str, given: Any, rank: int) -> tuple[Any, ...]:
     return given
 
 
-def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that; too short a shape stays as it is."""
-    return (shape[0], shape[-1], *shape[1:-1]) if channels_last and len(shape) > 2 else tuple(shape)
-
-
-def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """The inverse of to_logical."""
-    return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
-
-
-def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
-    """A spec in logical order, in the arrays' own axis order."""
-    strides = None if spec.strides is None else from_logical(spec.strides, channels_last)
-    return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
-
-
 def as_shape(name: str, given: Any) -> tuple[Any, ...]:
     """What a sequence holds, as a tuple; TypeError, naming the argument, for what is no sequence."""
     try:
@@ -304,62 +284,6 @@ def _text(spec: TensorSpec) -> str:
     return f"{spec.dtype} {'x'.join(map(str, spec.shape))} {order}"
 
 
-def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
-    return packed_strides(shape, [0, *range(2, len(shape)), 1])
-
-
-def canonical(spec: TensorSpec, name: str) -> TensorSpec:
-    """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
-
-    Raises ValueError for strides of 0 or less, or that make elements overlap.
-    """
-    shape = tuple(int(size) for size in spec.shape)
-    first, last = packed_strides(shape), channels_last_strides(shape)
-    if spec.strides is None or tuple(spec.strides) == first:
-        return spec._replace(shape=shape, strides=first)
-    strides = tuple(int(stride) for stride in spec.strides)
-    if strides == last:
-        return spec._replace(shape=shape, strides=last)
-    real = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1]
-    if any(stride <= 0 for stride, _ in real):
-        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
-    reach = 0
-    for stride, size in sorted(real):
-        if stride <= reach:
-            raise ValueError(f"{name}: elements overlap in memory (shape {shape}, strides {strides})")
-        reach += stride * (size - 1)
-    for packed in (first, last):
-        if all(size == 1 or a == b for a, b, size in zip(strides, packed, shape, strict=True)):
-            return spec._replace(shape=shape, strides=packed)
-    # Gaps: an axis of size 1 gets the stride that it would have if it were the slowest of those inside it.
-    order = _axis_order(strides, shape)
-    filled = list(strides)
-    for axis in reversed(order):
-        if shape[axis] == 1:
-            inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
-            filled[axis] = max(inner, default=1)
-    return spec._replace(shape=shape, strides=tuple(filled))
-
-
-def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The axes from the slowest to the fastest: N, then C or the spatial axes, as the strides say."""
-    rank = len(shape)
-    spatial = [strides[axis] for axis in range(2, rank) if shape[axis] > 1]
-    channel_inside = shape[1] > 1 and bool(spatial) and strides[1] < min(spatial)
-    return [0, *range(2, rank), 1] if channel_inside else list(range(rank))
-
-
-def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
-    """Packed strides for a result in the memory order of `like`: channels last if it is, else channels first."""
-    strides = like.strides or packed_strides(like.shape)
-    if strides == packed_strides(like.shape):
-        return packed_strides(shape)
-    if strides == channels_last_strides(like.shape) or _axis_order(strides, like.shape)[-1] == 1:
-        return channels_last_strides(shape)
-    return packed_strides(shape)
-
-
 def compute_dtype(options: Options, dtype: str) -> str:
     """What the products are summed in: float64 for float64, int32 for int8, else float32, unless the option says."""
     default = {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
@@ -462,15 +386,3 @@ def _check_result_dtype(operation: str, given: str, result: str) -> None:
         raise TypeError(
             f"{operation}: {given} is supported by forward alone; expected float16, bfloat16, float32 or float64"
         )
-
-
-def extent(spec: TensorSpec) -> int:
-    """How many bytes lie between the first and the end of the last element."""
-    assert spec.strides is not None
-    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
-    return (reach + 1) * dtype_of(spec.dtype).itemsize
-
-
-def is_dense(spec: TensorSpec) -> bool:
-    """Whether the elements fill their memory without gaps, in whatever order."""
-    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize

@@ -8,6 +8,7 @@ from cudnnpy.arrays import read
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation, checked_shape
 from cudnnpy.convolution.problem import Options
+from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
 
 
 class ConvolutionTranspose:
@@ -139,11 +140,11 @@ class ConvolutionTranspose:
         last = self.options.channels_last
         x_shape = ask.as_shape("x", x_shape)
         rank = len(x_shape)
-        if rank not in ask.CHANNELS_FIRST:
+        if rank not in CHANNELS_FIRST:
             raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
         ask.check_layout(self.options, rank)
-        x = ask.to_logical(checked_shape(x_shape, "x", rank), last)
-        w = ask.to_logical(checked_shape(w_shape, "w", rank), last)
+        x = to_logical(checked_shape(x_shape, "x", rank), last)
+        w = to_logical(checked_shape(w_shape, "w", rank), last)
         if x[1] != w[0]:
             raise ValueError(f"w takes {w[0]} input channels; x has {x[1]} (x {x}, w {w}, logical order)")
         if w[0] % self.options.groups:
@@ -162,7 +163,7 @@ class ConvolutionTranspose:
                     f"axis of size {size}, cropped by ({before}, {after})"
                 )
             sizes.append(length)
-        return ask.from_logical((x[0], w[1] * self.options.groups, *sizes), last)
+        return from_logical((x[0], w[1] * self.options.groups, *sizes), last)
 
     def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
         rank = len(kernel)
@@ -178,7 +179,7 @@ class ConvolutionTranspose:
 
     def _operation(self, w_shape: tuple[int, ...]) -> Operation:
         """The plain convolution behind the transpose, with its padding spelled out."""
-        pairs = self._axes(ask.to_logical(w_shape, self.options.channels_last)[2:])[0]
+        pairs = self._axes(to_logical(w_shape, self.options.channels_last)[2:])[0]
         operation = self._operations.get(pairs)
         if operation is None:
             operation = self._operations[pairs] = Operation(self.options._replace(padding=pairs, output_padding=0))

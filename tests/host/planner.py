@@ -21,13 +21,13 @@ import graphs
 from cudnnpy import engines as engines_of
 from cudnnpy import graph as graph_of
 from cudnnpy import raw
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import autotune, graph, selection
 from cudnnpy.convolution.candidates import Candidate, Engine, table
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.layouts import TensorSpec
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 

@@ -25,7 +25,7 @@ from cudnnpy import (
     workspace,
 )
 from cudnnpy._owned import Owned
-from cudnnpy.arrays import ArrayLibrary, packed_strides
+from cudnnpy.arrays import ArrayLibrary
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import Candidate, Engine
@@ -33,6 +33,7 @@ from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.descriptors import DropoutDescriptor
 from cudnnpy.engines import GraphExecutable
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import packed_strides
 
 STREAM, OTHER = 0x5000, 0x6000
 _addresses = itertools.count(1 << 20, 1 << 24)

@@ -8,44 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec, arrays
-from cudnnpy.arrays import ArrayLibrary, DeviceArray, library_of, packed_strides, read, spec_of
+from cudnnpy.arrays import ArrayLibrary, DeviceArray, library_of, read, spec_of
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.layouts import packed_strides
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
-# Specs and strides
-
-
-def test_a_spec_needs_a_shape_and_has_the_rest_by_default() -> None:
-    assert TensorSpec((2, 3)) == ((2, 3), "float32", None, 16)
-    assert cudnnpy.TensorSpec is TensorSpec
-    assert len({TensorSpec((2, 3)), TensorSpec((2, 3), "float16"), TensorSpec((2, 3), strides=(3, 1))}) == 3
-
-
-@given(st.lists(st.integers(1, 5), max_size=5))
-def test_packed_strides_are_numpys(shape: list[int]) -> None:
-    expected = tuple(stride // 4 for stride in np.empty(shape, np.float32).strides)
-    real = [(a, b) for a, b, size in zip(packed_strides(shape), expected, shape, strict=True) if size > 1]
-    assert all(a == b for a, b in real)
-
-
-@given(
-    st.lists(st.integers(1, 5), min_size=1, max_size=5).flatmap(
-        lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
-    )
-)
-def test_packed_strides_in_any_order_of_the_axes(drawn: Any) -> None:
-    shape, order = drawn
-    strides = packed_strides(shape, order)
-    inner = np.empty([shape[axis] for axis in order], np.int8).transpose(np.argsort(order))
-    assert inner.shape == tuple(shape)
-    assert all(a == b for a, b, size in zip(strides, inner.strides, shape, strict=True) if size > 1)
+# What is read
 
 
 def test_a_signature_in_plain_terms() -> None:
@@ -55,9 +28,6 @@ def test_a_signature_in_plain_terms() -> None:
     assert type(spec_of(signature).shape) is tuple
     with pytest.raises(TypeError, match="complex64"):
         spec_of(((2,), None, torch.complex64, 0))
-
-
-# What is read
 
 
 @pytest.mark.parametrize(
@@ -268,7 +238,7 @@ def test_results_come_from_the_librarys_maker(allocated: list[DeviceArray]) -> N
 
 def test_importing_arrays_imports_no_array_library() -> None:
     source = (
-        "import sys; import cudnnpy.arrays; cudnnpy.arrays.packed_strides((1, 2)); "
+        "import sys; import cudnnpy.arrays; cudnnpy.arrays.spec_of(((1, 2), None, 'float32', 0)); "
         "print([m for m in ('numpy', 'torch', 'cuda.core', 'cupy', 'jax') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

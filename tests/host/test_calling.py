@@ -16,9 +16,9 @@ from standins import OTHER, STREAM, Array, World, made
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec, arrays, calling, plan_cache
-from cudnnpy.arrays import packed_strides
 from cudnnpy.calling import Call
 from cudnnpy.errors import CaptureError
+from cudnnpy.layouts import packed_strides
 
 each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 LAST = (144, 1, 24, 4)  # X, channels last

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import Activation, Pooling, Softmax, TensorSpec, functions
-from cudnnpy.arrays import packed_strides
 from cudnnpy.calling import Call, Specs
 from cudnnpy.functions import (
     check_integer,
@@ -26,6 +25,7 @@ from cudnnpy.functions import (
     result,
     scales,
 )
+from cudnnpy.layouts import packed_strides
 
 SHAPE = (2, 3, 4, 5)
 FIRST, LAST = packed_strides(SHAPE), (60, 1, 15, 3)

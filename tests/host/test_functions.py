@@ -7,15 +7,12 @@ from ctypes import c_double, c_float
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import TensorSpec, functions, raw
-from cudnnpy.arrays import packed_strides
 from cudnnpy.calling import Call, Specs
-from cudnnpy.convolution.problem import extent, is_dense
 from cudnnpy.functions import (
     LARGE,
     WORKSPACE,
@@ -26,16 +23,12 @@ from cudnnpy.functions import (
     Program,
     Step,
     arranged,
-    as_lies,
-    at_least_4d,
     described,
     in_rows,
     no_overlaps,
-    packed,
-    packed_as,
     rows,
-    same_memory,
 )
+from cudnnpy.layouts import is_dense, packed, packed_strides
 
 HANDLE: Any = SimpleNamespace(pointer=0x77)
 
@@ -292,71 +285,6 @@ def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
         no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
 
 
-# How tensors lie
-
-
-def memory_of(spec: TensorSpec) -> np.ndarray:
-    """Where each element is."""
-    strides = np.array(spec.strides or packed_strides(spec.shape))
-    return np.tensordot(strides, np.indices(spec.shape), 1)
-
-
-@st.composite
-def tensors(draw: st.DrawFn, dtype: str = "float32", ranks: tuple[int, int] = (1, 5)) -> TensorSpec:
-    """Of any memory order, sometimes with gaps."""
-    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=ranks[0], max_size=ranks[1])))
-    order, gap = draw(st.permutations(range(len(shape)))), draw(st.integers(1, 2))
-    return TensorSpec(shape, dtype, tuple(gap * stride for stride in packed_strides(shape, order)))
-
-
-@given(tensors())
-def test_at_least_4d_is_the_same_memory_in_the_same_order(spec: TensorSpec) -> None:
-    wide = at_least_4d(spec)
-    assert len(wide.shape) == max(len(spec.shape), 4)
-    np.testing.assert_array_equal(memory_of(wide).ravel(), memory_of(spec).ravel())
-    assert wide.strides is not None
-    assert min(wide.strides) >= 1
-    if len(spec.shape) > 1:
-        assert wide.shape[:2] == spec.shape[:2]
-    assert extent(wide) == extent(spec)
-    assert (described(spec).shape, described(spec).strides) == (wide.shape, wide.strides)
-
-
-@pytest.mark.parametrize(
-    ("shape", "wide", "strides"),
-    [
-        ((7,), (1, 1, 1, 7), (7, 7, 7, 1)),
-        ((2, 3), (2, 3, 1, 1), (3, 1, 1, 1)),
-        ((2, 3, 5), (2, 3, 1, 5), (15, 5, 5, 1)),
-        ((2, 3, 4, 5), (2, 3, 4, 5), (60, 20, 5, 1)),
-        ((2, 3, 4, 5, 6), (2, 3, 4, 5, 6), (360, 120, 30, 6, 1)),
-    ],
-)
-def test_known_tensors_as_c_wants_them(shape: Any, wide: Any, strides: Any) -> None:
-    assert at_least_4d(TensorSpec(shape, "float16", packed_strides(shape), 2)) == (wide, "float16", strides, 2)
-
-
-@given(tensors(), tensors())
-def test_memory_is_the_same_where_every_element_is(one: TensorSpec, two: TensorSpec) -> None:
-    two = two._replace(shape=one.shape, strides=(two.strides or ()) * 5)
-    two = two._replace(strides=(two.strides or ())[: len(one.shape)])
-    expected = bool(np.array_equal(memory_of(one), memory_of(two)))
-    assert same_memory(one, two) == expected
-    assert same_memory(one, one)
-    assert as_lies(one, two).strides == two.strides
-    assert np.array_equal(memory_of(as_lies(one, two)), memory_of(two))
-    assert not same_memory(one, one._replace(shape=(*one.shape, 2), strides=(*(one.strides or ()), 1)))
-
-
-@given(tensors())
-def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
-    places = memory_of(spec).ravel()
-    assert is_dense(spec) == (sorted(places) == list(range(places.size)))
-    assert is_dense(packed(spec))
-    assert packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
-    assert is_dense(spec._replace(strides=packed_as(spec, spec.shape)))
-
-
 # Rows
 
 
@@ -379,7 +307,7 @@ def test_rows_of_known_tensors(shape: Any, dtype: str, expected: Any) -> None:
     assert found == expected
     if found:
         assert in_rows(spec, found) == ((*found, 1, 1), dtype, (found[1], 1, found[1], found[1]), 16)
-        np.testing.assert_array_equal(np.sort(memory_of(spec).ravel()), memory_of(in_rows(spec, found)).ravel())
+        assert is_dense(in_rows(spec, found))
 
 
 def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:

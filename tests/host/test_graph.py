@@ -13,9 +13,9 @@ from planning import Planner, Refused
 from standins import Array, Unreal, World, made
 
 from cudnnpy import Graph, TensorSpec, engines, plan_cache, raw
-from cudnnpy.arrays import packed_strides
 from cudnnpy.engines import GraphExecutable
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import packed_strides
 
 NAMES = [function.__name__ for function in (*FUSED, *OTHERS)]
 PLANNED = [function.__name__ for function in FUSED]

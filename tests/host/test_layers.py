@@ -24,7 +24,7 @@ ORDER = re.findall(
     """
     _version errors
     raw._api raw._removed raw._library raw
-    names dtypes _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
+    names dtypes layouts _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.forms convolution.candidates
     convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
     convolution.convolution convolution.transpose convolution

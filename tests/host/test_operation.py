@@ -13,10 +13,10 @@ import pytest
 from standins import OTHER, STREAM, Array, World, made
 
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, plan_cache
-from cudnnpy.arrays import packed_strides
 from cudnnpy.convolution import bias_gradient, epilogue
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
+from cudnnpy.layouts import packed_strides
 
 X, W, BIAS, Y = (2, 4, 8, 8), (6, 4, 3, 3), (6,), (2, 6, 6, 6)
 OPERATIONS: dict[str, Callable[[Convolution], Any]] = {

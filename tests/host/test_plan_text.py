@@ -7,7 +7,6 @@ import json
 import pytest
 
 import cudnnpy
-from cudnnpy.arrays import TensorSpec
 from cudnnpy.convolution import plan as plans
 from cudnnpy.convolution.candidates import Candidate
 from cudnnpy.convolution.forms import Form, Staged
@@ -15,6 +14,7 @@ from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options
+from cudnnpy.layouts import TensorSpec
 
 
 class OnTheGpu:

@@ -1,8 +1,7 @@
-"""What is asked: geometry and shapes against counting and against the reference; strides; bad input; cache keys."""
+"""What is asked: geometry and shapes against counting and against the reference; bad input; cache keys."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Callable
@@ -14,10 +13,10 @@ from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
-from cudnnpy.arrays import packed_strides
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.layouts import from_logical
 
 # Drawing options and shapes
 
@@ -107,14 +106,14 @@ def test_output_shapes_are_the_references(drawn: Any, change: int) -> None:
     if change == 2:
         w = w[:-1]
     last = options["layout"].endswith("C")
-    shapes = [ask.from_logical(shape, last) for shape in (x, w)]
+    shapes = [from_logical(shape, last) for shape in (x, w)]
     for ours, twin in (
         (Convolution, reference.Convolution),
         (ConvolutionTranspose, reference.ConvolutionTranspose),
     ):
         given_shapes = shapes
         if ours is ConvolutionTranspose and change != 1:
-            given_shapes = [shapes[0], ask.from_logical((x[1], *w[1:]), last)]
+            given_shapes = [shapes[0], from_logical((x[1], *w[1:]), last)]
         expected = outcome(lambda: twin(**options).output_shape(*given_shapes))  # noqa: B023  # called at once
         assert outcome(lambda: ours(**options).output_shape(*given_shapes)) == expected  # noqa: B023
 
@@ -124,7 +123,7 @@ def test_output_padding_picks_a_size_that_the_convolution_maps_back(drawn: Any, 
     options, x, w = drawn
     w = (x[1], *w[1:])
     last = options["layout"].endswith("C")
-    shapes = [ask.from_logical(shape, last) for shape in (x, w)]
+    shapes = [from_logical(shape, last) for shape in (x, w)]
     transpose = ConvolutionTranspose(**options, output_padding=extra)
     got = outcome(lambda: transpose.output_shape(*shapes))
     assert got == outcome(lambda: reference.ConvolutionTranspose(**options, output_padding=extra).output_shape(*shapes))
@@ -342,69 +341,6 @@ def test_an_engine_is_numbers(knobs: Any) -> None:
 def test_engines_are_equal_however_their_knobs_are_written() -> None:
     assert Engine(3, {2: 1, 1: 5}) == Engine(3, [(1, 5), (2, 1)]) == Engine(3, ((2, 1), (1, 5)))
     assert len({Engine(3, {2: 1}), Engine(3, {2: 2}), Engine(4, {2: 1}), Engine(3), Engine(3, {})}) == 4
-
-
-# Strides
-
-
-@given(
-    st.lists(st.integers(1, 4), min_size=3, max_size=5),
-    st.permutations(range(5)),
-    st.lists(st.integers(0, 3), min_size=5, max_size=5),
-    st.integers(0, 99),
-)
-def test_canonical_strides_reach_the_same_elements(
-    sizes: list[int], order: list[int], gaps: list[int], odd: int
-) -> None:
-    shape = tuple(sizes)
-    strides, step = [0] * len(shape), 1
-    for axis in [axis for axis in order if axis < len(shape)]:
-        strides[axis] = step
-        step *= shape[axis]
-        step += gaps[axis]
-    for axis, size in enumerate(shape):
-        if size == 1:
-            strides[axis] = odd  # means nothing
-    given_spec = TensorSpec(shape, "float32", tuple(strides))
-    found = ask.canonical(given_spec, "x")
-    assert found.strides is not None
-    assert all(stride > 0 for stride in found.strides)
-    assert [s for s, n in zip(found.strides, shape, strict=True) if n > 1] == [
-        s for s, n in zip(strides, shape, strict=True) if n > 1
-    ]
-    assert ask.canonical(found, "x") == found
-    for odd_axis in [axis for axis, size in enumerate(shape) if size == 1]:  # nor does any other number there
-        packed = [packed_strides(shape), ask.channels_last_strides(shape)]
-        other = tuple(1000 if axis == odd_axis else stride for axis, stride in enumerate(strides))
-        if tuple(strides) not in packed and other not in packed:
-            assert ask.canonical(given_spec._replace(strides=other), "x") == found
-
-
-@given(st.lists(st.integers(1, 3), min_size=3, max_size=4), st.lists(st.integers(1, 9), min_size=4, max_size=4))
-def test_strides_that_let_elements_overlap_are_found(sizes: list[int], steps: list[int]) -> None:
-    """Whatever is taken has as many addresses as elements; what is refused has fewer, or is interleaved."""
-    strides = tuple(steps[: len(sizes)])
-    addresses = [
-        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, sizes))
-    ]
-    distinct = len(set(addresses)) == len(addresses)
-    try:
-        ask.canonical(TensorSpec(tuple(sizes), "float32", strides), "x")
-    except ValueError as error:
-        assert "x: elements overlap in memory" in str(error)  # noqa: PT017
-    else:
-        assert distinct
-
-
-def test_results_have_the_memory_order_of_what_they_are_like() -> None:
-    shape = (2, 6, 5, 4)
-    first, last = packed_strides(shape), ask.channels_last_strides(shape)
-    assert last == (120, 1, 24, 6)
-    assert ask.result_strides(shape, spec(2, 3, 7, 7)) == first
-    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(147, 1, 21, 3))) == last
-    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(1000, 1, 40, 4))) == last
-    assert ask.result_strides(shape, spec(2, 3, 7, 7, strides=(1000, 200, 20, 2))) == first
-    assert ask.result_strides((2, 6, 5), spec(2, 3, 7, strides=(21, 1, 3))) == (30, 1, 6)
 
 
 # What a problem says of itself

@@ -1,0 +1,177 @@
+"""Tensors in memory, without arrays: shapes, strides and element types, and what they say of where the elements lie.
+
+Strides count elements. Where axes have names, shapes are logical, (N, C, spatial...), whatever the order in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cudnnpy.dtypes import dtype_of
+
+# layout names by rank; the plain names stand for every rank
+CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+
+
+class TensorSpec(NamedTuple):
+    """A tensor's shape, element type and strides, without its memory: enough to plan with.
+
+    `strides` count elements; None means packed in C order. `alignment` is what the address is a multiple of, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    strides: tuple[int, ...] | None = None
+    alignment: int = 16
+
+
+def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default)."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
+    return packed_strides(shape, [0, *range(2, len(shape)), 1])
+
+
+def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
+    """Packed strides for a result in the memory order of `like`: channels last if it is, else channels first."""
+    strides = like.strides or packed_strides(like.shape)
+    if strides == packed_strides(like.shape):
+        return packed_strides(shape)
+    if strides == channels_last_strides(like.shape) or _axis_order(strides, like.shape)[-1] == 1:
+        return channels_last_strides(shape)
+    return packed_strides(shape)
+
+
+def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides for a shape, in the memory order of another tensor of as many axes."""
+    assert order.strides is not None
+    strides = order.strides
+    return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis)))
+
+
+def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
+    """The tensor as it would lie packed in C order, at an aligned address."""
+    return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
+
+
+def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
+    alike = same_memory(spec, other)
+    return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
+
+
+def canonical(spec: TensorSpec, name: str) -> TensorSpec:
+    """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
+
+    Raises ValueError for strides of 0 or less, or that make elements overlap.
+    """
+    shape = tuple(int(size) for size in spec.shape)
+    first, last = packed_strides(shape), channels_last_strides(shape)
+    if spec.strides is None or tuple(spec.strides) == first:
+        return spec._replace(shape=shape, strides=first)
+    strides = tuple(int(stride) for stride in spec.strides)
+    if strides == last:
+        return spec._replace(shape=shape, strides=last)
+    real = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1]
+    if any(stride <= 0 for stride, _ in real):
+        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+    reach = 0
+    for stride, size in sorted(real):
+        if stride <= reach:
+            raise ValueError(f"{name}: elements overlap in memory (shape {shape}, strides {strides})")
+        reach += stride * (size - 1)
+    for known in (first, last):
+        if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
+            return spec._replace(shape=shape, strides=known)
+    # Gaps: an axis of size 1 gets the stride that it would have if it were the slowest of those inside it.
+    order = _axis_order(strides, shape)
+    filled = list(strides)
+    for axis in reversed(order):
+        if shape[axis] == 1:
+            inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
+            filled[axis] = max(inner, default=1)
+    return spec._replace(shape=shape, strides=tuple(filled))
+
+
+def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The axes from the slowest to the fastest: N, then C or the spatial axes, as the strides say."""
+    rank = len(shape)
+    spatial = [strides[axis] for axis in range(2, rank) if shape[axis] > 1]
+    channel_inside = shape[1] > 1 and bool(spatial) and strides[1] < min(spatial)
+    return [0, *range(2, rank), 1] if channel_inside else list(range(rank))
+
+
+def extent(spec: TensorSpec) -> int:
+    """How many bytes lie between the first and the end of the last element."""
+    assert spec.strides is not None
+    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+    return (reach + 1) * dtype_of(spec.dtype).itemsize
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether the elements fill their memory without gaps, in whatever order."""
+    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+
+
+def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether two tensors of one shape have their elements in the same places."""
+    return a.shape == b.shape and all(
+        size == 1 or s == t
+        for size, s, t in zip(
+            a.shape, a.strides or packed_strides(a.shape), b.strides or packed_strides(b.shape), strict=True
+        )
+    )
+
+
+# The order of an array's axes
+
+
+def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that; too short a shape stays as it is."""
+    return (shape[0], shape[-1], *shape[1:-1]) if channels_last and len(shape) > 2 else tuple(shape)
+
+
+def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """The inverse of to_logical."""
+    return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
+
+
+def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
+    """A spec in logical order, in the arrays' own axis order."""
+    strides = None if spec.strides is None else from_logical(spec.strides, channels_last)
+    return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
+
+
+# As C wants them: of four axes at least
+
+
+def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """cuDNN's convolutions have at least two spatial axes: one axis becomes the width of a picture of height 1."""
+    shape, strides = spec.shape, spec.strides
+    assert strides is not None
+    if len(shape) != 3:
+        return shape, strides
+    return (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
+
+
+def at_least_4d(spec: TensorSpec) -> TensorSpec:
+    """As C wants it, of four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
+    shape, strides = spec.shape, spec.strides
+    assert strides is not None
+    if len(shape) == 1:
+        far = strides[0] * shape[0]
+        return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))
+    if len(shape) == 2:
+        return spec._replace(shape=(*shape, 1, 1), strides=(*strides, 1, 1))
+    shape, strides = with_height(spec)
+    return spec._replace(shape=shape, strides=strides)

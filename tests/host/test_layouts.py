@@ -1,0 +1,186 @@
+"""Tensors in memory: strides against NumPy's, and where elements lie against counting them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import cudnnpy
+from cudnnpy.functions import described
+from cudnnpy.layouts import (
+    TensorSpec,
+    as_lies,
+    at_least_4d,
+    canonical,
+    channels_last_strides,
+    extent,
+    is_dense,
+    packed,
+    packed_as,
+    packed_strides,
+    result_strides,
+    same_memory,
+)
+
+
+def of(*shape: int, strides: tuple[int, ...] | None = None) -> TensorSpec:
+    return TensorSpec(shape, "float32", strides)
+
+
+def memory_of(spec: TensorSpec) -> np.ndarray:
+    """Where each element is."""
+    strides = np.array(spec.strides or packed_strides(spec.shape))
+    return np.tensordot(strides, np.indices(spec.shape), 1)
+
+
+@st.composite
+def tensors(draw: st.DrawFn, dtype: str = "float32", ranks: tuple[int, int] = (1, 5)) -> TensorSpec:
+    """Of any memory order, sometimes with gaps."""
+    shape = tuple(draw(st.lists(st.integers(1, 5), min_size=ranks[0], max_size=ranks[1])))
+    order, gap = draw(st.permutations(range(len(shape)))), draw(st.integers(1, 2))
+    return TensorSpec(shape, dtype, tuple(gap * stride for stride in packed_strides(shape, order)))
+
+
+def test_a_spec_needs_a_shape_and_has_the_rest_by_default() -> None:
+    assert TensorSpec((2, 3)) == ((2, 3), "float32", None, 16)
+    assert cudnnpy.TensorSpec is TensorSpec
+    assert len({TensorSpec((2, 3)), TensorSpec((2, 3), "float16"), TensorSpec((2, 3), strides=(3, 1))}) == 3
+
+
+# Strides
+
+
+@given(st.lists(st.integers(1, 5), max_size=5))
+def test_packed_strides_are_numpys(shape: list[int]) -> None:
+    expected = tuple(stride // 4 for stride in np.empty(shape, np.float32).strides)
+    real = [(a, b) for a, b, size in zip(packed_strides(shape), expected, shape, strict=True) if size > 1]
+    assert all(a == b for a, b in real)
+
+
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=5).flatmap(
+        lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))
+    )
+)
+def test_packed_strides_in_any_order_of_the_axes(drawn: Any) -> None:
+    shape, order = drawn
+    strides = packed_strides(shape, order)
+    inner = np.empty([shape[axis] for axis in order], np.int8).transpose(np.argsort(order))
+    assert inner.shape == tuple(shape)
+    assert all(a == b for a, b, size in zip(strides, inner.strides, shape, strict=True) if size > 1)
+
+
+@given(
+    st.lists(st.integers(1, 4), min_size=3, max_size=5),
+    st.permutations(range(5)),
+    st.lists(st.integers(0, 3), min_size=5, max_size=5),
+    st.integers(0, 99),
+)
+def test_canonical_strides_reach_the_same_elements(
+    sizes: list[int], order: list[int], gaps: list[int], odd: int
+) -> None:
+    shape = tuple(sizes)
+    strides, step = [0] * len(shape), 1
+    for axis in [axis for axis in order if axis < len(shape)]:
+        strides[axis] = step
+        step *= shape[axis]
+        step += gaps[axis]
+    for axis, size in enumerate(shape):
+        if size == 1:
+            strides[axis] = odd  # means nothing
+    given_spec = TensorSpec(shape, "float32", tuple(strides))
+    found = canonical(given_spec, "x")
+    assert found.strides is not None
+    assert all(stride > 0 for stride in found.strides)
+    assert [s for s, n in zip(found.strides, shape, strict=True) if n > 1] == [
+        s for s, n in zip(strides, shape, strict=True) if n > 1
+    ]
+    assert canonical(found, "x") == found
+    for odd_axis in [axis for axis, size in enumerate(shape) if size == 1]:  # nor does any other number there
+        packed = [packed_strides(shape), channels_last_strides(shape)]
+        other = tuple(1000 if axis == odd_axis else stride for axis, stride in enumerate(strides))
+        if tuple(strides) not in packed and other not in packed:
+            assert canonical(given_spec._replace(strides=other), "x") == found
+
+
+@given(st.lists(st.integers(1, 3), min_size=3, max_size=4), st.lists(st.integers(1, 9), min_size=4, max_size=4))
+def test_strides_that_let_elements_overlap_are_found(sizes: list[int], steps: list[int]) -> None:
+    """Whatever is taken has as many addresses as elements; what is refused has fewer, or is interleaved."""
+    strides = tuple(steps[: len(sizes)])
+    addresses = [
+        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, sizes))
+    ]
+    distinct = len(set(addresses)) == len(addresses)
+    try:
+        canonical(TensorSpec(tuple(sizes), "float32", strides), "x")
+    except ValueError as error:
+        assert "x: elements overlap in memory" in str(error)  # noqa: PT017
+    else:
+        assert distinct
+
+
+def test_results_have_the_memory_order_of_what_they_are_like() -> None:
+    shape = (2, 6, 5, 4)
+    first, last = packed_strides(shape), channels_last_strides(shape)
+    assert last == (120, 1, 24, 6)
+    assert result_strides(shape, of(2, 3, 7, 7)) == first
+    assert result_strides(shape, of(2, 3, 7, 7, strides=(147, 1, 21, 3))) == last
+    assert result_strides(shape, of(2, 3, 7, 7, strides=(1000, 1, 40, 4))) == last
+    assert result_strides(shape, of(2, 3, 7, 7, strides=(1000, 200, 20, 2))) == first
+    assert result_strides((2, 6, 5), of(2, 3, 7, strides=(21, 1, 3))) == (30, 1, 6)
+
+
+# Where elements lie
+
+
+@given(tensors())
+def test_at_least_4d_is_the_same_memory_in_the_same_order(spec: TensorSpec) -> None:
+    wide = at_least_4d(spec)
+    assert len(wide.shape) == max(len(spec.shape), 4)
+    np.testing.assert_array_equal(memory_of(wide).ravel(), memory_of(spec).ravel())
+    assert wide.strides is not None
+    assert min(wide.strides) >= 1
+    if len(spec.shape) > 1:
+        assert wide.shape[:2] == spec.shape[:2]
+    assert extent(wide) == extent(spec)
+    assert (described(spec).shape, described(spec).strides) == (wide.shape, wide.strides)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wide", "strides"),
+    [
+        ((7,), (1, 1, 1, 7), (7, 7, 7, 1)),
+        ((2, 3), (2, 3, 1, 1), (3, 1, 1, 1)),
+        ((2, 3, 5), (2, 3, 1, 5), (15, 5, 5, 1)),
+        ((2, 3, 4, 5), (2, 3, 4, 5), (60, 20, 5, 1)),
+        ((2, 3, 4, 5, 6), (2, 3, 4, 5, 6), (360, 120, 30, 6, 1)),
+    ],
+)
+def test_known_tensors_as_c_wants_them(shape: Any, wide: Any, strides: Any) -> None:
+    assert at_least_4d(TensorSpec(shape, "float16", packed_strides(shape), 2)) == (wide, "float16", strides, 2)
+
+
+@given(tensors(), tensors())
+def test_memory_is_the_same_where_every_element_is(one: TensorSpec, two: TensorSpec) -> None:
+    two = two._replace(shape=one.shape, strides=(two.strides or ()) * 5)
+    two = two._replace(strides=(two.strides or ())[: len(one.shape)])
+    expected = bool(np.array_equal(memory_of(one), memory_of(two)))
+    assert same_memory(one, two) == expected
+    assert same_memory(one, one)
+    assert as_lies(one, two).strides == two.strides
+    assert np.array_equal(memory_of(as_lies(one, two)), memory_of(two))
+    assert not same_memory(one, one._replace(shape=(*one.shape, 2), strides=(*(one.strides or ()), 1)))
+
+
+@given(tensors())
+def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
+    places = memory_of(spec).ravel()
+    assert is_dense(spec) == (sorted(places) == list(range(places.size)))
+    assert is_dense(packed(spec))
+    assert packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
+    assert is_dense(spec._replace(strides=packed_as(spec, spec.shape)))
