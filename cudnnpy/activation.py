@@ -12,29 +12,11 @@ from typing import Any
 from cudnnpy import calling
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import ActivationDescriptor
-from cudnnpy.functions import (
-    At,
-    Function,
-    Operand,
-    Program,
-    Step,
-    arranged,
-    check_number,
-    check_option,
-    copy,
-    described,
-    given,
-    in_rows,
-    like,
-    no_overlaps,
-    number_of,
-    result,
-    rows,
-    scales,
-)
+from cudnnpy.functions import check_number, check_option, given, in_rows, like, no_overlaps, number_of, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
 from cudnnpy.layouts import TensorSpec, as_lies
+from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, described, scales
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 

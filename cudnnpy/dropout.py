@@ -11,20 +11,10 @@ from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
-from cudnnpy.functions import (
-    At,
-    Function,
-    Operand,
-    Program,
-    arranged,
-    check_integer,
-    check_number,
-    given,
-    no_overlaps,
-    result,
-)
+from cudnnpy.functions import check_integer, check_number, given, no_overlaps, result
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, is_dense, packed, same_memory
+from cudnnpy.programs import At, Function, Operand, Program, arranged
 
 _numbers = count()
 

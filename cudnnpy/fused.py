@@ -12,22 +12,12 @@ from cudnnpy.calling import Call
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.problem import Options
-from cudnnpy.functions import (
-    Operand,
-    Program,
-    arranged,
-    check_option,
-    given,
-    logical,
-    logical_like,
-    logical_result,
-    no_overlaps,
-    number_of,
-)
+from cudnnpy.functions import check_option, given, logical, logical_like, logical_result, no_overlaps, number_of
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
 from cudnnpy.normalization import channels, packed_like
+from cudnnpy.programs import Operand, Program, arranged
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")

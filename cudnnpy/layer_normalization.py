@@ -15,14 +15,9 @@ from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
 from cudnnpy.arrays import synchronize
 from cudnnpy.calling import Call
-from cudnnpy.convolution.epilogue import in_turn
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.functions import (
-    Executable,
-    Operand,
-    Program,
-    arranged,
     check_layout,
     given,
     like,
@@ -38,6 +33,7 @@ from cudnnpy.graph_nodes import Node
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides
 from cudnnpy.normalization import channels, check_epsilon, packed_like
+from cudnnpy.programs import Executable, Operand, Program, arranged, in_turn
 from cudnnpy.tensors import Fill
 
 DTYPES = ("float16", "bfloat16", "float32")

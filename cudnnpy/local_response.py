@@ -12,23 +12,17 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import LRNDescriptor
 from cudnnpy.functions import (
-    At,
-    Function,
-    Operand,
-    Program,
-    arranged,
     check_integer,
     check_layout,
     check_number,
-    described,
     logical,
     logical_like,
     logical_result,
     no_overlaps,
     number_of,
-    scales,
 )
 from cudnnpy.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
+from cudnnpy.programs import At, Function, Operand, Program, arranged, described, scales
 
 _MODE = raw.CUDNN_LRN_CROSS_CHANNEL_DIM1
 _RANKS = range(4, 6)

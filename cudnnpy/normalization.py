@@ -16,17 +16,9 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.functions import (
-    At,
-    Function,
-    Operand,
-    Program,
-    Step,
-    arranged,
     check_layout,
     check_number,
     check_option,
-    copy,
-    described,
     is_large,
     like,
     logical,
@@ -35,10 +27,10 @@ from cudnnpy.functions import (
     no_overlaps,
     number_of,
     result,
-    scales,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
+from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, described, scales
 
 MODES = ("spatial", "per_activation")
 _RANKS = range(2, 6)

@@ -14,23 +14,15 @@ from cudnnpy.calling import Call
 from cudnnpy.convolution.problem import as_shape
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.functions import (
-    At,
-    Function,
-    Operand,
-    Program,
-    Step,
-    arranged,
     check_integer,
     check_layout,
     check_option,
-    described,
     is_large,
     logical,
     logical_like,
     logical_result,
     no_overlaps,
     number_of,
-    scales,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.layouts import (
@@ -44,6 +36,7 @@ from cudnnpy.layouts import (
     packed_strides,
     to_logical,
 )
+from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, described, scales
 
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}

@@ -16,25 +16,11 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.convolution.problem import as_shape
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
-from cudnnpy.functions import (
-    WORKSPACE,
-    At,
-    Function,
-    Operand,
-    Program,
-    Step,
-    check_option,
-    copy,
-    described,
-    given,
-    is_large,
-    no_overlaps,
-    result,
-    scales,
-)
+from cudnnpy.functions import check_option, given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, is_dense, packed_as, packed_strides
+from cudnnpy.programs import WORKSPACE, At, Function, Operand, Program, Step, copy, described, scales
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}

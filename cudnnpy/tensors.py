@@ -15,29 +15,11 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.functions import (
-    FLOATS,
-    At,
-    Either,
-    Executable,
-    Function,
-    Operand,
-    Program,
-    Step,
-    check_option,
-    copy,
-    described,
-    given,
-    in_rows,
-    like,
-    no_overlaps,
-    result,
-    rows,
-    scales,
-)
+from cudnnpy.functions import FLOATS, check_option, given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense, packed, packed_strides
+from cudnnpy.programs import At, Either, Executable, Function, Operand, Program, Step, copy, described, scales
 
 MEMORY_LAYOUTS = ("C", "channels_last")
 

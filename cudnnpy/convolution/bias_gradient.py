@@ -18,14 +18,14 @@ from typing import Any
 
 from cudnnpy import engines, raw
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution.epilogue import in_turn, rounded
-from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
+from cudnnpy.convolution.legacy import row_descriptor
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Pointers
 from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy.programs import described, in_turn, rounded
 
 _SMALL = 1 << 20  # bytes of dy below which a slow reduction is over before a fast one is worth compiling (0.2 to 0.5 s)
 
@@ -44,7 +44,7 @@ class BiasGradient:
         self._wide: tuple[TensorDescriptor, TensorDescriptor, int] | None = None
         self._steps: list[engines.GraphExecutable] = []
         self._how = ReduceTensorDescriptor("add", compute_dtype="float64" if dy.dtype == "float64" else "float32")
-        self._whole, self._result = tensor_descriptor(dy), row_descriptor(dy, dy.dtype)
+        self._whole, self._result = described(dy), row_descriptor(dy, dy.dtype)
         assert dy.strides is not None
         packed = dy.strides in (packed_strides(dy.shape), channels_last_strides(dy.shape))
         large = math.prod(dy.shape) * dtype_of(dy.dtype).itemsize >= _SMALL
@@ -58,7 +58,7 @@ class BiasGradient:
         handle, size = Handle.default(device), c_size_t()
         if dy.dtype == "bfloat16":  # with gaps: the engines take none, and cudnnReduceTensor no bfloat16
             floats = dy._replace(dtype="float32", strides=packed_strides(dy.shape))
-            self._wide = tensor_descriptor(floats), row_descriptor(dy, "float32"), rounded(4 * math.prod(dy.shape))
+            self._wide = described(floats), row_descriptor(dy, "float32"), rounded(4 * math.prod(dy.shape))
         whole, result = (self._whole, self._result) if self._wide is None else self._wide[:2]
         raw.call("cudnnGetReductionWorkspaceSize", handle, self._how, whole, result, byref(size))
         self._reduction_size = size.value

@@ -9,13 +9,13 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import graph, legacy
-from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
 from cudnnpy.engines import engines as every_engine
 from cudnnpy.errors import StatusError
 from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense
+from cudnnpy.programs import Executable
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 

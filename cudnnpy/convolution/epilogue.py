@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import byref, c_double, c_float
 from functools import partial
-from typing import Any, Protocol
 
 from cudnnpy import raw
 from cudnnpy.convolution.graph import epilogue_graph, uids
-from cudnnpy.convolution.legacy import row_descriptor, tensor_descriptor
+from cudnnpy.convolution.legacy import row_descriptor
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.engines import GraphExecutable, Target, heuristics
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides
-
-
-class Executable(Protocol):
-    """Something planned that can be bound to addresses, and then launched."""
-
-    workspace_size: int
-
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """A call without arguments that launches the work and returns cuDNN's status."""
+from cudnnpy.programs import Executable, described, in_turn
 
 
 def make_epilogue(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Executable:
@@ -49,7 +40,7 @@ class StepByStep:
     workspace_size = 0
 
     def __init__(self, y: TensorSpec, bias: TensorSpec | None, activation: str | None) -> None:
-        self._y = tensor_descriptor(y)
+        self._y = described(y)
         self._scale = c_double if y.dtype == "float64" else c_float
         self._bias = self._activation = None
         if bias is not None:
@@ -77,24 +68,6 @@ class StepByStep:
                 partial(activate, handle.pointer, self._activation.pointer, byref(one), d, y, byref(zero), d, y)
             )
         return in_turn(steps, (self, one, zero))
-
-
-def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
-    """One launch of several: stops at the first bad status and returns it."""
-
-    def launch() -> int:
-        for step in steps:
-            if status := step():
-                return status
-        return 0
-
-    launch.owners = (*owners, *steps)  # type: ignore[attr-defined]
-    return launch
-
-
-def rounded(size: int) -> int:
-    """Bytes that a part of a workspace takes, so that the next part is aligned."""
-    return -(-size // 256) * 256
 
 
 class Epilogue:

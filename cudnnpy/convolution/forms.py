@@ -21,13 +21,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy.convolution.epilogue import Executable, in_turn, make_epilogue, rounded
-from cudnnpy.convolution.legacy import tensor_descriptor
+from cudnnpy.convolution.epilogue import make_epilogue
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_dense, packed_strides, result_strides
+from cudnnpy.programs import Executable, described, in_turn, rounded
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
@@ -147,7 +147,7 @@ class Staged:
         role = _ROLES[name]
         whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
         one, scale, zero = self._scale(1.0), self._scale(beta), self._scale(0.0)
-        all_of_it = tensor_descriptor(part)
+        all_of_it = described(part)
         steps: list[Callable[[], int]] = []
         if whole.shape != part.shape:  # x with zeros around it, or its gradient with what is of no use
             if not back:
@@ -157,7 +157,7 @@ class Staged:
             offset = sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
             source, target = (source + offset, target) if back else (source, target + offset)
             part = part._replace(shape=whole.shape)
-        first, second = (tensor_descriptor(spec) for spec in ((part, whole) if back else (whole, part)))
+        first, second = (described(spec) for spec in ((part, whole) if back else (whole, part)))
         transform = raw.bound("cudnnTransformTensor")
         steps.append(
             partial(transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target)

@@ -13,6 +13,7 @@ from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorD
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides, with_height
 from cudnnpy.names import short_names
+from cudnnpy.programs import described
 
 
 class _Operation(NamedTuple):
@@ -93,7 +94,7 @@ class LegacyExecutable:
         self._scales = tuple(
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
-        tensors = {"x": tensor_descriptor(problem.x), "w": _filter(problem.w), "y": tensor_descriptor(problem.y)}
+        tensors = {"x": described(problem.x), "w": _filter(problem.w), "y": described(problem.y)}
         one = len(g.stride) == 1
         self._convolution = ConvolutionDescriptor(
             (0, *g.pre_padding) if one else g.pre_padding,
@@ -143,12 +144,6 @@ class LegacyExecutable:
         )
         launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
         return launch
-
-
-def tensor_descriptor(spec: TensorSpec) -> TensorDescriptor:
-    """A tensor as the v7-style functions take it."""
-    shape, strides = with_height(spec)
-    return TensorDescriptor(shape, spec.dtype, strides=strides)
 
 
 def row_descriptor(spec: TensorSpec, dtype: str) -> TensorDescriptor:

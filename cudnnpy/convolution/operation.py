@@ -19,6 +19,7 @@ from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
+from cudnnpy.programs import check_scales
 
 # options -> a small number: a key that is hashed on every call stays small
 _numbers: dict[Options, int] = {}
@@ -110,7 +111,7 @@ class Operation:
         channels, out = (spec.shape[1],), call.specs.get("out")
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
-        ask.check_scales(alpha, beta)
+        check_scales(alpha, beta)
         if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
             raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
         return BiasGradient(spec, float(alpha), float(beta), call.device), [TensorSpec(channels, spec.dtype)]

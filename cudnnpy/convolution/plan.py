@@ -10,13 +10,13 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
-from cudnnpy.convolution.epilogue import Executable
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.engines import GraphExecutable, Target, load_plan
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
 from cudnnpy.layouts import TensorSpec, extent
+from cudnnpy.programs import Executable
 
 _FORMAT = 1  # of to_json
 _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes

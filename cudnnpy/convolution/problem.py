@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import CHANNELS_FIRST, CHANNELS_LAST, TensorSpec, canonical, channels_last_strides, packed_strides
+from cudnnpy.programs import check_scales
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 MODES = ("cross_correlation", "convolution")
@@ -364,13 +365,6 @@ def check_activation(activation: str | None) -> None:
     """ValueError for an activation that there is not."""
     if activation is not None:
         _one_of("activation", activation, ACTIVATIONS)
-
-
-def check_scales(alpha: float, beta: float) -> None:
-    """TypeError for an alpha or beta that is no finite number."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise TypeError(f"{name}: {value!r} given; expected a finite number")
 
 
 def _check_result_dtype(operation: str, given: str, result: str) -> None:

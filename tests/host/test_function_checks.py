@@ -23,9 +23,9 @@ from cudnnpy.functions import (
     logical_result,
     number_of,
     result,
-    scales,
 )
 from cudnnpy.layouts import packed_strides
+from cudnnpy.programs import scales
 
 SHAPE = (2, 3, 4, 5)
 FIRST, LAST = packed_strides(SHAPE), (60, 1, 15, 3)

@@ -25,10 +25,11 @@ ORDER = re.findall(
     _version errors
     raw._api raw._removed raw._library raw
     names dtypes layouts _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
+    programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.forms convolution.candidates
     convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
     convolution.convolution convolution.transpose convolution
-    functions graph_nodes graph activation pooling softmax local_response dropout tensors reduction normalization
+    graph_nodes graph activation pooling softmax local_response dropout tensors reduction normalization
     layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy.functions import described
 from cudnnpy.layouts import (
     TensorSpec,
     as_lies,
@@ -26,6 +25,7 @@ from cudnnpy.layouts import (
     result_strides,
     same_memory,
 )
+from cudnnpy.programs import described
 
 
 def of(*shape: int, strides: tuple[int, ...] | None = None) -> TensorSpec:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from cudnnpy import Graph, TensorSpec, raw, reduction
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.functions import Function, Step
 from cudnnpy.layouts import packed_as, packed_strides
+from cudnnpy.programs import Function, Step
 from cudnnpy.reduction import _axes, _by_graphs, _runs, _view
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows

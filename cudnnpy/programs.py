@@ -1,0 +1,222 @@
+"""What is launched: calls of C functions and planned graphs, in turn, on operands and parts of the workspace."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_double, c_float
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from cudnnpy import raw
+from cudnnpy.descriptors import TensorDescriptor
+from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, at_least_4d, extent, same_memory
+
+
+class Executable(Protocol):
+    """One launch: a C function's, or a planned graph's."""
+
+    workspace_size: int
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """A call without arguments that launches the work and returns a status."""
+
+
+# Calls of C functions
+
+
+class At(NamedTuple):
+    """In a Function's arguments: the address of the operand with this number, and an offset from it in bytes."""
+
+    place: int
+    offset: int = 0
+
+
+WORKSPACE = At(-1)
+
+
+class Function:
+    """A call of a C function: the handle goes first, At(n) is the n-th address, numbers of ctypes go by reference."""
+
+    def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
+        self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The call on these addresses."""
+
+        def of(argument: Any) -> Any:
+            if isinstance(argument, At):
+                return (workspace if argument is WORKSPACE else pointers[argument.place] + argument.offset) or None
+            if isinstance(argument, c_float | c_double):
+                return byref(argument)
+            return getattr(argument, "pointer", argument)
+
+        launch = partial(raw.bound(self.name), handle.pointer, *map(of, self.arguments))
+        launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
+        return launch
+
+
+def described(spec: TensorSpec) -> TensorDescriptor:
+    """A tensor's descriptor, of four axes at least."""
+    wide = at_least_4d(spec)
+    return TensorDescriptor(wide.shape, wide.dtype, strides=wide.strides)
+
+
+def check_scales(alpha: float, beta: float) -> None:
+    """TypeError for an alpha or beta that is no finite number."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise TypeError(f"{name}: {value!r} given; expected a finite number")
+
+
+def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
+    """alpha and beta as C takes them: double for float64, else float. Raises TypeError for what is no number."""
+    check_scales(alpha, beta)
+    kind = c_double if dtype == "float64" else c_float
+    return kind(alpha), kind(beta)
+
+
+def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:
+    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor."""
+    a, b = scales(alpha, beta, x.dtype)
+    return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
+
+
+# Launches in turn
+
+
+class Either:
+    """One launch where two operands are the same memory, another where they are not."""
+
+    def __init__(self, first: int, second: int, same: Executable, different: Executable) -> None:
+        self.first, self.second, self.same, self.different = first, second, same, different
+        self.workspace_size = max(same.workspace_size, different.workspace_size)
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The call on these addresses."""
+        chosen = self.same if pointers[self.first] == pointers[self.second] else self.different
+        return chosen.bind(handle, pointers, workspace)
+
+
+class Step(NamedTuple):
+    """A launch and its operands, by number."""
+
+    executable: Executable
+    places: tuple[int, ...]
+
+
+class Steps:
+    """Launches in turn, as one. The steps' places are the operands', then those of the parts of scratch memory.
+
+    `scratch` are the sizes of these parts in bytes. They are the first of the workspace; the steps share what follows.
+    """
+
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
+        self.steps, self.scratch = steps, scratch
+        self.workspace_size = sum(map(rounded, scratch)) + max(step.executable.workspace_size for step in steps)
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The launch on these addresses; it ends with the first step that fails, and returns that step's status."""
+        places, address = list(pointers), workspace
+        for size in self.scratch:
+            places.append(address)
+            address += rounded(size)
+        launches = [
+            step.executable.bind(handle, tuple(places[at] for at in step.places), address) for step in self.steps
+        ]
+        return launches[0] if len(launches) == 1 else in_turn(launches, (self, handle))
+
+
+def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
+    """One launch of several: stops at the first bad status and returns it."""
+
+    def launch() -> int:
+        for step in steps:
+            if status := step():
+                return status
+        return 0
+
+    launch.owners = (*owners, *steps)  # type: ignore[attr-defined]
+    return launch
+
+
+def rounded(size: int) -> int:
+    """Bytes that a part of a workspace takes, so that the next part is aligned."""
+    return -(-size // 256) * 256
+
+
+# Operands, for a Launcher
+
+
+class Operand(NamedTuple):
+    """An operand of a program: `in_place` names those that a result may be, `is_read` says that it is read as well."""
+
+    name: str
+    spec: TensorSpec
+    is_result: bool = False
+    in_place: tuple[str, ...] = ()
+    is_read: bool = False
+
+
+class Program:
+    """Steps for a Launcher, which gives the operands' addresses and the workspace's: the operands are checked."""
+
+    replayable = True
+
+    def __init__(
+        self, name: str, device: int, operands: Sequence[Operand], steps: Sequence[Step], scratch: Sequence[int] = ()
+    ) -> None:
+        self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
+        self._whole = Steps(steps, scratch)
+        self.workspace_size = self._whole.workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Callable[[], int]:
+        """The launch, once the addresses are checked. Raises ValueError for a result that overlaps another operand."""
+        *operands, workspace = pointers
+        check_overlaps(self.operands, operands)
+        return self._whole.bind(handle, tuple(operands), workspace)
+
+
+def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None:
+    """ValueError for a result that overlaps another operand, unless it may be that operand and is."""
+    for operand, start in zip(operands, pointers, strict=True):
+        if not operand.is_result:
+            continue
+        end = start + extent(operand.spec)
+        for other, pointer in zip(operands, pointers, strict=True):
+            if other is operand or not (pointer < end and start < pointer + extent(other.spec)):
+                continue
+            same = pointer == start and other.spec.shape == operand.spec.shape and same_memory(other.spec, operand.spec)
+            if not (same and other.name in operand.in_place):
+                raise ValueError(f"{operand.name} overlaps {other.name} in memory; give a result of its own")
+
+
+def arranged(
+    name: str,
+    device: int,
+    operands: Sequence[Operand],
+    executable: Executable,
+    wanted: Sequence[TensorSpec],
+    beta: float = 0.0,
+) -> Program:
+    """One launch that wants its operands in the memory order and dtype of `wanted`: with copies of those that are not.
+
+    With a beta a result is copied in, too.
+    """
+    before: list[Step] = []
+    after: list[Step] = []
+    places: list[int] = []
+    scratch: list[int] = []
+    for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
+        spec = operand.spec
+        if spec.dtype == want.dtype and same_memory(spec, want) and spec.alignment >= want.alignment:
+            places.append(at)
+            continue
+        places.append(len(operands) + len(scratch))
+        scratch.append(extent(want))
+        if operand.is_result:
+            after.append(Step(copy(want, spec), (places[-1], at)))
+        if not operand.is_result or operand.is_read or beta:
+            before.append(Step(copy(spec, want), (at, places[-1])))
+    return Program(name, device, operands, [*before, Step(executable, tuple(places)), *after], scratch)
