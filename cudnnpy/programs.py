@@ -77,10 +77,15 @@ def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
     return kind(alpha), kind(beta)
 
 
-def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:
-    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor."""
+def copy(
+    x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0, x_offset: int = 0, y_offset: int = 0
+) -> Function:
+    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor.
+
+    The offsets are in bytes, for a tensor inside an operand.
+    """
     a, b = scales(alpha, beta, x.dtype)
-    return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
+    return Function("cudnnTransformTensor", a, described(x), At(0, x_offset), b, described(y), At(1, y_offset))
 
 
 # Launches in turn

@@ -15,19 +15,15 @@ Filters with gaps no engine takes: they are copied too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from ctypes import byref, c_double, c_float
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from cudnnpy import raw
-from cudnnpy.convolution.epilogue import make_epilogue
+from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
-from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_dense, packed_strides, result_strides
-from cudnnpy.programs import Executable, described, in_turn, rounded
+from cudnnpy.programs import At, Executable, Function, Step, Steps, copy, described, scales
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
@@ -52,7 +48,7 @@ class Form(NamedTuple):
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """The plan of the part with everything else that the whole needs."""
-        return plan if self.is_whole else Staged(self, plan, target)
+        return plan if self.is_whole else _staged(self, plan, target)
 
 
 def forms(problem: Problem) -> Iterator[Form]:
@@ -106,60 +102,44 @@ def _differ(form: Form, name: str) -> bool:
     return accumulates or getattr(form.whole, role) != getattr(form.part, role)
 
 
-class Staged:
+def _staged(form: Form, plan: Executable, target: Target) -> Steps:
     """Copies of inputs into scratch memory, the plan, a copy of its result back, and the epilogue: what is needed of these."""
+    whole, part = form
+    places = {name: at for at, name in enumerate(whole.operands)}
+    used = dict(places)
+    scratch: list[int] = []
+    before: list[Step] = []
+    after: list[Step] = []
+    for name in part.operands:
+        if not _differ(form, name):
+            continue
+        used[name] = len(places) + len(scratch)
+        outside, spec = getattr(whole, _ROLES[name]), getattr(part, _ROLES[name])
+        scratch.append(extent(spec))
+        inside, offset = _inside(form, spec, outside.shape)
+        if name == part.operands[-1]:
+            back = copy(inside, outside, beta=whole.beta, x_offset=offset)
+            after.append(Step(back, (used[name], places[name])))
+            continue
+        if inside.shape != spec.shape:
+            zero, _ = scales(0.0, 0.0, spec.dtype)
+            before.append(Step(Function("cudnnSetTensor", described(spec), At(0), zero), (used[name],)))
+        before.append(Step(copy(outside, inside, y_offset=offset), (places[name], used[name])))
+    if (whole.bias, whole.activation) != (part.bias, part.activation):
+        result = tuple(places[name] for name in ("y", "bias") if name in places)
+        after += epilogue(whole.y, whole.bias, whole.activation, target, result)
+    step = Step(plan, tuple(used[name] for name in part.operands))
+    return Steps([*before, step, *after], scratch)
 
-    def __init__(self, form: Form, plan: Executable, target: Target) -> None:
-        self._form, self._plan = form, plan
-        whole, part = form
-        self._scratch = {name: extent(getattr(part, _ROLES[name])) for name in part.operands if _differ(form, name)}
-        self.workspace_size = rounded(plan.workspace_size) + sum(map(rounded, self._scratch.values()))
-        self._scale: Any = c_double if whole.compute_dtype == "float64" else c_float
-        self._epilogue: Executable | None = None
-        if (whole.bias, whole.activation) != (part.bias, part.activation):
-            self._epilogue = make_epilogue(whole.y, whole.bias, whole.activation, target)
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """One launch of all steps."""
-        whole, part = self._form
-        given = dict(zip(whole.operands, pointers, strict=True))
-        used, at = dict(given), workspace + rounded(self._plan.workspace_size)
-        for name, size in self._scratch.items():
-            used[name], at = at, at + rounded(size)
-        *inputs, result = part.operands
-        steps = [
-            self._copy(handle, name, given[name], used[name], 0.0, back=False)
-            for name in inputs
-            if name in self._scratch
-        ]
-        steps.append(self._plan.bind(handle, tuple(used[name] for name in part.operands), workspace))
-        if result in self._scratch:
-            steps.append(self._copy(handle, result, used[result], given[result], whole.beta, back=True))
-        if self._epilogue is not None:
-            bias = () if whole.bias is None else (given["bias"],)
-            steps.append(self._epilogue.bind(handle, (given[result], *bias, given[result]), 0))
-        return in_turn(steps)
+def _inside(form: Form, spec: TensorSpec, shape: tuple[int, ...]) -> tuple[TensorSpec, int]:
+    """Of x with zeros around it, or of its gradient with what is of no use: what counts, and how many bytes in it begins.
 
-    def _copy(
-        self, handle: Handle, name: str, source: int, target: int, beta: float, *, back: bool
-    ) -> Callable[[], int]:
-        """cudnnTransformTensor between an operand's own layout and the plan's: target = source + beta * target."""
-        role = _ROLES[name]
-        whole, part = getattr(self._form.whole, role), getattr(self._form.part, role)
-        one, scale, zero = self._scale(1.0), self._scale(beta), self._scale(0.0)
-        all_of_it = described(part)
-        steps: list[Callable[[], int]] = []
-        if whole.shape != part.shape:  # x with zeros around it, or its gradient with what is of no use
-            if not back:
-                clear = raw.bound("cudnnSetTensor")
-                steps.append(partial(clear, handle.pointer, all_of_it.pointer, target, byref(zero)))
-            before = zip(self._form.whole.geometry.pre_padding, part.strides[2:], strict=True)
-            offset = sum(count * stride for count, stride in before) * dtype_of(part.dtype).itemsize
-            source, target = (source + offset, target) if back else (source, target + offset)
-            part = part._replace(shape=whole.shape)
-        first, second = (described(spec) for spec in ((part, whole) if back else (whole, part)))
-        transform = raw.bound("cudnnTransformTensor")
-        steps.append(
-            partial(transform, handle.pointer, byref(one), first.pointer, source, byref(scale), second.pointer, target)
-        )
-        return in_turn(steps, (first, second, one, scale, zero, all_of_it))
+    Any other tensor is all there is.
+    """
+    if spec.shape == shape:
+        return spec, 0
+    assert spec.strides is not None
+    before = zip(form.whole.geometry.pre_padding, spec.strides[2:], strict=True)
+    offset = sum(count * stride for count, stride in before) * dtype_of(spec.dtype).itemsize
+    return spec._replace(shape=shape), offset

@@ -11,7 +11,7 @@ from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.bias_gradient import BiasGradient
 from cudnnpy.convolution.candidates import Candidate, Engine
-from cudnnpy.convolution.epilogue import Epilogue
+from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
@@ -19,7 +19,7 @@ from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
-from cudnnpy.programs import check_scales
+from cudnnpy.programs import Operand, Program, check_scales
 
 # options -> a small number: a key that is hashed on every call stays small
 _numbers: dict[Options, int] = {}
@@ -116,10 +116,15 @@ class Operation:
             raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
         return BiasGradient(spec, float(alpha), float(beta), call.device), [TensorSpec(channels, spec.dtype)]
 
-    def _prepare_epilogue(self, call: Call, activation: str | None) -> tuple[Epilogue, list[TensorSpec]]:
+    def _prepare_epilogue(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
         y, bias = canonical(self._logical(call.specs["out"], "out"), "out"), call.specs.get("bias")
         ask.check_bias(bias, y.shape[1], y.dtype)
-        return Epilogue(y, bias, activation, call.device), []
+        operands = [Operand("convolved", y), Operand("out", y, True, ("convolved",))]
+        if bias is not None:
+            operands.insert(1, Operand("bias", bias._replace(strides=(1,))))
+        places = tuple(range(len(operands) - 1))
+        steps = epilogue(y, bias, activation, Target(Handle.default(call.device)), places)
+        return Program("bias and activation", call.device, operands, steps), []
 
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
         """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""

@@ -9,7 +9,7 @@ import pytest
 import cudnnpy
 from cudnnpy.convolution import plan as plans
 from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.forms import Form, Staged
+from cudnnpy.convolution.forms import Form
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
@@ -31,7 +31,7 @@ def v7_plan(monkeypatch, strict, **asked):
     executable = LegacyExecutable(problem, "gemm", strict, OnTheGpu())
     if asked:
         whole = problem._replace(beta=1.0)
-        executable = Staged(Form(whole, problem), executable, OnTheGpu())
+        executable = Form(whole, problem).complete(executable, OnTheGpu())
     candidate = Candidate("legacy", "gemm", (), True, lambda: executable, executable=executable)
     return Plan(problem, candidate)
 
