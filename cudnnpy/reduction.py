@@ -2,7 +2,7 @@
 
 On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benchmarks). The graph API's reductions take
 0.3 to 1.3 times, but want the reduced axis where they know it: so the axes are merged into runs that lie together in
-memory, and reduced one run after the other, the fastest first, in float32.
+memory, and reduced one run after the other, the fastest first, in float32. Convolution.backward_bias is such a reduction.
 """
 
 from __future__ import annotations
@@ -71,12 +71,21 @@ def _prepare(call: Call, op: str, axes: Any, alpha: float, beta: float) -> tuple
     y = result(call, "out", shape, x.dtype, None, beta)
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta), [y]
+
+
+def reduction(name: str, device: int, operands: Sequence[Operand], op: str, alpha: float, beta: float) -> Program:
+    """The reduction of the first operand to the shape of the second, which has size 1 for each axis that is reduced.
+
+    op is one of REDUCTIONS; both have their strides spelled out, and one dtype.
+    """
+    x, y = (operand.spec for operand in operands)
     found = None
     by_graph = x.dtype != "float64" and x.alignment >= 16 and is_dense(x) and is_large(x)
     if op in _BY_GRAPH and by_graph:
-        found = _by_graphs(call.device, x, y, op, alpha, beta)
-    steps, scratch = found or _by_function(call.device, x, y, op, alpha, beta)
-    return Program(f"reduction {op}", call.device, operands, steps, scratch), [y]
+        found = _by_graphs(device, x, y, op, alpha, beta)
+    steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
+    return Program(name, device, operands, steps, scratch)
 
 
 def _axes(axes: Any, rank: int) -> set[int]:

@@ -27,10 +27,9 @@ ORDER = re.findall(
     names dtypes layouts _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
     programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.forms convolution.candidates
-    convolution.selection convolution.plan convolution.autotune convolution.bias_gradient convolution.operation
-    convolution.convolution convolution.transpose convolution
-    graph_nodes graph activation pooling softmax local_response dropout tensors reduction normalization
-    layer_normalization fused
+    convolution.selection convolution.plan convolution.autotune
+    graph_nodes graph reduction convolution.operation convolution.convolution convolution.transpose convolution
+    activation pooling softmax local_response dropout tensors normalization layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors

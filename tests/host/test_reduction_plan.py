@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from machine import carried_out, view
 
 from cudnnpy import Graph, TensorSpec, raw, reduction
-from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import packed_as, packed_strides
-from cudnnpy.programs import Function, Step
+from cudnnpy.programs import Function
 from cudnnpy.reduction import _axes, _by_graphs, _runs, _view
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
@@ -29,9 +29,6 @@ def short_rows() -> Iterator[None]:
         patch.setattr(reduction, "_LONGEST", LONGEST)
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
         yield
-
-
-# A machine of NumPy's for the few steps there are
 
 
 @dataclass
@@ -60,49 +57,6 @@ class Planned:
             values[result.uid] = reduce(first, axis=axes, keepdims=True)
         assert y.spec.dtype == "float32"
         view(target, y.spec)[...] = values[y.uid]
-
-
-def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
-    """A tensor in memory; every element of it is inside."""
-    assert spec.strides is not None
-    size = dtype_of(spec.dtype).itemsize
-    assert memory.itemsize == size
-    last = sum((n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True))
-    assert last < memory.size
-    return np.lib.stride_tricks.as_strided(memory, spec.shape, [s * size for s in spec.strides])
-
-
-def call(function: Function, memories: list[np.ndarray]) -> None:
-    """cudnnTransformTensor, or cudnnOpTensor of a root."""
-    if function.name == "cudnnTransformTensor":
-        alpha, x, at, beta, y, to = function.arguments
-        source, target = (tensor(memories[p.place], d) for p, d in ((at, x), (to, y)))
-        kept = beta.value * target if beta.value else 0
-        target[...] = alpha.value * source.astype(np.float64) + kept
-        return
-    assert function.name == "cudnnOpTensor"
-    how, _, x, at, *_ = function.arguments
-    assert how.get("cudnnGetOpTensorDescriptor")["opTensorOp"] == raw.CUDNN_OP_TENSOR_SQRT
-    target = tensor(memories[at.place], x)
-    target[...] = np.sqrt(target)
-
-
-def tensor(memory: np.ndarray, descriptor: Any) -> np.ndarray:
-    return view(memory, TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
-
-
-def carried_out(found: tuple[list[Step], list[int]], x: np.ndarray, out: np.ndarray) -> None:
-    """The steps on x's memory and out's; what is scratch begins as NaN."""
-    steps, scratch = found
-    memories = [x, out, *(np.full(size // 4, np.nan, np.float32) for size in scratch)]
-    assert all(size % 4 == 0 for size in scratch)
-    for step in steps:
-        here = [memories[place] for place in step.places]
-        if isinstance(step.executable, Planned):
-            step.executable.run(*here)
-        else:
-            assert isinstance(step.executable, Function)
-            call(step.executable, here)
 
 
 # Problems: sizes, an order of memory, which axes
@@ -152,7 +106,7 @@ def check(
     kept = memory.copy()
     out = rng.integers(-4, 5, math.prod(shape)).astype(dtype)
     before = view(out, y).astype(np.float64)
-    carried_out(found, memory, out)
+    carried_out(*found, memory, out)
     axes = tuple(axis for axis, (m, n) in enumerate(zip(spec.shape, shape, strict=True)) if m != n or n == 1)
     exact = alpha * EXACT[op](view(kept, spec).astype(np.float64), axes) + beta * before
     np.testing.assert_array_equal(memory, kept)

@@ -1,0 +1,79 @@
+"""Convolution.backward_bias as it is planned: graphs for large tensors, cudnnReduceTensor for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from standins import Array, World
+
+from cudnnpy import Convolution, plan_cache
+
+LARGE = (8, 64, 40, 40)
+LAST = (64 * 1600, 1, 64 * 40, 64)
+GRAPH, COPY, REDUCE = "cudnnBackendExecute", "cudnnTransformTensor", "cudnnReduceTensor"
+
+
+def launched(world: World, dy: Array, **more: Any) -> list[str]:
+    world.launches.clear()
+    out = Convolution().backward_bias(dy, **more)
+    assert (out.shape, out.dtype) == ((dy.shape[1],), dy.dtype)
+    return [name for name, _ in world.launches]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_large_tensors_are_reduced_by_graphs(world: World, dtype: str) -> None:
+    """Channels first in two, each picture's channels and then the batch; channels last in one."""
+    assert launched(world, Array(*LARGE, dtype=dtype, pointer=1 << 20)) == [GRAPH, GRAPH, COPY]
+    assert [problem.specs[0].shape for problem in world.graphs] == [(512, 1600, 1, 1), (8, 64, 1, 1)]
+    world.graphs.clear()
+    assert launched(world, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20)) == [GRAPH, COPY]
+    assert [problem.specs[0].shape for problem in world.graphs] == [(12800, 64, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    "dy",
+    [
+        Array(2, 6, 5, 5),
+        Array(*LARGE, pointer=(1 << 20) + 4),
+        Array(*LARGE, strides=tuple(2 * stride for stride in LAST)),
+        Array(*LARGE, dtype="float64"),
+        Array(2, 6, 5),
+        Array(2, 6, 5, 5, 5),
+    ],
+    ids=["small", "at an odd address", "with gaps", "float64", "three axes", "five axes"],
+)
+def test_the_rest_is_left_to_c(world: World, dy: Array) -> None:
+    assert launched(world, dy) == [REDUCE]
+    assert world.graphs == []
+
+
+@pytest.mark.parametrize("more", [{}, {"strides": (600, 100, 20, 2)}])
+def test_small_bfloat16_is_reduced_as_float32(world: World, more: Any) -> None:
+    assert launched(world, Array(2, 6, 5, 5, dtype="bfloat16", **more)) == [COPY, REDUCE, COPY]
+
+
+def test_nothing_to_add_up_is_a_copy(world: World) -> None:
+    assert launched(world, Array(1, 6, 1, 1)) == [COPY]
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5, 5), LARGE, (1, 6, 1, 1)])
+def test_alpha_and_beta_come_last(world: World, shape: Any) -> None:
+    dy, out = Array(*shape), Array(shape[1])
+    assert launched(world, dy, out=out, alpha=0.5, beta=2.0)
+    numbers = [a._obj.value for a in world.launches[-1][1] if hasattr(a, "_obj")]
+    assert numbers == [0.5, 2.0]
+    assert world.launches[-1][1][-1] == out.pointer
+
+
+def test_a_result_that_overlaps_dy_is_refused_before_any_work(world: World) -> None:
+    dy = Array(2, 6, 5, 5, pointer=1 << 20)
+    for at in (1 << 20, (1 << 20) - 16, (1 << 20) + 1184):
+        with pytest.raises(ValueError, match="out overlaps dy in memory; give a result of its own"):
+            Convolution().backward_bias(dy, out=Array(6, pointer=at))
+    assert world.launches == []
+    assert plan_cache.cache_info().size == 0
+    # a known signature is looked at, too
+    launched(world, dy, out=Array(6, pointer=1 << 22))
+    with pytest.raises(ValueError, match="out overlaps dy in memory"):
+        Convolution().backward_bias(dy, out=Array(6, pointer=1 << 20))

@@ -1,0 +1,115 @@
+"""Convolutions laid out as a plan with copies and an epilogue: carried out with NumPy, against the whole problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from machine import carried_out, view
+
+from cudnnpy import reference
+from cudnnpy.convolution.forms import Form, forms
+from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
+from cudnnpy.engines import Target
+from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy.programs import Steps
+
+TARGET = Target(profile="none is asked for")
+X, W = (2, 4, 6, 5), (6, 2, 3, 2)
+OPTIONS: dict[str, Any] = {"groups": 2, "stride": (1, 2)}
+UNEQUAL = ((2, 0), (0, 1))
+
+
+class Planned:
+    """The reference in a plan's place, for the part of a form."""
+
+    workspace_size = 100
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def run(self, *memories: np.ndarray) -> None:
+        part = self.problem
+        arrays = [view(m, spec) for m, spec in zip(memories, part.specs, strict=True)]
+        arrays[-1][...] = computed(part, arrays)
+
+
+def computed(problem: Problem, arrays: list[np.ndarray]) -> np.ndarray:
+    """The problem's result by the reference, of its operands' values; the last has what beta is for."""
+    g = problem.geometry
+    conv = reference.Convolution(
+        padding=tuple(zip(g.pre_padding, g.post_padding, strict=True)),
+        stride=g.stride,
+        dilation=g.dilation,
+        groups=problem.groups,
+    )
+    first, second, *_, out = (array.copy() for array in arrays)
+    if problem.operation == "forward":
+        bias = arrays[2] if problem.bias is not None else None
+        return conv.forward(first, second, bias, problem.activation, out, problem.alpha, problem.beta)
+    run = getattr(conv, problem.operation)
+    return run(first, second, out.shape, out=out, alpha=problem.alpha, beta=problem.beta)
+
+
+def lying(shape: tuple[int, ...], how: str) -> TensorSpec:
+    strides = channels_last_strides(shape) if how == "last" else packed_strides(shape)
+    return TensorSpec(shape, "float32", tuple(2 * s for s in strides) if how == "gaps" else strides)
+
+
+def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float, **more: Any) -> Problem:
+    options = checked(Options(padding=padding, **OPTIONS))
+    shapes = X, W, output_shape(options, X, W)
+    x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
+    return make_problem(options, operation, x, w, y, alpha=0.5, beta=beta, **more)
+
+
+def check(form: Form) -> None:
+    """The form's steps leave in the result's memory what the whole problem says, and everything else as it was."""
+    whole = form.whole
+    rng = np.random.default_rng(0)
+    memories = [rng.integers(-4, 5, extent(spec) // 4).astype(np.float32) for spec in whole.specs]
+    expected = [memory.copy() for memory in memories]
+    tensors = [view(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
+    tensors[-1][...] = computed(whole, tensors)
+    made = form.complete(Planned(form.part), TARGET)
+    if isinstance(made, Steps):
+        carried_out(made.steps, made.scratch, *memories)
+        assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
+    else:
+        assert form.is_whole
+        made.run(*memories)  # type: ignore[attr-defined]
+    for found, right in zip(memories, expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("padding", [1, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("gaps",) * 3, ("first", "gaps", "last")])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_every_form_computes_the_whole(operation: str, lie: Any, padding: Any, beta: float) -> None:
+    found = list(forms(problem(operation, lie, padding, beta)))
+    assert found
+    for form in found:
+        check(form)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("how", ["first", "gaps"])
+def test_an_epilogue_follows_the_copies(how: str, beta: float, with_bias: bool, activation: str | None) -> None:
+    bias = TensorSpec((W[0],), "float32", (1,)) if with_bias else None
+    for form in forms(problem("forward", (how,) * 3, 1, beta, bias=bias, activation=activation)):
+        check(form)
+
+
+def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
+    for operation in ("forward", "backward_data", "backward_filter"):
+        (form, *_) = forms(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
+        padded = form.part.x.shape != X
+        assert padded == (operation != "forward")
+        if padded:
+            assert form.part.x.shape == (2, 4, 8, 6)
+            assert set(form.part.geometry.pre_padding + form.part.geometry.post_padding) == {0}
+            assert form.suffix == " + copies"
