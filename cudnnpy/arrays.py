@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy.dtypes import Dtype, dtype_of
 from cudnnpy.handle import on_device
-from cudnnpy.layouts import TensorSpec, packed_strides
+from cudnnpy.layouts import TensorSpec, memory_order, packed_strides
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
@@ -119,12 +119,6 @@ def _default_stream(device: int) -> int:
     return 0
 
 
-def _memory_order(strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """The axes from the slowest to the fastest, and the inverse of that permutation."""
-    order = sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
-    return order, [order.index(axis) for axis in range(len(order))]
-
-
 # PyTorch
 
 
@@ -158,7 +152,8 @@ def _cupy() -> ArrayLibrary:
     cupy: Any = sys.modules["cupy"]
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        order, inverse = _memory_order(strides, shape)
+        order = memory_order(strides)
+        inverse = [order.index(axis) for axis in range(len(order))]
         memory_shape = tuple(shape[axis] for axis in order)
         kind = _numpy_dtype(dtype)
 
@@ -383,7 +378,7 @@ def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> De
     host = np.asarray(array)
     kind = dtype_of(host.dtype if dtype is None else dtype)
     host = host.astype(_numpy_dtype(kind), copy=False)
-    order, _ = _memory_order(tuple(abs(stride) for stride in host.strides), host.shape)
+    order = memory_order(tuple(abs(stride) for stride in host.strides))
     packed = np.ascontiguousarray(host.transpose(order))
     target = _allocate(
         host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device

@@ -52,11 +52,15 @@ def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
     return packed_strides(shape)
 
 
+def memory_order(strides: Sequence[int]) -> list[int]:
+    """The axes from the slowest to the fastest."""
+    return sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
+
+
 def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
     """Packed strides for a shape, in the memory order of another tensor of as many axes."""
     assert order.strides is not None
-    strides = order.strides
-    return packed_strides(shape, sorted(range(len(shape)), key=lambda axis: (-strides[axis], axis)))
+    return packed_strides(shape, memory_order(order.strides))
 
 
 def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:

@@ -19,7 +19,7 @@ from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.functions import check_option, given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, is_dense, packed_as, packed_strides
+from cudnnpy.layouts import TensorSpec, is_dense, memory_order, packed_as, packed_strides
 from cudnnpy.programs import WORKSPACE, At, Function, Operand, Program, Step, copy, described, scales
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
@@ -212,7 +212,7 @@ def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
     strides = x.strides
     assert strides is not None
     runs: list[tuple[int, bool]] = []
-    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+    for axis in memory_order(strides):
         size, is_reduced = x.shape[axis], shape[axis] == 1
         if size == 1:
             continue

@@ -43,8 +43,8 @@ class Form(NamedTuple):
     def suffix(self) -> str:
         """What is done beside the plan, for a candidate's name."""
         copies = any(_differ(self, name) for name in self.part.operands)
-        epilogue = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-        return (" + copies" if copies else "") + (" + epilogue" if epilogue else "")
+        finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
+        return (" + copies" if copies else "") + (" + epilogue" if finished else "")
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """The plan of the part with everything else that the whole needs."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy.convolution.problem import Problem
-from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides, with_height
 from cudnnpy.names import short_names
@@ -144,11 +144,6 @@ class LegacyExecutable:
         )
         launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
         return launch
-
-
-def row_descriptor(spec: TensorSpec, dtype: str) -> TensorDescriptor:
-    """A value for each channel of a tensor: (1, C, 1, 1...), of as many axes as cuDNN sees in the tensor."""
-    return TensorDescriptor((1, spec.shape[1], *(1,) * (max(len(spec.shape), 4) - 2)), dtype)
 
 
 def _filter(spec: TensorSpec) -> FilterDescriptor:
