@@ -27,10 +27,9 @@ class Executable(Protocol):
 
 
 class At(NamedTuple):
-    """In a Function's arguments: the address of the operand with this number, and an offset from it in bytes."""
+    """In a Function's arguments: the address of the operand with this number."""
 
     place: int
-    offset: int = 0
 
 
 WORKSPACE = At(-1)
@@ -47,7 +46,7 @@ class Function:
 
         def of(argument: Any) -> Any:
             if isinstance(argument, At):
-                return (workspace if argument is WORKSPACE else pointers[argument.place] + argument.offset) or None
+                return (workspace if argument is WORKSPACE else pointers[argument.place]) or None
             if isinstance(argument, c_float | c_double):
                 return byref(argument)
             return getattr(argument, "pointer", argument)
@@ -77,15 +76,10 @@ def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
     return kind(alpha), kind(beta)
 
 
-def copy(
-    x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0, x_offset: int = 0, y_offset: int = 0
-) -> Function:
-    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor.
-
-    The offsets are in bytes, for a tensor inside an operand.
-    """
+def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:
+    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor."""
     a, b = scales(alpha, beta, x.dtype)
-    return Function("cudnnTransformTensor", a, described(x), At(0, x_offset), b, described(y), At(1, y_offset))
+    return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
 
 
 # Launches in turn

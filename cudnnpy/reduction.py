@@ -1,8 +1,10 @@
-"""Reductions of tensors over axes: graphs where a tensor is dense and large, else cudnnReduceTensor.
+"""Reductions of tensors over axes: graphs or a pooling where a tensor is dense and large, else cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benchmarks). The graph API's reductions take
 0.3 to 1.3 times, but want the reduced axis where they know it: so the axes are merged into runs that lie together in
 memory, and reduced one run after the other, the fastest first, in float32. Convolution.backward_bias is such a reduction.
+A run between two others no graph reduces; a sum over it is an average over windows (cudnnPoolingForward, 1.2 to 1.4 times).
+Maxima are not: of -infinity alone that function makes the lowest finite number.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from typing import Any
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.convolution.problem import as_shape
-from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
+from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.functions import check_option, given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, is_dense, memory_order, packed_as, packed_strides
+from cudnnpy.layouts import TensorSpec, extent, is_dense, memory_order, packed_as, packed_strides, same_memory
 from cudnnpy.programs import WORKSPACE, At, Function, Operand, Program, Step, copy, described, scales
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
@@ -81,9 +83,10 @@ def reduction(name: str, device: int, operands: Sequence[Operand], op: str, alph
     """
     x, y = (operand.spec for operand in operands)
     found = None
-    by_graph = x.dtype != "float64" and x.alignment >= 16 and is_dense(x) and is_large(x)
-    if op in _BY_GRAPH and by_graph:
-        found = _by_graphs(device, x, y, op, alpha, beta)
+    if is_dense(x) and is_large(x):
+        found = _by_pooling(x, y, op, alpha, beta)
+        if not found and op in _BY_GRAPH and x.dtype != "float64" and x.alignment >= 16:
+            found = _by_graphs(device, x, y, op, alpha, beta)
     steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)
 
@@ -157,6 +160,28 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     minus = type(a)(-a.value)
     d = described(x)
     return Function("cudnnOpTensor", larger, a, d, At(0), minus, d, At(0), b, described(y), At(1))
+
+
+def _by_pooling(
+    x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
+) -> tuple[list[Step], list[int]] | None:
+    """A sum or mean over one run between two others: what lies inside of it are the channels of pictures of one column."""
+    runs = _runs(x, y.shape)
+    reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
+    if op not in ("add", "avg") or len(reduced) != 1 or not 0 < reduced[0] < len(runs) - 1:
+        return None
+    (outer, _), (size, _), (inner, _) = runs
+    if size > _LONGEST:  # too many to be added in turn
+        return None
+    window = PoolingDescriptor("average_include_padding", (size, 1), propagate_nan=True)
+    whole, means = (TensorDescriptor((outer, inner, n, 1), x.dtype, format="nhwc") for n in (size, 1))
+    result = y._replace(strides=packed_as(x, y.shape))
+    direct = same_memory(y, result)
+    a, b = scales(alpha * (size if op == "add" else 1), beta if direct else 0.0, x.dtype)
+    function = Function("cudnnPoolingForward", window, a, whole, At(0), b, means, At(1))
+    if direct:
+        return [Step(function, (0, 1))], []
+    return [Step(function, (0, 2)), Step(copy(result, y, 1.0, beta), (2, 1))], [extent(result)]
 
 
 def _by_graphs(

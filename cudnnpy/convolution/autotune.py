@@ -113,10 +113,10 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
     Coordinate descent: of each knob in turn the value stays with which the engine was fastest, knobs of few values
     first, until a pass over all of them brings nothing.
     """
-    best: dict[int, Candidate] = {}
+    best: dict[tuple[int, bool], Candidate] = {}
     for candidate in sorted(ran, key=_milliseconds):
         if candidate.engine is not None and candidate.engine.knobs:
-            best.setdefault(candidate.engine.index, candidate)
+            best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
     known = {candidate.name for candidate in ran}
     for current in list(best.values())[:_REFINED]:
         if current.form is None or current.engine is None:

@@ -30,11 +30,13 @@ _WINOGRAD_CHANNELS = 64
 class Engine:
     """A graph-API engine to force with `algorithm=`: its global index, and its knobs.
 
-    `knobs` are {cudnnBackendKnobType_t: value}, or pairs of these; None for the engine's own.
+    `knobs` are {cudnnBackendKnobType_t: value}, or pairs of these; None for the engine's own. `in_blocks`: on blocks of
+    pixels, as candidates whose names end in "blocks" do it (strided convolutions of few channels).
     """
 
     index: int
     knobs: Any = None
+    in_blocks: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -44,6 +46,8 @@ class Engine:
         for number in (self.index, *(n for pair in given for n in pair)):
             if isinstance(number, bool) or not isinstance(number, int):
                 raise TypeError(f"Engine({self.index!r}, {self.knobs!r}): expected integers")
+        if not isinstance(self.in_blocks, bool):
+            raise TypeError(f"in_blocks: {self.in_blocks!r} given; expected True or False")
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
 
@@ -147,9 +151,10 @@ def forced(problem: Problem, options: Options, target: Target) -> Candidate:
     """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
     given = options.algorithm
     if isinstance(given, Engine):
-        form = next(forms(problem), None)
+        form = next((form for form in forms(problem) if form.in_blocks == given.in_blocks), None)
         if form is None:
-            return _refused("engines", f"engine {given.index}", _NO_COPIES)
+            reason = "the problem has no blocks of pixels" if given.in_blocks else _NO_COPIES
+            return _refused("engines", f"engine {given.index}", reason)
         try:
             built = graph.operation_graph(form.part, target)
             configuration = engine(built, target, given.index, dict(given.knobs or {}))
@@ -215,7 +220,7 @@ def from_configuration(form: Form, target: Target, source: str, found: EngineCon
         "nondeterministic" not in found.numerical_notes,
         make,
         compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs),
+        engine=Engine(found.engine, found.knobs, form.in_blocks),
         form=form,
         refused="compiled at run time: needs the GPU itself"
         if compiled and target.handle is None
@@ -258,7 +263,8 @@ def from_algorithm(problem: Problem, options: Options, target: Target, name: str
     """A candidate of the v7 functions."""
     strict = problem.x.dtype == "float32" and not options.tf32
     # the first of the plain ones: v7 functions fuse nothing
-    form = next((form for form in forms(problem) if (form.part.bias, form.part.activation) == (None, None)), None)
+    plain = (form for form in forms(problem) if not form.in_blocks)
+    form = next((form for form in plain if (form.part.bias, form.part.activation) == (None, None)), None)
     if form is None:
         return _refused("legacy", name, _NO_COPIES)
 

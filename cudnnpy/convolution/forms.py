@@ -10,7 +10,8 @@ property tests; docs/gpu.md):
 - a fused bias or activation where some tensors are channels last and others are not: engines compiled at run time
   misread the filter. The convolution is left plain.
 
-Filters with gaps no engine takes: they are copied too.
+Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
+pixels (folding.py).
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cudnnpy.convolution.epilogue import epilogue
+from cudnnpy.convolution.folding import Cut, can_cut, folded, is_promising
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
 from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_dense, packed_strides, result_strides
-from cudnnpy.programs import At, Executable, Function, Step, Steps, copy, described, scales
+from cudnnpy.programs import Executable, Step, Steps, copy
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 class Form(NamedTuple):
-    """A whole problem, and the part of it that one plan computes."""
+    """A whole problem, the part of it that one plan computes, and how the part's x and w are cut from the whole's."""
 
     whole: Problem
     part: Problem
+    x_cut: Cut | None = None
+    w_cut: Cut | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -42,9 +46,15 @@ class Form(NamedTuple):
     @property
     def suffix(self) -> str:
         """What is done beside the plan, for a candidate's name."""
-        copies = any(_differ(self, name) for name in self.part.operands)
+        blocks = " + blocks" if self.in_blocks else ""
+        copies = any(_differ(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
         finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
-        return (" + copies" if copies else "") + (" + epilogue" if finished else "")
+        return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether blocks of pixels are its channels."""
+        return self.w_cut is not None
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """The plan of the part with everything else that the whole needs."""
@@ -52,21 +62,23 @@ class Form(NamedTuple):
 
 
 def forms(problem: Problem) -> Iterator[Form]:
-    """The ways to lay a problem out, the fewest launches first."""
+    """The ways to lay a problem out: the fewest launches first, but for blocks of pixels where these are promising."""
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
-    if problem.operation != "forward":
-        plain = _padded(plain)
-    packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y and _agree(problem)
     if problem.bias is not None or problem.activation is not None:  # fused engines misread other addresses
         in_one = in_one and all(spec.alignment >= 16 for spec in problem.specs)
-    parts = [problem, plain, packed] if in_one else [plain, packed]
+    wholes = dict.fromkeys([problem, plain][not in_one :])
+    in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := folded(whole)) is not None]
+    if problem.operation != "forward":
+        plain = _padded(plain)
+    packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
+    parts = dict.fromkeys([problem, plain, packed][not in_one :])
+    found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
-        parts = [part for part in parts if not any(_differ(Form(problem, part), name) for name in part.operands)]
-    for part in dict.fromkeys(parts):
-        yield Form(problem, part)
+        found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
+    yield from (in_blocks + found if is_promising(problem) else found + in_blocks)
 
 
 def _agree(problem: Problem) -> bool:
@@ -79,14 +91,23 @@ def _agree(problem: Problem) -> bool:
 
 def _padded(problem: Problem) -> Problem:
     """The problem with its padding as zeros around x, if the padding differs before and after."""
-    g = problem.geometry
+    g, cut = problem.geometry, _padding(problem)
     if g.pre_padding == g.post_padding:
         return problem
-    sizes = (n + a + b for n, a, b in zip(problem.x.shape[2:], g.pre_padding, g.post_padding, strict=True))
-    shape = (*problem.x.shape[:2], *sizes)
-    x = problem.x._replace(shape=shape, strides=result_strides(shape, problem.x), alignment=16)
     nothing = (0,) * len(g.stride)
-    return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
+    return problem._replace(
+        x=cut.of(_to_cut(problem.x)), geometry=g._replace(pre_padding=nothing, post_padding=nothing)
+    )
+
+
+def _padding(problem: Problem) -> Cut:
+    g = problem.geometry
+    return Cut(g.pre_padding, g.post_padding, (1,) * len(g.stride))
+
+
+def _to_cut(spec: TensorSpec) -> TensorSpec:
+    """The tensor as it is cut: as it lies, or packed."""
+    return spec if can_cut(spec) else spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
 def _packed(spec: TensorSpec) -> TensorSpec:
@@ -104,42 +125,40 @@ def _differ(form: Form, name: str) -> bool:
 
 def _staged(form: Form, plan: Executable, target: Target) -> Steps:
     """Copies of inputs into scratch memory, the plan, a copy of its result back, and the epilogue: what is needed of these."""
-    whole, part = form
+    whole, part = form.whole, form.part
     places = {name: at for at, name in enumerate(whole.operands)}
     used = dict(places)
     scratch: list[int] = []
     before: list[Step] = []
     after: list[Step] = []
+
+    def room(spec: TensorSpec) -> int:
+        scratch.append(extent(spec))
+        return len(places) + len(scratch) - 1
+
     for name in part.operands:
         if not _differ(form, name):
             continue
-        used[name] = len(places) + len(scratch)
-        outside, spec = getattr(whole, _ROLES[name]), getattr(part, _ROLES[name])
-        scratch.append(extent(spec))
-        inside, offset = _inside(form, spec, outside.shape)
-        if name == part.operands[-1]:
-            back = copy(inside, outside, beta=whole.beta, x_offset=offset)
-            after.append(Step(back, (used[name], places[name])))
-            continue
-        if inside.shape != spec.shape:
-            zero, _ = scales(0.0, 0.0, spec.dtype)
-            before.append(Step(Function("cudnnSetTensor", described(spec), At(0), zero), (used[name],)))
-        before.append(Step(copy(outside, inside, y_offset=offset), (places[name], used[name])))
+        role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
+        spec, inside = getattr(whole, role), getattr(part, role)
+        used[name] = room(inside)
+        cut = {"x": form.x_cut, "w": form.w_cut}.get(role)
+        if cut is not None and not can_cut(spec):  # packed in between
+            between = _to_cut(spec)
+            place = room(between)
+            if is_result:
+                after.append(Step(copy(between, spec, beta=whole.beta), (place, places[name])))
+            else:
+                before.append(Step(copy(spec, between), (places[name], place)))
+            spec = between
+        beta = whole.beta if place == places[name] else 0.0
+        if is_result:
+            back = copy(inside, spec, beta=beta) if cut is None else cut.together(spec, beta)
+            after.insert(0, Step(back, (used[name], place)))
+        else:
+            before.append(Step(copy(spec, inside) if cut is None else cut.apart(spec), (place, used[name])))
     if (whole.bias, whole.activation) != (part.bias, part.activation):
         result = tuple(places[name] for name in ("y", "bias") if name in places)
         after += epilogue(whole.y, whole.bias, whole.activation, target, result)
     step = Step(plan, tuple(used[name] for name in part.operands))
     return Steps([*before, step, *after], scratch)
-
-
-def _inside(form: Form, spec: TensorSpec, shape: tuple[int, ...]) -> tuple[TensorSpec, int]:
-    """Of x with zeros around it, or of its gradient with what is of no use: what counts, and how many bytes in it begins.
-
-    Any other tensor is all there is.
-    """
-    if spec.shape == shape:
-        return spec, 0
-    assert spec.strides is not None
-    before = zip(form.whole.geometry.pre_padding, spec.strides[2:], strict=True)
-    offset = sum(count * stride for count, stride in before) * dtype_of(spec.dtype).itemsize
-    return spec._replace(shape=shape), offset

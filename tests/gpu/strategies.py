@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -444,4 +444,26 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
         stream=draw(_weighted(("current", 3), ("side", 1), ("argument", 1))),
         repeats=draw(_weighted((1, 3), (6, 1))),
         seed=draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+@st.composite
+def few_channels(draw: st.DrawFn) -> Drawn:
+    """A strided convolution of few channels, most of them such as may be done on blocks of pixels."""
+    drawn = draw(problems().filter(lambda d: d.operation != "backward_bias" and not d.transpose))
+    rank = len(drawn.x_shape) - 2
+    stride = (*tuple(draw(st.integers(1, 4)) for _ in range(rank - 1)), draw(st.integers(2, 4)))
+    kernel = tuple(draw(st.integers(step, step + 3)) for step in stride)
+    spatial = tuple(draw(st.integers(taps, taps + 2 * step + 3)) for taps, step in zip(kernel, stride, strict=True))
+    channels, last = draw(st.integers(1, 4)), draw(st.booleans())
+    return replace(
+        drawn,
+        x_shape=(drawn.x_shape[0], channels, *spatial),
+        w_shape=(drawn.w_shape[0], channels, *kernel),
+        stride=stride,
+        dilation=(1,) * rank,
+        groups=1,
+        mode="cross_correlation",
+        memory=(Memory(last), Memory(last), draw(st.sampled_from([Memory(last), drawn.memory[2]]))),
+        prefer=draw(_weighted(("fastest", 4), (drawn.prefer, 1))),
     )

@@ -23,10 +23,11 @@ import pytest
 import strategies
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
-from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, problems
+from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, few_channels, problems
 from tolerance import difference, is_approximate
 
 import cudnnpy
+from cudnnpy.convolution import folding
 from cudnnpy.errors import NoAlgorithmError
 
 EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
@@ -167,6 +168,7 @@ def check_call(drawn: Drawn, outcomes: Outcomes) -> None:
         return
     outcomes.counts[f"ran: {kind}"] += 1
     plan = chosen()
+    outcomes.counts["ran: in blocks"] += " + blocks" in getattr(plan, "name", "")
     assert_filters_kept(plan, drawn)
     first = torch.clone(result)
     for _ in range(drawn.repeats - 1):
@@ -247,6 +249,7 @@ def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
             continue
         plan = cudnnpy.Plan(problem, candidate)
         outcomes.counts[f"candidates, ran: {candidate.source}"] += 1
+        outcomes.counts["candidates, ran: in blocks"] += " + blocks" in candidate.name
         try:
             check_plan(plan, case, addresses)
         except (AssertionError, cudnnpy.CudnnError) as error:
@@ -296,6 +299,17 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
     assert outcomes.counts["candidates, ran: heuristics"] > 0
     assert outcomes.counts["candidates, ran: engines"] > 0
     assert outcomes.counts["candidates, ran: legacy"] > 0
+
+
+def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strided convolutions of few channels, on blocks of pixels however small they are; of some every candidate."""
+    monkeypatch.setattr(folding, "_LARGE", 0)
+    check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes))
+    assert outcomes.counts["ran: in blocks"] > 0
+    check_each(
+        max(3, EXAMPLES // 100), few_channels().map(with_result), lambda drawn: check_candidates(drawn, outcomes)
+    )
+    assert outcomes.counts["candidates, ran: in blocks"] > 0
 
 
 @pytest.mark.parametrize("drawn", DRAWN, ids=str)

@@ -37,7 +37,8 @@ def options_of(request: dict[str, Any]) -> Options:
     engine = given.get("algorithm")
     if isinstance(engine, dict):
         knobs = engine.get("knobs")
-        given["algorithm"] = Engine(engine["index"], knobs and {int(kind): value for kind, value in knobs})
+        pairs = knobs and {int(kind): value for kind, value in knobs}
+        given["algorithm"] = Engine(engine["index"], pairs, engine.get("in_blocks", False))
     return Options(**given)
 
 
@@ -78,7 +79,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "refused": candidate.refused,
         "workspace_size": candidate.workspace_size,
         "milliseconds": candidate.milliseconds,
-        "engine": candidate.engine and {"index": candidate.engine.index, "knobs": candidate.engine.knobs},
+        "engine": candidate.engine and vars(candidate.engine),
         "planned": executable is not None,
         "kind": type(executable).__name__,
     }
@@ -136,7 +137,7 @@ def choose(request: dict[str, Any]) -> Any:
         TARGET,
         request.get("free", 1 << 37),
         None if times is None else tuner,
-        before and Engine(before["index"], before["knobs"] and dict(before["knobs"])),
+        before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
     )
     return {**described(chosen), "seen": Bench.seen}
 

@@ -9,6 +9,7 @@ import pytest
 from machine import carried_out, view
 
 from cudnnpy import reference
+from cudnnpy.convolution import folding
 from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
 from cudnnpy.engines import Target
@@ -102,6 +103,55 @@ def test_an_epilogue_follows_the_copies(how: str, beta: float, with_bias: bool, 
     bias = TensorSpec((W[0],), "float32", (1,)) if with_bias else None
     for form in forms(problem("forward", (how,) * 3, 1, beta, bias=bias, activation=activation)):
         check(form)
+
+
+@pytest.fixture
+def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_LARGE", 0)
+
+
+STEM = checked(Options(padding=((3, 2), (1, 3)), stride=(2, 3)))
+
+
+def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) -> Problem:
+    """A strided convolution of few channels."""
+    shapes = (2, 3, 11, 8), (5, 3, 5, 4), output_shape(STEM, (2, 3, 11, 8), (5, 3, 5, 4))
+    x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
+    return make_problem(STEM, operation, x, w, y, alpha=0.5, beta=beta, **more)
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("last", "last", "first"), ("last", "last", "gaps")])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: float, with_bias: bool) -> None:
+    epilogue: dict[str, Any] = {}
+    if with_bias and operation == "forward" and lie[2] != "last":  # for which a graph would be planned
+        epilogue = {"bias": TensorSpec((5,), "float32", (1,)), "activation": "relu"}
+    found = list(forms(stem(operation, lie, beta, **epilogue)))
+    assert {form.in_blocks for form in found} == {False, True}
+    for form in found:
+        check(form)
+        assert (" + blocks" in form.suffix) == form.in_blocks
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
+    gapped = stem("backward_data", ("gaps", "first", "first"), beta)
+    found = [form for form in forms(gapped) if form.in_blocks]
+    assert found
+    for form in found:
+        check(form)
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+def test_blocks_come_first_where_they_are_promising() -> None:
+    for operation in ("forward", "backward_data", "backward_filter"):
+        found = list(forms(stem(operation, ("last",) * 3, 0.0)))
+        assert found[0].in_blocks == (operation != "backward_filter")
+        assert found[-1].in_blocks == (operation == "backward_filter")
 
 
 def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:

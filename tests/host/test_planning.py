@@ -480,6 +480,68 @@ def test_algorithms_by_name_need_a_gpu_and_say_so(plan: Planner, operation: str,
     assert [(row["name"], row["source"]) for row in caught.value.candidates] == [(name, "legacy")]
 
 
+# Blocks of pixels
+
+STEM: Any = {
+    "x": (32, 3, 224, 224),
+    "w": (64, 3, 7, 7),
+    "y": (32, 64, 112, 112),
+    "options": {"padding": 3, "stride": 2},
+}
+IN_BLOCKS = 32 * 12 * 115 * 115 + 64 * 12 * 4 * 4  # elements of x and w
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_a_strided_convolution_of_few_channels_may_be_in_blocks(plan: Planner, operation: str, dtype: str) -> None:
+    request = problem(operation, dtype=dtype, last=True, **STEM)
+    rows = usable(plan("survey", **request))
+    blocks = [row for row in rows if row["name"].endswith(" + blocks")]
+    assert 3 < len(blocks) < len(rows)
+    promising = operation == "backward_data" or (operation, dtype) not in [
+        ("forward", "float16"),
+        ("backward_filter", "float16"),
+        ("backward_filter", "float32"),
+    ]
+    assert rows[0]["name"].endswith(" + blocks") == promising
+    chosen = plan("choose", **request)
+    assert chosen["name"].endswith(" + blocks") == promising
+    for row in blocks:
+        assert row["kind"] == "Steps"
+        assert row["workspace_size"] >= IN_BLOCKS * (4 if dtype == "float32" else 2)
+
+
+def test_no_workspace_has_no_blocks(plan: Planner) -> None:
+    request = problem("backward_data", dtype="float16", last=True, **STEM)
+    chosen = plan("choose", **with_options(request, prefer="no_workspace"))
+    assert "blocks" not in chosen["name"]
+
+
+def test_an_engine_is_forced_in_blocks_or_without(plan: Planner) -> None:
+    request = problem("backward_data", dtype="float16", last=True, **STEM)
+    rows = usable(plan("survey", **request))
+    for row in [row for row in rows if row["name"].endswith(" + blocks")][:3]:
+        assert row["engine"]["in_blocks"]
+        chosen = plan("choose", **with_options(request, algorithm=row["engine"]))
+        assert (chosen["name"], chosen["engine"]) == (row["name"], row["engine"])
+        assert plan("choose", **request, before=row["engine"])["name"] == row["name"]
+    plain = next(row for row in rows if not row["engine"]["in_blocks"])
+    assert plan("choose", **with_options(request, algorithm=plain["engine"]))["name"] == plain["name"]
+    for other in (
+        PROBLEMS["forward float32"],
+        problem("backward_data", **{**STEM, "y": (32, 64, 224, 224), "options": {"padding": 3}}),
+    ):
+        with pytest.raises(Refused, match="the problem has no blocks of pixels"):
+            plan("choose", **with_options(other, algorithm={"index": 1, "in_blocks": True}))
+
+
+def test_a_fused_activation_stays_fused_in_blocks(plan: Planner) -> None:
+    rows = usable(plan("survey", **problem(dtype="bfloat16", last=True, bias=[64], activation="relu", **STEM)))
+    names = [row["name"] for row in rows]
+    assert any(name.endswith(" + blocks") for name in names)
+    assert any(name.endswith(" + blocks + epilogue") for name in names)
+
+
 # Bias and activation
 
 

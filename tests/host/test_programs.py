@@ -82,11 +82,6 @@ def test_no_address_is_null(launched: list[Any]) -> None:
     assert launched == [("cudnnAny", (0x77, None, None))]
 
 
-def test_an_operand_may_be_taken_from_an_offset_on(launched: list[Any]) -> None:
-    Function("cudnnAny", At(1, 48), At(0)).bind(HANDLE, (16, 32), 0)()
-    assert launched == [("cudnnAny", (0x77, 80, 16))]
-
-
 def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
     function = Function("cudnnAny", At(0))
     launches = [function.bind(HANDLE, (address,), 0) for address in (16, 32)]

@@ -17,7 +17,7 @@ from machine import carried_out, view
 from cudnnpy import Graph, TensorSpec, raw, reduction
 from cudnnpy.layouts import packed_as, packed_strides
 from cudnnpy.programs import Function
-from cudnnpy.reduction import _axes, _by_graphs, _runs, _view
+from cudnnpy.reduction import _axes, _by_graphs, _by_pooling, _runs, _view
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
 FLOAT16 = np.dtype("float16")
@@ -97,7 +97,7 @@ def check(
 ) -> None:
     """The plan's result is that of NumPy, and x is as it was."""
     y = TensorSpec(shape, spec.dtype, strides or packed_strides(shape))
-    found = _by_graphs(0, spec, y, op, alpha, beta)
+    found = _by_pooling(spec, y, op, alpha, beta) or _by_graphs(0, spec, y, op, alpha, beta)
     if found is None:
         return
     dtype = np.dtype(spec.dtype)
@@ -180,11 +180,49 @@ def test_rows_that_are_not_the_fastest_axis_are_not_split() -> None:
     check(spec, y.shape, "add", 1.0, 0.0)
 
 
+# Between two others
+
+
 @pytest.mark.parametrize("kept", [(2, 1, 4), (2, 1, 4, 1)])
-def test_what_lies_between_two_others_is_left_to_c(kept: tuple[int, ...]) -> None:
+def test_no_graph_reduces_what_lies_between_two_others(kept: tuple[int, ...]) -> None:
     shape = (2, 3, 4, 5)[: len(kept)]
     spec = TensorSpec(shape, "float32", packed_strides(shape))
     assert _by_graphs(0, spec, TensorSpec(kept, "float32", packed_strides(kept)), "add", 1.0, 0.0) is None
+
+
+MIDDLE = TensorSpec((2, 3, 4, 5), "float16", packed_strides((2, 3, 4, 5)))
+
+
+@pytest.mark.parametrize("reversed_axes", [False, True])
+@pytest.mark.parametrize("op", ["add", "avg"])
+@pytest.mark.parametrize("shape", [(2, 1, 4, 5), (2, 1, 1, 5), (2, 3, 1, 5)])
+def test_a_sum_over_it_is_an_average_over_windows(shape: tuple[int, ...], op: str, reversed_axes: bool) -> None:
+    strides = packed_strides(shape, [3, 2, 1, 0]) if reversed_axes else None
+    y = TensorSpec(shape, "float16", strides or packed_strides(shape))
+    found = _by_pooling(MIDDLE, y, op, 1.0, 0.0)
+    assert found is not None
+    assert len(found[0]) == len(found[1]) + 1 == (2 if strides else 1)
+    for alpha, beta in ((1.0, 0.0), (-0.5, 3.0)):
+        check(MIDDLE, shape, op, alpha, beta, strides)
+
+
+@pytest.mark.parametrize(
+    ("shape", "op"),
+    [
+        ((2, 1, 4, 5), "max"),
+        ((2, 1, 4, 5), "norm1"),
+        ((1, 3, 4, 5), "add"),
+        ((2, 3, 4, 1), "add"),
+        ((2, 1, 4, 1), "add"),
+    ],
+)
+def test_what_is_no_sum_or_not_between_is_none(shape: tuple[int, ...], op: str) -> None:
+    assert _by_pooling(MIDDLE, TensorSpec(shape, "float16", packed_strides(shape)), op, 1.0, 0.0) is None
+
+
+def test_what_is_long_is_not_added_in_turn() -> None:
+    spec = TensorSpec((2, reduction._LONGEST + 1, 3), "float32", packed_strides((2, reduction._LONGEST + 1, 3)))
+    assert _by_pooling(spec, TensorSpec((2, 1, 3), "float32", (3, 3, 1)), "add", 1.0, 0.0) is None
 
 
 # The parts
