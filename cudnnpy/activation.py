@@ -15,7 +15,7 @@ from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.functions import check_number, check_option, given, in_rows, like, no_overlaps, number_of, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
-from cudnnpy.layouts import TensorSpec, as_lies
+from cudnnpy.layouts import TensorSpec, as_lies, same_memory
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, described, scales
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
@@ -103,7 +103,10 @@ class Activation:
         if step is None:
             clipped = self.mode == "clipped_relu"
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
-            wanted = dy, as_lies(x, dx), as_lies(y, dy), dx
+            alike = (
+                as_lies(dx, dy) if same_memory(dx, dy) else dx
+            )  # tanh wants the same numbers for axes of size 1, too
+            wanted = dy, as_lies(x, alike), as_lies(y, dy), alike
             one, two, three, four = map(described, wanted)
             tensors = three, At(2), one, At(0), two, At(1)
             function = Function("cudnnActivationBackward", how, a, *tensors, b, four, At(3))

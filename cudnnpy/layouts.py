@@ -58,8 +58,10 @@ def memory_order(strides: Sequence[int]) -> list[int]:
 
 
 def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Packed strides for a shape, in the memory order of another tensor of as many axes."""
+    """Packed strides for a shape, in the memory order of another tensor of as many axes: if it is packed, its very own."""
     assert order.strides is not None
+    if tuple(shape) == order.shape and is_dense(order):
+        return order.strides
     return packed_strides(shape, memory_order(order.strides))
 
 

@@ -14,7 +14,7 @@ from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
 from cudnnpy.engines import engines as every_engine
 from cudnnpy.errors import StatusError
-from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense
+from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense, with_height
 from cudnnpy.programs import Executable
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
@@ -119,7 +119,7 @@ def all_candidates(problem: Problem, options: Options, target: Target) -> Iterat
 
 def likely(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
-    for form in forms(problem):
+    for form in forms(problem, strict=problem.x.dtype == "float32" and not options.tf32):
         built = _try_graph(form, target)
         if built is not None:
             yield from _strict_winograd(form, options, target, built)
@@ -241,7 +241,7 @@ def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
     version = raw.version() // 100
     if (version, problem.operation, found.engine) == (919, "backward_filter", 70) and problem.groups > 1:
         return "gives NaN for groups"
-    if (version, problem.operation, found.engine) == (919, "backward_data", 78) and 1 in problem.x.shape[2:]:
+    if (version, problem.operation, found.engine) == (919, "backward_data", 78) and 1 in with_height(problem.x)[0][2:]:
         return "leaves a result of width or height 1 unwritten"
     if (version, problem.operation, found.engine) == (919, "forward", 71) and _is_gapped_channels_first(problem.x):
         return "misreads an x with gaps that is not channels last"

@@ -61,8 +61,11 @@ class Form(NamedTuple):
         return plan if self.is_whole else _staged(self, plan, target)
 
 
-def forms(problem: Problem) -> Iterator[Form]:
-    """The ways to lay a problem out: the fewest launches first, but for blocks of pixels where these are promising."""
+def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
+    """The ways to lay a problem out: the fewest launches first, but for blocks of pixels where these are promising.
+
+    `strict`: float32 is multiplied as it is, not as tf32.
+    """
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
@@ -78,7 +81,7 @@ def forms(problem: Problem) -> Iterator[Form]:
     found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
         found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
-    yield from (in_blocks + found if is_promising(problem) else found + in_blocks)
+    yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
 
 
 def _agree(problem: Problem) -> bool:

@@ -35,8 +35,22 @@ SEED = int(os.environ.get("CUDNNPY_PROPERTY_SEED") or random.SystemRandom().rand
 PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine
 ENOUGH = 25  # failures after which a run stops
 
-# A case that a run has found, to be looked at by itself.
-DRAWN: list[Drawn] = []
+# What runs have found, and what is to be looked at by itself.
+DRAWN: list[Drawn] = [
+    Drawn(
+        operation="backward_data",
+        x_shape=(1, 12, 13),
+        w_shape=(12, 4, 2),
+        padding=(1,),
+        stride=(1,),
+        dilation=(1,),
+        groups=3,
+        layout="NHWC",
+        with_out=True,
+        repeats=6,
+        seed=1,
+    ),
+]
 
 
 class Outcomes:
@@ -314,7 +328,11 @@ def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("drawn", DRAWN, ids=str)
 def test_one_drawn_problem(drawn: Drawn, outcomes: Outcomes) -> None:
+    refused = sum(count for what, count in outcomes.counts.items() if what.startswith("refused"))
     check_call(drawn, outcomes)
+    assert sum(count for what, count in outcomes.counts.items() if what.startswith("refused")) == refused, "refused"
+    if only_candidates(drawn):
+        check_candidates(with_result(drawn), outcomes)
 
 
 LAST = Memory(channels_last=True)

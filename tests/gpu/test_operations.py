@@ -57,6 +57,15 @@ DRAWN: list[Problem] = [
         seed=2806,
     ),
     Problem(
+        call="Activation.backward",
+        shape=(1, 1, 3, 3),
+        options={"mode": "tanh"},
+        memory=(Memory(channels_last=True),) * 3,
+        stream="side",
+        repeats=6,
+        seed=53271,
+    ),
+    Problem(
         call="Softmax.backward",
         shape=(3, 8, 1, 1, 3),
         dtype="float64",
@@ -227,7 +236,9 @@ def test_drawn_problems_by_graph(call: str, outcomes: Outcomes, monkeypatch: pyt
 
 @pytest.mark.parametrize("problem", DRAWN, ids=str)
 def test_one_drawn_problem(problem: Problem, outcomes: Outcomes) -> None:
+    ran = outcomes.ran.total()
     check_call(problem, outcomes)
+    assert outcomes.ran.total() > ran, "refused"
 
 
 @pytest.mark.parametrize("repeats", [1, 6], ids=["once", "replayed"])

@@ -133,3 +133,26 @@ def test_small_tensors_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folded(asked(STEM, X, W)) is not None
     monkeypatch.undo()
     assert folded(asked(STEM, X, W)) is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "strict", "float64"])
+@pytest.mark.parametrize(("taps", "step"), [(7, 2), (3, 2), (4, 4)], ids=["stem", "small", "patches"])
+def test_what_is_promising_is_what_was_measured(taps: int, step: int, dtype: str) -> None:
+    """As docs/benchmarks has it: forward, to x, to w."""
+    expected = {
+        ("stem", "float16"): (False, True, False),
+        ("stem", "bfloat16"): (True, True, True),
+        ("stem", "float32"): (True, True, False),
+        ("stem", "strict"): (False, True, False),
+        ("small", "float16"): (False, True, False),
+        ("small", "bfloat16"): (False, True, True),
+        ("small", "float32"): (False, True, False),
+        ("patches", "strict"): (False, True, False),
+    }.get(({7: "stem", 3: "small", 4: "patches"}[taps], dtype), (taps == 4,) * 3)
+    name = "float32" if dtype == "strict" else dtype
+    x, w = TensorSpec((2, 3, 16, 16), name), TensorSpec((8, 3, taps, taps), name)
+    wanted = tuple(
+        folding.is_promising(asked({"stride": step}, x, w, operation), dtype == "strict")
+        for operation in problem.OPERATIONS
+    )
+    assert wanted == (expected if dtype != "float64" else (False,) * 3)

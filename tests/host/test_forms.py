@@ -149,9 +149,11 @@ def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
 @pytest.mark.usefixtures("_small_ones_in_blocks")
 def test_blocks_come_first_where_they_are_promising() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
-        found = list(forms(stem(operation, ("last",) * 3, 0.0)))
-        assert found[0].in_blocks == (operation != "backward_filter")
-        assert found[-1].in_blocks == (operation == "backward_filter")
+        for strict in (False, True):
+            found = list(forms(stem(operation, ("last",) * 3, 0.0), strict))
+            promising = operation == "backward_data" or (operation == "forward" and not strict)
+            assert found[0].in_blocks == promising
+            assert found[-1].in_blocks == (not promising)
 
 
 def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
