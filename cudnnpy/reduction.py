@@ -22,11 +22,12 @@ from cudnnpy.functions import check_option, given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, extent, is_dense, memory_order, packed_as, packed_strides, same_memory
-from cudnnpy.programs import WORKSPACE, At, Function, Operand, Program, Step, copy, described, scales
+from cudnnpy.programs import WORKSPACE, At, Executable, Function, Operand, Program, Step, copy, described, scales
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
 _LONGEST = 4096  # elements of a row that is reduced at once
+_LAST = 16_384  # the same, of a single row: the sums of those before
 _COLUMNS = 2  # of the heuristics' proposals for columns the third takes 0.3 of the first's time
 
 # op: (what is done to each element first, the graph's reduction)
@@ -190,46 +191,58 @@ def _by_graphs(
     if x.shape == y.shape:  # there is nothing to reduce
         return None
     before, reduction = _BY_GRAPH[op]
+    share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
+    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
+    direct = (op != "norm2", alpha * share, beta) == (True, 1.0, 0.0) and same_memory(y, sums) and y.alignment >= 16
     runs = _runs(x, y.shape)
     steps: list[Step] = []
     scratch: list[int] = []
     dtype, place = x.dtype, 0
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
-        if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row: as rows of it first
+        if at == len(runs) - 1 and runs[at][0] > (_LAST if at == 0 else _LONGEST):  # a long row: as rows of it first
             length = next((n for n in range(_LONGEST, 15, -1) if runs[at][0] % n == 0), None)
             if length is None:
                 return None
             runs[at : at + 1] = [(runs[at][0] // length, True), (length, True)]
             at += 1
         outer, inner = math.prod(size for size, _ in runs[:at]), math.prod(size for size, _ in runs[at + 1 :])
-        graph = Graph()
         view = _view(outer, runs[at][0], inner, dtype, x.alignment if not steps else 16)
         if view is None:
             return None
-        spec, target, axis = view
-        node = graph.tensor("x", spec)
-        if before == "abs":
-            node = graph.pointwise("abs", node)
-        elif before == "square":
-            node = graph.pointwise("mul", node, node)
-        graph.output("y", graph.reduction(reduction, node, (axis,)), "float32", target)
-        planned = graph.executable(device, _COLUMNS if axis == 0 else 0)
+        del runs[at]
+        if direct and not any(is_reduced for _, is_reduced in runs):  # straight into the result, if an engine can
+            planned = _reduced(device, view, before, reduction, y.dtype)
+            if planned is not None:
+                return [*steps, Step(planned, (place, 1))], scratch
+        planned = _reduced(device, view, before, reduction, "float32")
         if planned is None:
             return None
         scratch.append(4 * outer * inner)
         steps.append(Step(planned, (place, 1 + len(scratch))))
-        del runs[at]
         dtype, place, before = "float32", 1 + len(scratch), None
-    sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
     if op == "norm2":
         root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
         one, zero = scales(1.0, 0.0, "float32")
         d = described(sums)
         steps.append(Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, d, At(0)), (place,)))
-    share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
     steps.append(Step(copy(sums, y, alpha * share, beta), (place, 1)))
     return steps, scratch
+
+
+def _reduced(
+    device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, reduction: str, dtype: str
+) -> Executable | None:
+    """The graph that reduces a view to a result of a dtype; None where no engine can."""
+    spec, target, axis = view
+    graph = Graph()
+    node = graph.tensor("x", spec)
+    if before == "abs":
+        node = graph.pointwise("abs", node)
+    elif before == "square":
+        node = graph.pointwise("mul", node, node)
+    graph.output("y", graph.reduction(reduction, node, (axis,)), dtype, target)
+    return graph.executable(device, _COLUMNS if axis == 0 else 0)
 
 
 def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:

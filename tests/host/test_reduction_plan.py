@@ -20,6 +20,7 @@ from cudnnpy.programs import Function
 from cudnnpy.reduction import _axes, _by_graphs, _by_pooling, _runs, _view
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
+LAST = 80  # in place of the 16,384 of a single row
 FLOAT16 = np.dtype("float16")
 
 
@@ -27,6 +28,7 @@ FLOAT16 = np.dtype("float16")
 def short_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reduction, "_LONGEST", LONGEST)
+        patch.setattr(reduction, "_LAST", LAST)
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
         yield
 
@@ -55,7 +57,6 @@ class Planned:
             how[raw.CUDNN_REDUCE_TENSOR_MIN] = np.minimum
             reduce = how[what["DESC"][1]["OPERATOR"]].reduce
             values[result.uid] = reduce(first, axis=axes, keepdims=True)
-        assert y.spec.dtype == "float32"
         view(target, y.spec)[...] = values[y.uid]
 
 
@@ -164,7 +165,7 @@ def test_long_rows_are_reduced_as_rows_of_at_most_the_longest(length: int, parts
     shapes = [planned.graph.inputs[0].shape for planned in graphs]
     assert [shape[1] for shape in shapes] == parts
     assert [math.prod(shape) for shape in shapes] == [3 * length // math.prod(parts[:at]) for at in range(len(parts))]
-    assert found[1] == [4 * 3 * length // math.prod(parts[: at + 1]) for at in range(len(parts))]
+    assert found[1] == [4 * 3 * length // math.prod(parts[: at + 1]) for at in range(len(parts) - 1)]
     check(spec, (3, 1), "norm1", 1.0, 0.0)
 
 
@@ -172,12 +173,60 @@ def test_rows_that_are_not_the_fastest_axis_are_not_split() -> None:
     spec, y = TensorSpec((1000, 3), "float32", (3, 1)), TensorSpec((1, 3), "float32", (3, 1))
     found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
     assert found is not None
-    planned, copied = (step.executable for step in found[0])
+    (planned,) = (step.executable for step in found[0])
     assert isinstance(planned, Planned)
     assert planned.graph.inputs[0].shape == (1000, 3, 1, 1)
     assert planned.pick == reduction._COLUMNS
-    assert isinstance(copied, Function)
     check(spec, y.shape, "add", 1.0, 0.0)
+
+
+# Straight into the result
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("op", "alpha", "beta", "strides", "alignment", "direct"),
+    [
+        ("add", 1.0, 0.0, (3, 1), 16, True),
+        ("amax", 1.0, 0.0, (3, 1), 16, True),
+        ("avg", 1000.0, 0.0, (3, 1), 16, True),
+        ("avg", 1.0, 0.0, (3, 1), 16, False),
+        ("add", 2.0, 0.0, (3, 1), 16, False),
+        ("add", 1.0, 1.0, (3, 1), 16, False),
+        ("norm2", 1.0, 0.0, (3, 1), 16, False),
+        ("add", 1.0, 0.0, (6, 2), 16, False),
+        ("add", 1.0, 0.0, (3, 1), 8, False),
+    ],
+)
+def test_the_last_graph_writes_the_result_where_nothing_is_left_to_do(
+    op: str, alpha: float, beta: float, strides: tuple[int, int], alignment: int, direct: bool, dtype: str
+) -> None:
+    spec, y = TensorSpec((1000, 3), dtype, (3, 1)), TensorSpec((1, 3), dtype, strides, alignment)
+    found = _by_graphs(0, spec, y, op, alpha, beta)
+    assert found is not None
+    assert [isinstance(step.executable, Planned) for step in found[0]] == [True, *[False] * (len(found[0]) - 1)]
+    assert (len(found[0]) == 1) == (found[1] == []) == direct
+
+
+def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_float32(graph: Graph, device: int, pick: int = 0) -> Planned | None:
+        return Planned(graph, pick) if graph.outputs[0].spec.dtype == "float32" else None
+
+    monkeypatch.setattr(Graph, "executable", in_float32)
+    spec, y = TensorSpec((1000, 3), "float16", (3, 1)), TensorSpec((1, 3), "float16", (3, 1))
+    found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
+    assert found is not None
+    assert [type(step.executable) for step in found[0]] == [Planned, Function]
+    check(spec, y.shape, "add", 1.0, 0.0)
+
+
+@pytest.mark.parametrize(("size", "parts"), [(32 * LAST, [32, LAST]), (32 * 96, [32, 32, 3])])
+def test_a_single_row_of_sums_may_be_longer(size: int, parts: list[int]) -> None:
+    spec, y = TensorSpec((size,), "float32", (1,)), TensorSpec((1,), "float32", (1,))
+    found = _by_graphs(0, spec, y, "add", 1.0, 0.0)
+    assert found is not None
+    assert [step.executable.graph.inputs[0].shape[1] for step in found[0]] == parts
+    check(spec, (1,), "add", 1.0, 0.0)
 
 
 # Between two others
