@@ -55,7 +55,7 @@ _REFINED = 3  # engines whose other knobs are tried
 _PASSES = 3  # over the knobs of one
 _SAMPLES = 16  # values of a knob that are tried in one pass, or a few more
 _CLOSE = 1.1  # candidates within this of the fastest are timed again, in turns
-_FINALISTS, _FINAL_ROUNDS = 6, 5
+_FINALISTS, _FINAL_ROUNDS = 6, 9
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
