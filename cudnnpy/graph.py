@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 from typing import Any
 
-from cudnnpy import calling, engines
+from cudnnpy import calling, engines, raw
 from cudnnpy import workspace as memory
 from cudnnpy.convolution.autotune import Tuner
-from cudnnpy.convolution.candidates import Candidate, Engine, table
+from cudnnpy.convolution.candidates import TANH_OVERFLOWS, Candidate, Engine, table
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
@@ -113,6 +113,8 @@ class Graph(Nodes):
             raise NoAlgorithmError(str(problem), "a graph that cuDNN takes", f"  {error}", []) from error
         uids = tuple(node.uid for node in (*self.inputs, *self.outputs))
         constants = tuple((node.uid, node.number) for node in self._constants)
+        modes = {what["PW_DESCRIPTOR"][1]["MODE"] for *_, what in self._nodes if "PW_DESCRIPTOR" in what}
+        overflows = raw.CUDNN_POINTWISE_TANH_FWD in modes and "convolution_forward" in self.operations
         seen = set()
         for source, found in chain(
             (("heuristics", found) for found in engines.heuristics(built, target)),
@@ -120,7 +122,9 @@ class Graph(Nodes):
         ):
             if found.name not in seen:
                 seen.add(found.name)
-                yield _candidate(source, found, uids, constants)
+                candidate = _candidate(source, found, uids, constants)
+                candidate.refused = TANH_OVERFLOWS if overflows and found.engine == 0 else ""
+                yield candidate
 
     def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""

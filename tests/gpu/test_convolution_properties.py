@@ -50,6 +50,20 @@ DRAWN: list[Drawn] = [
         repeats=6,
         seed=1,
     ),
+    Drawn(
+        operation="forward",
+        x_shape=(3, 32, 8, 6),
+        w_shape=(16, 16, 2, 4),
+        padding="same",
+        stride=(1, 1),
+        dilation=(2, 2),
+        groups=2,
+        bias=True,
+        activation="tanh",
+        deterministic=True,
+        whole_numbers=True,
+        seed=15922004,
+    ),
 ]
 
 

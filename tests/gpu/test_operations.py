@@ -44,6 +44,11 @@ MOST_REFUSED = 0.5  # of the problems of one call that are not plain
 LACKING: list[tuple[str, dict[str, Any], str]] = [
     ("FusedConvolution.forward", {"mode": "convolution"}, "few engines that fuse reverse a filter"),
     ("FusedConvolution.forward", {"tf32": False, "dtype": "float32"}, "most engines that fuse round float32 to tf32"),
+    (
+        "FusedConvolution.forward",
+        {"groups": (2, 3, 4, 8, 16), "dtype": "bfloat16"},
+        "few engines that fuse have groups",
+    ),
 ]
 
 # What runs have found, and what is to be looked at by itself.

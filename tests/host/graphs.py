@@ -22,6 +22,13 @@ def convolution_bias_relu(g: Graph) -> Graph:
     return g
 
 
+def convolution_bias_tanh(g: Graph) -> Graph:
+    """Packed channels first, for which engines without tensor cores fuse."""
+    x, w, bias = (g.tensor(n, TensorSpec(s, "float32")) for n, s in (("x", X), ("w", W), ("bias", (1, 64, 1, 1))))
+    g.output("y", g.pointwise("tanh_fwd", g.pointwise("add", g.convolution(x, w, padding=1), bias)))
+    return g
+
+
 def convolution_alone(g: Graph) -> Graph:
     x, w = g.tensor("x", last(X, "float32")), g.tensor("w", last(W, "float32"))
     g.output("y", g.convolution(x, w, padding=1))
@@ -85,7 +92,16 @@ def nothing_that_cudnn_takes(g: Graph) -> Graph:
 
 
 FUSED = (convolution_bias_relu, convolution_alone)  # whose engines need no GPU to be planned
-OTHERS = (scaled_convolution, scaled, column_sums, product, layer_norm, normalization_gradient, averages)
+OTHERS = (
+    scaled_convolution,
+    scaled,
+    column_sums,
+    product,
+    layer_norm,
+    normalization_gradient,
+    averages,
+    convolution_bias_tanh,
+)
 GRAPHS: dict[str, Callable[[Graph], Graph]] = {
     function.__name__: function for function in (*FUSED, *OTHERS, nothing_that_cudnn_takes)
 }

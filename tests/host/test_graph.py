@@ -13,6 +13,7 @@ from planning import Planner, Refused
 from standins import Array, Unreal, World, made
 
 from cudnnpy import Graph, TensorSpec, engines, plan_cache, raw
+from cudnnpy.convolution.candidates import TANH_OVERFLOWS
 from cudnnpy.engines import GraphExecutable
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import packed_strides
@@ -363,6 +364,15 @@ def test_preferences_are_convolutions(plan: Planner, name: str) -> None:
 def test_without_tf32_the_others_are_left(plan: Planner) -> None:
     assert "tensor_core" in plan("own_plan", name="convolution_alone")["notes"]
     assert "tensor_core" not in plan("own_plan", name="convolution_alone", options={"tf32": False})["notes"]
+
+
+def test_a_tanh_that_overflows_is_not_taken(plan: Planner) -> None:
+    rows = plan("own_candidates", name="convolution_bias_tanh")["candidates"]
+    engine = [row for row in rows if row["engine"]["index"] == 0]
+    assert engine
+    assert {row["refused"] for row in engine} == {TANH_OVERFLOWS}
+    relu = plan("own_candidates", name="convolution_bias_relu")["candidates"]
+    assert TANH_OVERFLOWS not in {row["refused"] for row in relu}
 
 
 def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:

@@ -14,7 +14,7 @@ import pytest
 from planning import Planner, Refused
 
 from cudnnpy import raw
-from cudnnpy.convolution.candidates import bytes_text
+from cudnnpy.convolution.candidates import TANH_OVERFLOWS, bytes_text
 
 # What is asked
 
@@ -561,6 +561,13 @@ def test_every_activation_has_a_plan_fused_or_after_it(plan: Planner, activation
         assert after
         for row in rows:
             assert (row["kind"] == "GraphExecutable") == (row not in after)
+
+
+def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
+    rows = plan("survey", **problem(bias=[64], activation="tanh"))
+    refused = [row for row in rows if row["refused"] == TANH_OVERFLOWS]
+    assert {row["engine"]["index"] for row in refused} == {0}
+    assert all(row["name"].endswith(" + epilogue") for row in usable(rows) if row["engine"]["index"] == 0)
 
 
 def test_beta_is_not_fused_with_an_activation(plan: Planner) -> None:
