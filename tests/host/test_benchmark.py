@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import math
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,7 +191,7 @@ def test_a_cell_that_fails_stays_a_cell(monkeypatch: pytest.MonkeyPatch) -> None
             raise MemoryError("too large")
 
     monkeypatch.setattr(device, "_measure", measure)
-    cells = device.measure(torch, Budget(1))
+    cells = list(device.measure(torch, Budget(1)))
     assert len(cells) == len(KINDS) * len(LAYERS) * len(OPERATIONS) == 84
     assert {cell["operation"] for cell in cells if cell["error"]} == {"backward_data"}
     assert all("flop" in cell for cell in cells)
@@ -242,7 +244,7 @@ def test_the_cache_is_filled_as_far_as_the_time_allows(
     )
     monkeypatch.setattr(cache, "cudnnpy", library)
     monkeypatch.setattr(cache, "MOST", 1)
-    rows = cache.measure(fake_torch, Budget(100, clock))
+    rows = list(cache.measure(fake_torch, Budget(100, clock)))
     assert [row["error"] for row in rows] == [None] * 3
     assert [row["wanted"] for row in rows] == [1, 100, 10_000]
     assert [row["signatures"] for row in rows] == [1, 100, pytest.approx(reached, abs=2)]
@@ -487,6 +489,32 @@ def test_a_section_that_breaks_leaves_the_others(monkeypatch: pytest.MonkeyPatch
     assert results["errors"] == {"host": "RuntimeError: lost the GPU"}
     assert results["cache"] == []
     assert math.isclose(shares["cache"], 60, rel_tol=0.01)  # what one leaves unused, the next may have
+
+
+def test_a_run_that_is_stopped_writes_what_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stops(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
+        yield {"row": "first"}
+        signal.raise_signal(signal.SIGTERM)
+        yield {"row": "second"}
+
+    def never(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
+        raise AssertionError("a section after the stop")
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(command, "environment", lambda *given: {"GPU": "some"})
+    monkeypatch.setattr(command, "SECTIONS", {"cache": (stops, 0.1), "host": (never, 0.1)})
+    monkeypatch.setattr(command.report, "markdown", lambda results, plot: "page")
+    monkeypatch.setattr(command.report, "summary_lines", lambda results: [])
+    monkeypatch.setattr(command, "failures", lambda results: list(results["errors"].values()))
+    try:
+        assert command.main(["--out", str(tmp_path)]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    written = json.loads((tmp_path / "some.json").read_text())
+    assert written["errors"] == {"cache": "stopped after 1 rows"}
+    assert written["cache"] == [{"row": "first"}]
+    assert "host" not in written
 
 
 @pytest.mark.parametrize("where", [["--out", "/somewhere/else"], ["--out=/somewhere/else"]])

@@ -107,7 +107,7 @@ def test_every_case_on_the_host_has_torchs_result(case: Case) -> None:
 def test_every_row_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_measure_host", "_measure_device"):
         monkeypatch.setattr(operations, name, lambda *given: None)
-    rows = operations.measure(torch, Budget(0))
+    rows = list(operations.measure(torch, Budget(0)))
     assert len(rows) > 200
     assert len({(row["kind"], row["operation"]) for row in rows}) == len(rows)
     assert list(dict.fromkeys(row["kind"] for row in rows)) == [
@@ -130,7 +130,7 @@ def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(scale_tensor=Twin(reference).scale_tensor))
     monkeypatch.setattr(operations, "cudnnpy", SimpleNamespace())
     monkeypatch.setattr(operations, "CASES", (_case("softmax"), _case("scale")))
-    rows = operations.measure(torch, Budget(0))
+    rows = list(operations.measure(torch, Budget(0)))
     assert len(rows) == 2 * (1 + len(operations.KINDS))
     for row in rows:
         if row["operation"] == "scale":
@@ -220,7 +220,7 @@ def test_the_host_has_its_part_and_each_row_its_share(monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         operations, "_measure_device", lambda torch, case, kind, budget, row: given.append(("ms", budget.left))
     )
-    operations.measure(torch, Budget(100, lambda: 5.0))  # a clock that stands
+    list(operations.measure(torch, Budget(100, lambda: 5.0)))  # a clock that stands
     assert [unit for unit, _ in given] == ["us"] + ["ms"] * 8
     assert given[0][1] == pytest.approx(100 * operations.HOST_PART)
     assert [share for _, share in given[1:]] == pytest.approx([100 / left for left in range(8, 0, -1)])

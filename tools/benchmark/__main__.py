@@ -1,7 +1,8 @@
 """`python -m tools.benchmark`: times cudnnpy against torch and cudnn-frontend on the GPU, side by side in one run.
 
 Writes <GPU>.json (everything), <GPU>.md (the figures and tables) and <GPU>.svg (a plot, where matplotlib is
-installed) to --out; with --quick the names end in -quick. The exit status is 0 if every row ran.
+installed) to --out; with --quick the names end in -quick. A run that is stopped (Ctrl-C, or SIGTERM as `timeout` sends it)
+writes what it has. The exit status is 0 if every row ran.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import json
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -25,7 +27,7 @@ from tools.benchmark.timing import Budget
 
 FULL_SECONDS, QUICK_SECONDS = 480.0, 120.0
 # section -> (what measures it, its share of a run's budget beside the others)
-SECTIONS: dict[str, tuple[Callable[[Any, Budget], list[dict[str, Any]]], float]] = {
+SECTIONS: dict[str, tuple[Callable[[Any, Budget], Iterable[dict[str, Any]]], float]] = {
     "host": (host.measure, 0.07),
     "device": (device.measure, 0.75),
     "cache": (cache.measure, 0.18),
@@ -71,7 +73,7 @@ def write(file: Path, text: str) -> None:
 
 
 def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | None) -> dict[str, Any]:
-    """Measures the wanted sections within about `seconds`."""
+    """Measures the wanted sections within about `seconds`; stopped, it returns the rows that are done."""
     import torch
 
     if not torch.cuda.is_available():
@@ -80,19 +82,26 @@ def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | N
     chosen = [ONLY[section] for section in only] if only else list(SECTIONS)
     results: dict[str, Any] = {"environment": environment(torch, seconds, arguments), "errors": {}}
     whole = sum(SECTIONS[section][1] for section in chosen)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     for section, (measure, part) in SECTIONS.items():
         if section not in chosen:
             continue
         mine = budget.part(min(part / whole, 1.0))
         whole -= part
-        before = mine.left
+        before, rows = mine.left, []
         try:
             if section == "device":
                 results["peaks"] = device.measure_peaks(torch)
-            results[section] = measure(torch, mine)
+            rows.extend(measure(torch, mine))  # which keeps the rows before an exception
         except Exception as error:
             results["errors"][section] = f"{type(error).__name__}: {error}"
+        except KeyboardInterrupt:
+            results["errors"][section] = f"stopped after {len(rows)} rows"
+        if rows or section not in results["errors"]:
+            results[section] = rows
         print(f"{section}: {before - mine.left:.0f} s of {before:.0f} s", flush=True)
+        if results["errors"].get(section, "").startswith("stopped"):
+            break
     results["environment"]["seconds"] = round(seconds - budget.left, 1)
     return results
 

@@ -37,12 +37,11 @@ def _room_for(signatures: int) -> Iterator[None]:
         cudnnpy.set_cache_limit(before)
 
 
-def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
+def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
     """One row for each count: microseconds of conv.forward(x, w, out=) for one signature, and for many in turn.
 
     `signatures` is below `wanted` where the budget ended first; at most 0.9 of it goes to filling the cache.
     """
-    rows: list[dict[str, Any]] = []
     fill = budget.part(0.9)
     every = shapes()
     conv = cudnnpy.Convolution(padding=1)
@@ -68,7 +67,6 @@ def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
                 "in_turn_us": None,
             }
             row["error"] = None
-            rows.append(row)
             try:
                 for shape in every[len(calls) : wanted]:
                     if len(calls) >= COUNTS[1] and not fill.left:
@@ -80,7 +78,7 @@ def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
                 row["cached"] = cudnnpy.cache_info().size
             except Exception as error:
                 row["error"] = f"{type(error).__name__}: {error}"
-    return rows
+            yield row
 
 
 def _time(torch: Any, calls: list[Callable[[], object]], row: dict[str, Any], budget: Budget) -> None:

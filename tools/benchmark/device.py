@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -52,10 +52,9 @@ def _time_one(torch: Any, call: Callable[[], object], budget: Budget) -> float:
     return summary(interleaved({"": timer}, 9, 3, budget)[""])["median"]
 
 
-def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
+def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
     """One cell for each kind, layer and operation; a cell that fails has its error, and what was measured before it."""
     torch.backends.cudnn.benchmark = True
-    cells = []
     problems = [(kind, layer, operation) for kind in KINDS for layer in LAYERS for operation in OPERATIONS]
     with torch.no_grad():
         for index, (kind, layer, operation) in enumerate(problems):
@@ -64,8 +63,7 @@ def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
                 _measure(torch, kind, layer, operation, budget.part(1 / (len(problems) - index)), cell)
             except Exception as error:
                 cell["error"] = f"{type(error).__name__}: {error}"
-            cells.append(cell)
-    return cells
+            yield cell
 
 
 def _measure(torch: Any, kind: Kind, layer: Layer, operation: str, budget: Budget, cell: dict[str, Any]) -> None:

@@ -90,7 +90,7 @@ CASES: tuple[Case, ...] = (
 )
 
 
-def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
+def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
     """A row for each operation on the host, then one for each kind and operation on the GPU.
 
     A row's `error` tells every contender that raised or whose result is not torch's; such a one has no time.
@@ -105,20 +105,18 @@ def measure(torch: Any, budget: Budget) -> list[dict[str, Any]]:
     ]
     with torch.no_grad():
         with quiet():
-            rows = _rows(host, budget.part(HOST_PART))
-        return rows + _rows(device, budget)
+            yield from _rows(host, budget.part(HOST_PART))
+        yield from _rows(device, budget)
 
 
-def _rows(problems: list[Problem], budget: Budget) -> list[dict[str, Any]]:
-    rows = []
+def _rows(problems: list[Problem], budget: Budget) -> Iterator[dict[str, Any]]:
     for index, (unit, kind, name, measure_one) in enumerate(problems):
         row: dict[str, Any] = {"kind": kind, "operation": name, "unit": unit, "error": None}
         try:
             measure_one(budget.part(1 / (len(problems) - index)), row)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}"
-        rows.append(row)
-    return rows
+        yield row
 
 
 def _measure_host(torch: Any, case: Case, budget: Budget, row: dict[str, Any]) -> None:
