@@ -88,7 +88,8 @@ def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | N
             continue
         mine = budget.part(min(part / whole, 1.0))
         whole -= part
-        before, rows = mine.left, []
+        before = mine.left
+        rows: list[dict[str, Any]] = []
         try:
             if section == "device":
                 results["peaks"] = device.measure_peaks(torch)
