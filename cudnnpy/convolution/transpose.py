@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy.arrays import read
+from cudnnpy.arrays import read, spec_of
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation, checked_shape
 from cudnnpy.convolution.problem import Options
-from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
+from cudnnpy.layouts import CHANNELS_FIRST, extent, from_logical, packed_strides, to_logical
 
 
 class ConvolutionTranspose:
@@ -83,6 +83,8 @@ class ConvolutionTranspose:
         ask.check_activation(activation)
         shape = self.output_shape(_shape(x, "x"), _shape(w, "w"))
         operation = self._operation(_shape(w, "w"))
+        if bias is not None:  # before the convolution is queued, which the epilogue follows as a call of its own
+            _check_bias(bias, shape[-1 if self.options.channels_last else 1], x, out)
         result = operation.run("backward_data", x, w, shape, None, None, out, alpha, beta, stream)
         if bias is not None or activation not in (None, "identity"):
             operation.finish_in_place(result, bias, None if activation == "identity" else activation, stream)
@@ -188,3 +190,19 @@ class ConvolutionTranspose:
 
 def _shape(array: Any, name: str) -> tuple[int, ...]:
     return tuple(int(size) for size in read(array, name)[1][0])
+
+
+def _check_bias(bias: Any, channels: int, x: Any, out: Any) -> None:
+    """ValueError or TypeError for a bias that is not one of x's results, or that `out` overlaps."""
+    (begin, of_bias), (_, of_x) = read(bias, "bias"), read(x, "x")
+    ask.check_bias(spec_of(of_bias), channels, spec_of(of_x).dtype)
+    if of_bias[3] != of_x[3]:
+        raise ValueError(f"bias is on device {of_bias[3]}; expected device {of_x[3]}, where x is")
+    if out is not None:
+        start, of_out = read(out, "out")
+        ends = [
+            address + extent(spec._replace(strides=spec.strides or packed_strides(spec.shape)))
+            for address, spec in ((begin, spec_of(of_bias)), (start, spec_of(of_out)))
+        ]
+        if begin < ends[1] and start < ends[0]:
+            raise ValueError("out overlaps bias in memory; give a result of its own")

@@ -275,6 +275,30 @@ def test_misaligned_memory_is_planned_for_by_itself_once(world: World) -> None:
     assert world.chosen[-1][0].x.alignment == 8
 
 
+# A transposed convolution's bias follows in a call of its own, and is checked before the first
+
+
+@pytest.mark.parametrize(
+    ("bias", "kind", "message"),
+    [
+        (Array(5), ValueError, r"bias: shape \(5,\), .* expected packed \(4,\)"),
+        (Array(4, dtype="float64"), TypeError, "bias: float64 given; expected float32"),
+        (Array(4, device=1), ValueError, "bias is on device 1; expected device 0, where x is"),
+        (Array(4, pointer=(1 << 24) + 64), ValueError, "out overlaps bias in memory"),
+    ],
+    ids=["shape", "dtype", "device", "overlap"],
+)
+def test_a_transposed_convolution_refuses_a_bias_before_anything_is_queued(
+    world: World, bias: Array, kind: type[Exception], message: str
+) -> None:
+    conv = ConvolutionTranspose()
+    shape = conv.output_shape((2, 6, 6, 6), W)
+    with pytest.raises(kind, match=message):
+        conv.forward(Array(2, 6, 6, 6), Array(*W), bias, out=Array(*shape, pointer=1 << 24))
+    assert made(world) == {}
+    assert world.chosen == []
+
+
 # Captures
 
 
