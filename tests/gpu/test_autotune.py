@@ -14,7 +14,7 @@ from whole_numbers import assert_same, expected, whole
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
-from cudnnpy.convolution import autotune, selection
+from cudnnpy.convolution import bench, selection
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
@@ -138,14 +138,14 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
     assert len(sizes) >= 2
     limit = sizes[len(sizes) // 2]
     taken: list[int] = []
-    allocate = autotune.allocate
+    allocate = bench.allocate
 
     def counted(size: int, *where: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "_bind":  # the candidates' workspace, beside scratch for results
             taken.append(size)
         return allocate(size, *where)
 
-    monkeypatch.setattr(autotune, "allocate", counted)
+    monkeypatch.setattr(bench, "allocate", counted)
     conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
     assert_same(conv.backward_filter(*given), expected("backward_filter", *given, padding=1))
     assert taken

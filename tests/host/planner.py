@@ -267,7 +267,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    vars(autotune).update(_Bench=Bench, Handle=NoHandle, engines=targets)
+    vars(autotune).update(Bench=Bench, Handle=NoHandle, engines=targets)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks

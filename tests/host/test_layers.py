@@ -27,7 +27,7 @@ ORDER = re.findall(
     names dtypes layouts _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
     programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
-    convolution.candidates convolution.selection convolution.plan convolution.autotune
+    convolution.candidates convolution.selection convolution.plan convolution.bench convolution.autotune
     graph_nodes graph reduction convolution.operation convolution.convolution convolution.transpose convolution
     activation pooling softmax local_response dropout tensors normalization layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
