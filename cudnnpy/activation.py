@@ -11,8 +11,9 @@ from typing import Any
 
 from cudnnpy import calling
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_number, check_option
 from cudnnpy.descriptors import ActivationDescriptor
-from cudnnpy.functions import check_number, check_option, given, in_rows, like, no_overlaps, number_of, result, rows
+from cudnnpy.functions import given, in_rows, like, no_overlaps, number_of, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
 from cudnnpy.layouts import TensorSpec, as_lies, same_memory

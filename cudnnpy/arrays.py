@@ -16,9 +16,10 @@ from functools import partial
 from operator import index
 from typing import Any, NamedTuple
 
+from cudnnpy.checks import check_option
 from cudnnpy.dtypes import Dtype, dtype_of
 from cudnnpy.handle import on_device
-from cudnnpy.layouts import TensorSpec, memory_order, packed_strides
+from cudnnpy.layouts import MEMORY_LAYOUTS, TensorSpec, memory_order, packed_strides
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
@@ -337,8 +338,7 @@ def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", de
         raise TypeError(f"shape: {shape!r} given; expected a sequence of integers") from None
     if any(size < 0 for size in dims):
         raise ValueError(f"shape: {dims} has a negative size")
-    if layout not in ("C", "channels_last"):
-        raise ValueError(f"layout: {layout!r} given; expected 'C' or 'channels_last'")
+    check_option("layout", layout, MEMORY_LAYOUTS)
     order = None if layout == "C" else [0, *range(2, len(dims)), 1]
     return _allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)
 

@@ -10,8 +10,9 @@ from typing import Any
 from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_integer, check_number
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
-from cudnnpy.functions import check_integer, check_number, given, no_overlaps, result
+from cudnnpy.functions import given, no_overlaps, result
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, is_dense, packed, same_memory
 from cudnnpy.programs import At, Function, Operand, Program, arranged
@@ -31,9 +32,7 @@ class Dropout:
     """
 
     def __init__(self, probability: float = 0.5, seed: int = 0) -> None:
-        self._probability = check_number("probability", probability, 0.0)
-        if self._probability >= 1:
-            raise ValueError(f"probability: {probability!r} given; expected at least 0 and less than 1")
+        self._probability = check_number("probability", probability, 0.0, below=1.0)
         self._seed = check_integer("seed", seed, 0, 2**64 - 1)
         self._number = next(_numbers)
         self._states: dict[int, tuple[Any, DropoutDescriptor]] = {}

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from cudnnpy import reference
 from cudnnpy.availability import UnavailableError, why_unavailable
-from cudnnpy.convolution.problem import PREFERENCES
+from cudnnpy.checks import check_option
+from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.errors import CudnnError
 
 Device = Literal["auto", "cuda", "cpu"]
@@ -57,12 +58,8 @@ def detect(
     for device "cuda" where cuDNN cannot be used, NoAlgorithmError where no algorithm does what was asked, StatusError
     where cuDNN fails.
     """
-    if device not in DEVICES:
-        raise ValueError(f"device={device!r}: expected one of {', '.join(DEVICES)}")
-    if prefer not in PREFERENCES:
-        raise ValueError(f"prefer={prefer!r}: expected one of {', '.join(PREFERENCES)}")
-    if workspace_limit is not None and (not isinstance(workspace_limit, int) or workspace_limit < 0):
-        raise ValueError(f"workspace_limit={workspace_limit!r}: expected a number of bytes, 0 or more")
+    check_option("device", device, DEVICES)
+    checked(Options(prefer=prefer, workspace_limit=workspace_limit))  # on the CPU too, where they have no effect
     if picture.dtype != np.float32:
         raise TypeError(f"picture has dtype {picture.dtype}; expected float32")
     if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:

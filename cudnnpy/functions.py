@@ -1,4 +1,4 @@
-"""What the operations that are no convolution share: checks of arrays and options, and when a graph is worth compiling."""
+"""What the operations that are no convolution share: checks of arrays, and when a graph is worth compiling."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy.calling import Call, Specs
+from cudnnpy.checks import check_layout_rank
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
     TensorSpec,
     canonical,
     is_dense,
@@ -22,7 +21,6 @@ from cudnnpy.layouts import (
 from cudnnpy.programs import Operand, check_overlaps
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
-LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
 
 # Bytes below which a slow function is over before a graph is worth compiling (0.1 to 0.6 s, once for each signature).
 LARGE = 1 << 20
@@ -79,17 +77,22 @@ def result(
     return TensorSpec(tuple(shape), dtype, strides)
 
 
+def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
+    """A tensor whose axes are as a layout has them, with its axes as (N, C, spatial...). Raises ValueError."""
+    check_layout_rank(layout, name, len(spec.shape))
+    strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
+    if len(strides) != len(spec.shape):
+        raise ValueError(f"{name}: strides {strides} given for shape {tuple(spec.shape)}")
+    last = layout.endswith("C")
+    return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
+
+
 def logical(
     call: Call, name: str, layout: str, ranks: range = range(3, 6), dtypes: Sequence[str] = FLOATS
 ) -> TensorSpec:
     """An array of a call with its axes as (N, C, spatial...), checked as `given` does; its layout's name, too."""
-    spec = call.specs[name]
-    rank, last = len(spec.shape), layout.endswith("C")
-    if layout not in ("NCHW", "NHWC") and len(layout) != rank:
-        raise ValueError(f"layout: {layout!r} has {len(layout)} axes; {name} has {rank}")
-    strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
-    turned = spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
-    return given(call._replace(specs=Specs({name: turned})), name, ranks, dtypes)
+    spec = in_logical_order(call.specs[name], name, layout)
+    return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes)
 
 
 def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
@@ -131,45 +134,6 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
 def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
     """A dense tensor as rows."""
     return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)
-
-
-def check_layout(layout: object) -> str:
-    """ValueError for an unknown layout."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout: {layout!r} given; expected one of {', '.join(LAYOUTS)}")
-    return str(layout)
-
-
-def check_option(name: str, value: object, allowed: Sequence[str]) -> str:
-    """ValueError for an option that is none of those allowed, TypeError for what is no name."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: {value!r} given; expected one of {', '.join(allowed)}")
-    if value not in allowed:
-        raise ValueError(f"{name}: {value!r} given; expected one of {', '.join(allowed)}")
-    return value
-
-
-def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """An option as an int, within bounds that belong to it."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: {value!r} given; expected an integer")
-    number = int(value.__index__())
-    if number < low or (high is not None and number > high):
-        raise ValueError(f"{name}: {value!r} given; expected {low} or more" + (f", at most {high}" if high else ""))
-    return number
-
-
-def check_number(name: str, value: object, low: float = -math.inf, high: float = math.inf) -> float:
-    """An option as a float, within bounds that belong to it."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}: {value!r} given; expected a number")
-    if math.isnan(value) and (low, high) == (-math.inf, math.inf):
-        raise ValueError(f"{name}: nan given; expected a number")
-    if not low <= value <= high:
-        raise ValueError(
-            f"{name}: {value!r} given; expected {low:g} or more" + (f", at most {high:g}" if high < math.inf else "")
-        )
-    return float(value)
 
 
 _numbers: dict[Any, int] = {}

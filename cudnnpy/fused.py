@@ -9,10 +9,11 @@ from cudnnpy import calling
 from cudnnpy import workspace as memory
 from cudnnpy.activation import activated
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_option, check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.problem import Options
-from cudnnpy.functions import check_option, given, logical, logical_like, logical_result, no_overlaps, number_of
+from cudnnpy.functions import given, logical, logical_like, logical_result, no_overlaps, number_of
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
@@ -57,7 +58,7 @@ class FusedConvolution:
         """The shape of forward's result, in the layout's axis order."""
         options: Options = self._options  # type: ignore[attr-defined]
         last = options.channels_last
-        shapes = [to_logical(ask.as_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
+        shapes = [to_logical(check_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
     def forward(

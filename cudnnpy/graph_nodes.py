@@ -12,6 +12,7 @@ from typing import Any
 from cudnnpy import engines, raw
 from cudnnpy.arrays import read, spec_of
 from cudnnpy.backend import Descriptor
+from cudnnpy.checks import check_padding, check_per_axis, for_each_axis
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy.names import enumerator
@@ -106,8 +107,9 @@ class Nodes:
         rank = len(x.shape) - 2
         if rank < 2 or len(w.shape) != len(x.shape):
             raise ValueError(f"x, w: shapes {x.shape} and {w.shape} given; expected two or three spatial axes in both")
-        before, after = zip(*(_pair(p) for p in _each(padding, rank, "padding")), strict=True)
-        strides, dilations = _each(stride, rank, "stride", 1), _each(dilation, rank, "dilation", 1)
+        sides = for_each_axis("padding", check_padding(padding), rank)
+        before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
+        strides, dilations = _each("stride", stride, 1, rank), _each("dilation", dilation, 1, rank)
         if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
             raise ValueError(
                 f"x, w: {x.shape[1]} channels and filters {w.shape[:2]} given; expected C = groups * C / groups"
@@ -123,10 +125,10 @@ class Nodes:
             "COMP_TYPE": dtype_of(self.compute_dtype).number,
             "CONV_MODE": enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
             "SPATIAL_DIMS": rank,
-            "PRE_PADDINGS": tuple(before),
-            "POST_PADDINGS": tuple(after),
-            "FILTER_STRIDES": tuple(strides),
-            "DILATIONS": tuple(dilations),
+            "PRE_PADDINGS": before,
+            "POST_PADDINGS": after,
+            "FILTER_STRIDES": strides,
+            "DILATIONS": dilations,
         }
         self._longest = max(self._longest, math.prod(w.shape[1:]))
         one = (1.0, raw.CUDNN_TYPE_DOUBLE if self.compute_dtype == "float64" else raw.CUDNN_TYPE_FLOAT)
@@ -206,8 +208,8 @@ class Nodes:
     def resample(self, mode: str, x: Node, window: Any, *, padding: Any = 0, stride: Any = None) -> Node:
         """Pooling: mode "maxpool", "avgpool_include_padding" or "avgpool_exclude_padding"."""
         rank = len(x.shape) - 2
-        size, pads = _each(window, rank, "window", 1), _each(padding, rank, "padding", 0)
-        step = size if stride is None else _each(stride, rank, "stride", 1)
+        size, pads = _each("window", window, 1, rank), _each("padding", padding, 0, rank)
+        step = size if stride is None else _each("stride", stride, 1, rank)
         spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
         if min(spatial, default=0) < 1:
             raise ValueError(f"window: {window!r} given; expected it to fit into x with padding, {x.shape}")
@@ -218,10 +220,10 @@ class Nodes:
             "SPATIAL_DIMS": rank,
             "NAN_PROPAGATION": raw.CUDNN_PROPAGATE_NAN,
             "PADDING_MODE": raw.CUDNN_NEG_INF_PAD if mode == "maxpool" else raw.CUDNN_ZERO_PAD,
-            "PRE_PADDINGS": tuple(pads),
-            "POST_PADDINGS": tuple(pads),
-            "STRIDES": tuple(step),
-            "WINDOW_DIMS": tuple(size),
+            "PRE_PADDINGS": pads,
+            "POST_PADDINGS": pads,
+            "STRIDES": step,
+            "WINDOW_DIMS": size,
         }
         one = _Typed(1.0, raw.CUDNN_TYPE_DOUBLE), _Typed(0.0, raw.CUDNN_TYPE_DOUBLE)
         self._add("RESAMPLE_FWD", "RESAMPLE_FWD", XDESC=x, YDESC=y, DESC=("RESAMPLE", how), ALPHA=one[0], BETA=one[1])
@@ -351,20 +353,5 @@ def spelled(spec: TensorSpec, name: str) -> TensorSpec:
     return spec._replace(shape=tuple(spec.shape), strides=strides, dtype=dtype_of(spec.dtype).name)
 
 
-def _each(given: Any, rank: int, name: str, least: int | None = None) -> list[Any]:
-    """A value for each spatial axis; integers from `least` on, if there is one."""
-    values = list(given) if isinstance(given, tuple | list) else [given] * rank
-    if len(values) != rank:
-        raise ValueError(f"{name}: {given!r} given; expected a number, or one for each of {rank} spatial axes")
-    if least is None:
-        return values
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"{name}: {given!r} given; expected integers")
-        if value < least:
-            raise ValueError(f"{name}: {given!r} given; expected {least} or more")
-    return values
-
-
-def _pair(padding: Any) -> tuple[int, int]:
-    return (padding, padding) if isinstance(padding, int) else tuple(padding)
+def _each(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
+    return for_each_axis(name, check_per_axis(name, given, low), rank)

@@ -15,10 +15,10 @@ from cudnnpy import calling, raw
 from cudnnpy import workspace as memory
 from cudnnpy.arrays import synchronize
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_layout, check_number
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.functions import (
-    check_layout,
     given,
     like,
     logical,
@@ -32,7 +32,7 @@ from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides
-from cudnnpy.normalization import channels, check_epsilon, packed_like
+from cudnnpy.normalization import channels, packed_like
 from cudnnpy.programs import Executable, Operand, Program, arranged, in_turn
 from cudnnpy.tensors import Fill
 
@@ -52,7 +52,7 @@ class LayerNormalization:
 
     def __post_init__(self) -> None:
         """Checks the option."""
-        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
         object.__setattr__(self, "_number", number_of(self))
 
     def forward_training(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
@@ -93,7 +93,7 @@ class RMSNormalization:
 
     def __post_init__(self) -> None:
         """Checks the option."""
-        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
         object.__setattr__(self, "_number", number_of(self))
 
     def forward_training(self, x: Any, scale: Any, out: Any = None, stream: Any = None) -> Any:
@@ -130,7 +130,7 @@ class InstanceNormalization:
 
     def __post_init__(self) -> None:
         """Checks the options."""
-        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
         check_layout(self.layout)
         object.__setattr__(self, "_number", number_of(self))
 

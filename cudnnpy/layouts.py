@@ -14,6 +14,9 @@ from cudnnpy.dtypes import dtype_of
 # layout names by rank; the plain names stand for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
+
+MEMORY_LAYOUTS = ("C", "channels_last")  # where elements lie, whatever the order of the axes
 
 
 class TensorSpec(NamedTuple):

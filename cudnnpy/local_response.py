@@ -10,11 +10,9 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_integer, check_layout, check_number
 from cudnnpy.descriptors import LRNDescriptor
 from cudnnpy.functions import (
-    check_integer,
-    check_layout,
-    check_number,
     logical,
     logical_like,
     logical_result,

@@ -14,11 +14,9 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_layout, check_number, check_option
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.functions import (
-    check_layout,
-    check_number,
-    check_option,
     is_large,
     like,
     logical,
@@ -55,7 +53,7 @@ class BatchNormalization:
     def __post_init__(self) -> None:
         """Checks the options."""
         check_option("mode", self.mode, MODES)
-        object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
+        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
         check_layout(self.layout)
         object.__setattr__(self, "_number", number_of(self))
 
@@ -393,11 +391,3 @@ def both_or_neither(call: Call, first: str, second: str) -> bool:
         missing = second if first in call.specs else first
         raise ValueError(f"{missing}: None given; expected both {first} and {second}, or neither")
     return first in call.specs
-
-
-def check_epsilon(epsilon: object) -> float:
-    """epsilon as a float of 0 or more."""
-    value = check_number("epsilon", epsilon, 0.0)
-    if not math.isfinite(value):
-        raise ValueError(f"epsilon: {epsilon!r} given; expected a finite number, 0 or more")
-    return value

@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
+from cudnnpy.checks import check_integer
+
 _DEFAULT_LIMIT = 16_384
 
 _limit = _DEFAULT_LIMIT
@@ -79,6 +81,4 @@ def clear_cache() -> None:
 def set_cache_limit(entries: int) -> None:
     """How many plans each thread's cache holds at most (16,384 at first). Raises ValueError below 1."""
     global _limit
-    if isinstance(entries, bool) or not isinstance(entries, int) or entries < 1:
-        raise ValueError(f"entries: {entries!r} given; expected a number of plans, 1 or more")
-    _limit = entries
+    _limit = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")

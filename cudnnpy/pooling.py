@@ -11,12 +11,9 @@ from typing import Any
 
 from cudnnpy import calling
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape
+from cudnnpy.checks import check_layout, check_option, check_per_axis, check_shape, for_each_axis
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.functions import (
-    check_integer,
-    check_layout,
-    check_option,
     is_large,
     logical,
     logical_like,
@@ -66,9 +63,10 @@ class Pooling:
         """Checks the options, and brings them to one form."""
         check_option("mode", self.mode, (*MODES, *THEANO))
         check_layout(self.layout)
-        options = {"mode": THEANO.get(self.mode, self.mode), "window": _per_axis("window", self.window, 1)}
-        options["padding"] = _per_axis("padding", self.padding, 0)
-        options["stride"] = None if self.stride is None else _per_axis("stride", self.stride, 1)
+        options: dict[str, Any] = {"mode": THEANO.get(self.mode, self.mode)}
+        options["window"] = check_per_axis("window", self.window, 1)
+        options["padding"] = check_per_axis("padding", self.padding, 0)
+        options["stride"] = None if self.stride is None else check_per_axis("stride", self.stride, 1)
         for name, value in options.items():
             object.__setattr__(self, name, value)
         ranks = {len(value) for value in options.values() if isinstance(value, tuple)}
@@ -77,9 +75,7 @@ class Pooling:
 
     def output_shape(self, x_shape: Any) -> tuple[int, ...]:
         """The shape of forward's result, in the layout's axis order: floor((size + 2 padding - window) / stride) + 1."""
-        given = as_shape("x_shape", x_shape)
-        for size in given:
-            check_integer("x_shape", size, 1)
+        given = check_shape("x_shape", x_shape)
         logical = self._output(to_logical(given, self._channels_last), len(given))
         return from_logical(logical, self._channels_last)
 
@@ -107,8 +103,8 @@ class Pooling:
 
     def _each(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Window, padding and stride of every spatial axis."""
-        window, padding = _spread("window", self.window, rank), _spread("padding", self.padding, rank)
-        stride = window if self.stride is None else _spread("stride", self.stride, rank)
+        window, padding = for_each_axis("window", self.window, rank), for_each_axis("padding", self.padding, rank)
+        stride = window if self.stride is None else for_each_axis("stride", self.stride, rank)
         for pad, size in zip(padding, window, strict=True):
             if pad >= size:
                 raise ValueError(f"padding: {padding} given; expected less than the window, {window}")
@@ -182,19 +178,3 @@ class Pooling:
             return False
         window, _, stride = self._each(len(x.shape) - 2)
         return all(size <= step for size, step in zip(window, stride, strict=True))
-
-
-def _per_axis(name: str, value: Any, least: int) -> Any:
-    """An int, or a tuple of one for each spatial axis."""
-    if isinstance(value, tuple | list):
-        if not 1 <= len(value) <= 3:
-            raise ValueError(f"{name}: {value!r} given; expected a number, or one for each of 1 to 3 spatial axes")
-        return tuple(check_integer(name, number, least) for number in value)
-    return check_integer(name, value, least)
-
-
-def _spread(name: str, value: Any, rank: int) -> tuple[int, ...]:
-    each = value if isinstance(value, tuple) else (value,) * rank
-    if len(each) != rank:
-        raise ValueError(f"{name}: {value} given; expected a number, or one for each of {rank} spatial axes")
-    return each

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
+from cudnnpy.checks import check_number
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, extent, same_memory
@@ -63,14 +63,13 @@ def described(spec: TensorSpec) -> TensorDescriptor:
 
 
 def check_scales(alpha: float, beta: float) -> None:
-    """TypeError for an alpha or beta that is no finite number."""
+    """TypeError for an alpha or beta that is no number, ValueError for one that is not finite."""
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise TypeError(f"{name}: {value!r} given; expected a finite number")
+        check_number(name, value, finite=True)
 
 
 def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
-    """alpha and beta as C takes them: double for float64, else float. Raises TypeError for what is no number."""
+    """alpha and beta as C takes them: double for float64, else float. Raises as check_scales does."""
     check_scales(alpha, beta)
     kind = c_double if dtype == "float64" else c_float
     return kind(alpha), kind(beta)

@@ -16,9 +16,9 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
-from cudnnpy.convolution.problem import as_shape
+from cudnnpy.checks import check_option
 from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
-from cudnnpy.functions import check_option, given, is_large, no_overlaps, result
+from cudnnpy.functions import given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, extent, is_dense, memory_order, packed_as, packed_strides, same_memory
@@ -59,7 +59,11 @@ def reduce_tensor(
 
     Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
     """
-    axes = axes if axes is None or type(axes) is tuple else as_shape("axes", axes)
+    if axes is not None and type(axes) is not tuple:
+        try:
+            axes = tuple(axes)  # what can be hashed
+        except TypeError:
+            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
     return calling.run(
         (0, "reduce_tensor", op, axes, alpha, beta), ("x", "out"), (x,), (out,), stream, _prepare, op, axes, alpha, beta
     )

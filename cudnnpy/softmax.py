@@ -14,8 +14,9 @@ from typing import Any
 
 from cudnnpy import calling
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_layout, check_option
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.functions import check_layout, check_option, logical, logical_like, logical_result, no_overlaps, number_of
+from cudnnpy.functions import logical, logical_like, logical_result, no_overlaps, number_of
 from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, packed, packed_strides
 from cudnnpy.names import short_names
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, scales

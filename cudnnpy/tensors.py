@@ -13,15 +13,14 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_number, check_option
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.functions import FLOATS, check_option, given, in_rows, like, no_overlaps, result, rows
+from cudnnpy.functions import FLOATS, given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, channels_last_strides, is_dense, packed, packed_strides
+from cudnnpy.layouts import MEMORY_LAYOUTS, TensorSpec, channels_last_strides, is_dense, packed, packed_strides
 from cudnnpy.programs import At, Either, Executable, Function, Operand, Program, Step, copy, described, scales
-
-MEMORY_LAYOUTS = ("C", "channels_last")
 
 
 def add_tensor(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 1.0, stream: Any = None) -> Any:
@@ -149,8 +148,7 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
 
 def _set(call: Call, value: float) -> tuple[Program, list[TensorSpec]]:
     out = given(call, "out")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"value: {value!r} given; expected a number")
+    check_number("value", value, nan=True)
     operands = Operand("out", out, True, ("out",)), Operand("out", out)
     dense = is_dense(out) and out.dtype != "float64"
     number = scales(0.0, 0.0, out.dtype)[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
+from cudnnpy.checks import check_flag
 from cudnnpy.convolution import graph, legacy
 from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.problem import Options, Problem
@@ -49,8 +50,7 @@ class Engine:
         for number in (self.index, *(n for pair in given for n in pair)):
             if isinstance(number, bool) or not isinstance(number, int):
                 raise TypeError(f"Engine({self.index!r}, {self.knobs!r}): expected integers")
-        if not isinstance(self.in_blocks, bool):
-            raise TypeError(f"in_blocks: {self.in_blocks!r} given; expected True or False")
+        check_flag("in_blocks", self.in_blocks)
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy.arrays import current_device, library_of, read, spec_of
+from cudnnpy.checks import check_option, check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
@@ -125,7 +126,7 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out. `x_shape` is x's, in the arrays' axis order; `out` may stand for it."""
-        shape = x_shape if x_shape is None or isinstance(x_shape, tuple) else ask.as_shape("x_shape", x_shape)
+        shape = x_shape if x_shape is None or isinstance(x_shape, tuple) else check_shape("x_shape", x_shape)
         return self._run("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
 
     def backward_filter(
@@ -139,7 +140,7 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out. `w_shape` is w's, in the arrays' axis order; `out` may stand for it."""
-        shape = w_shape if w_shape is None or isinstance(w_shape, tuple) else ask.as_shape("w_shape", w_shape)
+        shape = w_shape if w_shape is None or isinstance(w_shape, tuple) else check_shape("w_shape", w_shape)
         return self._run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
@@ -149,7 +150,7 @@ class Convolution:
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        x, w = ask.as_shape("x_shape", x_shape), ask.as_shape("w_shape", w_shape)
+        x, w = check_shape("x_shape", x_shape), check_shape("w_shape", w_shape)
         logical = ask.output_shape(self.options, to_logical(x, last), to_logical(w, last))
         return from_logical(logical, last)
 
@@ -216,8 +217,7 @@ class Convolution:
         beta: float,
         device: int | None,
     ) -> Problem:
-        if operation not in OPERATIONS:
-            raise ValueError(f"operation: {operation!r} given; expected one of {', '.join(OPERATIONS)}")
+        check_option("operation", operation, OPERATIONS)
         names = INPUTS[operation]
         devices: dict[str, int] = {}
 

@@ -7,6 +7,7 @@ from typing import Any
 from cudnnpy import calling
 from cudnnpy import workspace as memory
 from cudnnpy.calling import Call
+from cudnnpy.checks import check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine
@@ -16,7 +17,7 @@ from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.functions import no_overlaps
+from cudnnpy.functions import in_logical_order, no_overlaps
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
 from cudnnpy.programs import Operand, Program, check_scales
@@ -183,7 +184,7 @@ class Operation:
             given = out.shape if shape is None and out is not None else shape
             if given is None:
                 raise TypeError(f"{name}: not given; expected the shape of the result, or out")
-            wanted = to_logical(checked_shape(given, name, len(one.shape)), self.options.channels_last)
+            wanted = to_logical(check_shape(name, given, len(one.shape)), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
             result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, INPUTS[operation][0])))
@@ -202,12 +203,7 @@ class Operation:
         rank = len(spec.shape)
         if rank not in CHANNELS_FIRST:
             raise ValueError(f"{name}: shape {tuple(spec.shape)} has {rank} axes; expected 3, 4 or 5")
-        ask.check_layout(self.options, rank)
-        strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
-        if len(strides) != rank:
-            raise ValueError(f"{name}: strides {strides} given for shape {tuple(spec.shape)}")
-        last = self.options.channels_last
-        return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
+        return in_logical_order(spec, name, self.options.layout)
 
     def choose_plan(self, problem: Problem, tuner: Tuner, cap: int | None = None) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
@@ -240,14 +236,3 @@ def _aligned(problem: Problem) -> Problem:
     """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y", "bias")}
     return problem._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
-
-
-def checked_shape(shape: Any, name: str, rank: int) -> tuple[int, ...]:
-    """A shape as a tuple of `rank` sizes of 1 or more; TypeError or ValueError, naming the argument, for others."""
-    try:
-        sizes = tuple(size.__index__() for size in shape)
-    except (TypeError, AttributeError):
-        raise TypeError(f"{name}: {shape!r} given; expected a tuple of {rank} sizes") from None
-    if len(sizes) != rank or any(size < 1 for size in sizes):
-        raise ValueError(f"{name}: {sizes} given; expected {rank} sizes of 1 or more")
-    return sizes

@@ -10,6 +10,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cudnnpy.checks import (
+    check_flag,
+    check_integer,
+    check_layout,
+    check_layout_rank,
+    check_number,
+    check_option,
+    check_padding,
+    check_per_axis,
+    check_shape,
+    for_each_axis,
+)
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import CHANNELS_FIRST, CHANNELS_LAST, TensorSpec, canonical, channels_last_strides, packed_strides
 from cudnnpy.programs import check_scales
@@ -51,21 +63,13 @@ class Options(NamedTuple):
 def checked(options: Options) -> Options:
     """The options in one canonical form, hashable; ValueError or TypeError naming the option, given and expected."""
     for name, allowed in (("mode", MODES), ("prefer", PREFERENCES), ("policy", POLICIES)):
-        _one_of(name, getattr(options, name), allowed)
-    _one_of("layout", options.layout, (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values()))
+        check_option(name, getattr(options, name), allowed)
+    check_layout(options.layout)
     for name in ("deterministic", "tf32"):
-        if not isinstance(getattr(options, name), bool):
-            raise TypeError(f"{name}: {getattr(options, name)!r} given; expected True or False")
+        check_flag(name, getattr(options, name))
     limit = options.workspace_limit
     if limit is not None:
-        _integer("workspace_limit", limit, 0, "a number of bytes, 0 or more, or None")
-    if (
-        isinstance(options.tune_seconds, bool)
-        or not isinstance(options.tune_seconds, int | float)
-        or not options.tune_seconds > 0  # so that NaN is refused too
-    ):
-        raise ValueError(f"tune_seconds: {options.tune_seconds!r} given; expected a number of seconds above 0")
-    _integer("groups", options.groups, 1, "an integer, 1 or more")
+        limit = check_integer("workspace_limit", limit, 0, expected="a number of bytes, 0 or more, or None")
     algorithm = options.algorithm
     # an Engine or a Plan, whose modules are below this one
     if not (
@@ -75,61 +79,17 @@ def checked(options: Options) -> Options:
     compute = options.compute_dtype
     if compute is not None:
         compute = dtype_of(compute, "compute_dtype").name
-        _one_of("compute_dtype", compute, ("float32", "float64", "float16", "int32"))
+        check_option("compute_dtype", compute, ("float32", "float64", "float16", "int32"))
     return options._replace(
-        padding=_padding_form(options.padding),
-        stride=_per_axis("stride", options.stride, 1),
-        dilation=_per_axis("dilation", options.dilation, 1),
-        output_padding=_per_axis("output_padding", options.output_padding, 0),
-        groups=int(options.groups),
+        padding=check_padding(options.padding, PADDINGS),
+        stride=check_per_axis("stride", options.stride, 1),
+        dilation=check_per_axis("dilation", options.dilation, 1),
+        output_padding=check_per_axis("output_padding", options.output_padding, 0),
+        groups=check_integer("groups", options.groups, 1),
         compute_dtype=compute,
-        workspace_limit=None if limit is None else int(limit),
-        tune_seconds=float(options.tune_seconds),
+        workspace_limit=limit,
+        tune_seconds=check_number("tune_seconds", options.tune_seconds, above=0.0),
     )
-
-
-def _one_of(name: str, given: Any, allowed: Sequence[str]) -> None:
-    if not isinstance(given, str) or given not in allowed:
-        raise ValueError(f"{name}: {given!r} given; expected one of {', '.join(map(repr, allowed))}")
-
-
-def _integer(name: str, given: Any, least: int, expected: str) -> int:
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
-        raise TypeError(f"{name}: {given!r} given; expected {expected}")
-    if given.__index__() < least:
-        raise ValueError(f"{name}: {given!r} given; expected {expected}")
-    return int(given.__index__())
-
-
-def _per_axis(name: str, given: Any, least: int) -> Any:
-    """An int (for every axis), or a tuple of one int per spatial axis."""
-    expected = f"an integer of {least} or more, or one for each spatial axis"
-    if isinstance(given, list | tuple):
-        if not 1 <= len(given) <= 3:
-            raise ValueError(f"{name}: {given!r} has {len(given)} elements; expected {expected}")
-        return tuple(_integer(name, value, least, expected) for value in given)
-    return _integer(name, given, least, expected)
-
-
-def _padding_form(given: Any) -> Any:
-    """ "same" and the like; an int; or a tuple whose elements are ints or (before, after) pairs."""
-    if isinstance(given, str):
-        _one_of("padding", given, PADDINGS)
-        return given
-    expected = "an integer of 0 or more, one or a (before, after) pair for each spatial axis, or " + ", ".join(PADDINGS)
-    if not isinstance(given, list | tuple):
-        return _integer("padding", given, 0, expected)
-    if not 1 <= len(given) <= 3:
-        raise ValueError(f"padding: {given!r} has {len(given)} elements; expected {expected}")
-    form: list[Any] = []
-    for value in given:
-        if isinstance(value, list | tuple):
-            if len(value) != 2:
-                raise ValueError(f"padding: {value!r} given for one axis; expected {expected}")
-            form.append(tuple(_integer("padding", side, 0, expected) for side in value))
-        else:
-            form.append(_integer("padding", value, 0, expected))
-    return tuple(form)
 
 
 class Geometry(NamedTuple):
@@ -144,7 +104,8 @@ class Geometry(NamedTuple):
 def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
     """Every axis spelled out, once the sizes are known."""
     rank = len(x_spatial)
-    stride, dilation = axes("stride", options.stride, rank), axes("dilation", options.dilation, rank)
+    stride = for_each_axis("stride", options.stride, rank)
+    dilation = for_each_axis("dilation", options.dilation, rank)
     extent = [(size - 1) * step + 1 for size, step in zip(w_spatial, dilation, strict=True)]
     given = options.padding
     if given == "same":
@@ -156,31 +117,8 @@ def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int
     if isinstance(given, str):
         both = {"valid": [0] * rank, "half": [e // 2 for e in extent], "full": [e - 1 for e in extent]}[given]
         return Geometry(tuple(both), tuple(both), stride, dilation)
-    pairs = [p if isinstance(p, tuple) else (p, p) for p in axes("padding", given, rank)]
+    pairs = [p if isinstance(p, tuple) else (p, p) for p in for_each_axis("padding", given, rank)]
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
-
-
-def axes(name: str, given: Any, rank: int) -> tuple[Any, ...]:
-    """One element for each of `rank` spatial axes."""
-    if not isinstance(given, tuple):
-        return (given,) * rank
-    if len(given) != rank:
-        raise ValueError(f"{name}: {given} has {len(given)} elements; the arrays have {rank} spatial axes")
-    return given
-
-
-def as_shape(name: str, given: Any) -> tuple[Any, ...]:
-    """What a sequence holds, as a tuple; TypeError, naming the argument, for what is no sequence."""
-    try:
-        return tuple(given)
-    except TypeError:
-        raise TypeError(f"{name}: {given!r} given; expected a tuple of sizes") from None
-
-
-def check_layout(options: Options, rank: int) -> None:
-    """ValueError if the layout's name speaks of another number of axes. NCHW and NHWC stand for every rank."""
-    if options.layout not in ("NCHW", "NHWC") and len(options.layout) != rank:
-        raise ValueError(f"layout: {options.layout!r} has {len(options.layout)} axes; x has {rank}")
 
 
 def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
@@ -188,19 +126,17 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
 
     Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1.
     """
-    for name, shape in (("x_shape", x_shape), ("w_shape", w_shape)):
-        for size in shape:
-            _integer(name, size, 1, "sizes of 1 or more")
+    x_shape, w_shape = check_shape("x_shape", x_shape), check_shape("w_shape", w_shape)
     rank = len(x_shape)
     if rank not in CHANNELS_FIRST:
-        raise ValueError(f"x has {rank} axes, shape {tuple(x_shape)}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
-    check_layout(options, rank)
+        raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
+    check_layout_rank(options.layout, "x", rank)
     if len(w_shape) != rank:
-        raise ValueError(f"w has {len(w_shape)} axes, shape {tuple(w_shape)}; x has {rank}, shape {tuple(x_shape)}")
+        raise ValueError(f"w has {len(w_shape)} axes, shape {w_shape}; x has {rank}, shape {x_shape}")
     if x_shape[1] != w_shape[1] * options.groups:
         raise ValueError(
             f"w takes {w_shape[1]} channels in each of {options.groups} group(s), so {w_shape[1] * options.groups} in all; "
-            f"x has {x_shape[1]} (x {tuple(x_shape)}, w {tuple(w_shape)}, logical order)"
+            f"x has {x_shape[1]} (x {x_shape}, w {w_shape}, logical order)"
         )
     if w_shape[0] % options.groups:
         raise ValueError(f"groups: {options.groups} does not divide w's {w_shape[0]} output channels")
@@ -362,9 +298,9 @@ def check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
 
 
 def check_activation(activation: str | None) -> None:
-    """ValueError for an activation that there is not."""
+    """ValueError for an activation that there is not, TypeError for what is no name."""
     if activation is not None:
-        _one_of("activation", activation, ACTIVATIONS)
+        check_option("activation", activation, ACTIVATIONS)
 
 
 def _check_result_dtype(operation: str, given: str, result: str) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy.arrays import read, spec_of
+from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.operation import Operation, checked_shape
+from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.layouts import CHANNELS_FIRST, extent, from_logical, packed_strides, to_logical
 
@@ -105,7 +106,7 @@ class ConvolutionTranspose:
         if given is None:
             raise TypeError("x_shape: not given; expected the shape of the result, or out")
         filters = _shape(w, "w")
-        wanted = self.output_shape(checked_shape(given, "x_shape", len(filters)), filters)
+        wanted = self.output_shape(check_shape("x_shape", given, len(filters)), filters)
         if _shape(dy, "dy") != wanted:
             raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
         return self._operation(filters).run("forward", dy, w, None, None, None, out, alpha, beta, stream)
@@ -124,7 +125,7 @@ class ConvolutionTranspose:
         given = out.shape if w_shape is None and out is not None else w_shape
         if given is None:
             raise TypeError("w_shape: not given; expected the shape of the result, or out")
-        filters = checked_shape(given, "w_shape", len(_shape(x, "x")))
+        filters = check_shape("w_shape", given, len(_shape(x, "x")))
         wanted = self.output_shape(_shape(x, "x"), filters)
         if _shape(dy, "dy") != wanted:
             raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
@@ -140,13 +141,12 @@ class ConvolutionTranspose:
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        x_shape = ask.as_shape("x", x_shape)
+        x_shape = check_shape("x_shape", x_shape)
         rank = len(x_shape)
         if rank not in CHANNELS_FIRST:
             raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
-        ask.check_layout(self.options, rank)
-        x = to_logical(checked_shape(x_shape, "x", rank), last)
-        w = to_logical(checked_shape(w_shape, "w", rank), last)
+        check_layout_rank(self.options.layout, "x", rank)
+        x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
         if x[1] != w[0]:
             raise ValueError(f"w takes {w[0]} input channels; x has {x[1]} (x {x}, w {w}, logical order)")
         if w[0] % self.options.groups:
@@ -170,7 +170,7 @@ class ConvolutionTranspose:
     def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
         rank = len(kernel)
         stride, dilation, extra = (
-            ask.axes(name, getattr(self.options, name), rank) for name in ("stride", "dilation", "output_padding")
+            for_each_axis(name, getattr(self.options, name), rank) for name in ("stride", "dilation", "output_padding")
         )
         if self.options.padding == "same":
             total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]

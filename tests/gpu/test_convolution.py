@@ -551,7 +551,7 @@ def test_wrong_results_and_scales_are_refused() -> None:
         conv.forward(x, w.half())
     with pytest.raises(ValueError, match=r"beta: 1\.0 given without out"):
         conv.forward(x, w, beta=1.0)
-    with pytest.raises(TypeError, match="alpha: nan"):
+    with pytest.raises(ValueError, match="alpha: nan"):
         conv.forward(x, w, alpha=float("nan"))
     with pytest.raises(ValueError, match=r"dy: shape .* given; expected \(4, 32, 12, 11\)"):
         conv.backward_data(x, w, X)

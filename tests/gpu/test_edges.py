@@ -13,6 +13,7 @@ from PIL import Image
 
 from cudnnpy import cli, edges, pictures
 from cudnnpy.convolution import selection
+from cudnnpy.convolution.problem import PREFERENCES
 from cudnnpy.errors import NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,7 @@ def levels_on_the_cpu(name, sigmoid):
     return pictures.to_bytes(edges.detect(picture(name), device="cpu", sigmoid=sigmoid).picture).astype(int)
 
 
-@pytest.mark.parametrize("prefer", edges.PREFERENCES)
+@pytest.mark.parametrize("prefer", PREFERENCES)
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("name", ["sample", "photograph"])
 def test_the_gpus_picture_is_the_cpus_within_one_grey_level(name, sigmoid, prefer):
@@ -60,7 +61,7 @@ def test_the_floats_agree_too():
     np.testing.assert_allclose(found, edges.detect(picture("photograph"), device="cpu").picture, atol=5e-5)
 
 
-@pytest.mark.parametrize("prefer", edges.PREFERENCES)
+@pytest.mark.parametrize("prefer", PREFERENCES)
 def test_a_limit_is_kept(prefer):
     assert edges.detect(picture("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size == 0
 

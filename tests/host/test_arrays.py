@@ -216,7 +216,7 @@ def test_empty_arrays_have_the_asked_memory_order() -> None:
     [
         (((2, -1),), {}, ValueError, r"shape: \(2, -1\) has a negative size"),
         (((2, 2), "complex64"), {}, TypeError, "dtype: 'complex64' is no element type"),
-        (((2, 2),), {"layout": "NHWC"}, ValueError, "layout: 'NHWC' given; expected 'C' or 'channels_last'"),
+        (((2, 2),), {"layout": "NHWC"}, ValueError, "layout: 'NHWC' given; expected one of 'C', 'channels_last'"),
     ],
 )
 def test_bad_arguments_of_empty(

@@ -341,24 +341,24 @@ def test_what_fails_to_be_prepared_is_not_remembered(world: World) -> None:
     [
         (lambda x: nn.scale_tensor(x, [1.0]), TypeError, r"alpha: \[1.0\] given; expected a finite number"),
         (lambda x: nn.set_tensor(x, {}), TypeError, r"value: \{\} given; expected a number"),
-        (lambda x: nn.reduce_tensor(x, ["add"]), TypeError, r"op: \['add'\] given; expected one of add"),
+        (lambda x: nn.reduce_tensor(x, ["add"]), TypeError, r"op: \['add'\] given; expected one of 'add'"),
         (
             lambda x: nn.reduce_tensor(x, axes=([1],)),
             TypeError,
             r"axes: \(\[1\],\) given; expected None or a tuple",
         ),
-        (lambda x: nn.transform_tensor(x, layout=["C"]), TypeError, r"layout: \['C'\] given; expected one of C"),
+        (lambda x: nn.transform_tensor(x, layout=["C"]), TypeError, r"layout: \['C'\] given; expected one of 'C'"),
         (lambda x: nn.transform_tensor(x, dtype=[]), TypeError, r"dtype: \[\] "),
         (lambda x: nn.Activation().forward(x, beta=[]), TypeError, r"beta: \[\] given"),
         (
             lambda x: nn.BatchNormalization().forward_training(x, Array(*C), Array(*C), activation=[]),
             TypeError,
-            r"activation: \[\] given; expected one of relu",
+            r"activation: \[\] given; expected one of 'relu'",
         ),
         (
             lambda x: nn.FusedConvolution().forward(x, Array(8, 4, 3, 3), activation=[]),
             TypeError,
-            r"activation: \[\] given; expected one of relu",
+            r"activation: \[\] given; expected one of 'relu'",
         ),
     ],
 )

@@ -86,16 +86,24 @@ def test_auto_is_the_cpu_where_cudnn_cannot_be_used(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "kind", "words"),
     [
-        ({"device": "gpu"}, "device='gpu': expected one of auto, cuda, cpu"),
-        ({"prefer": "quickest"}, "prefer='quickest': expected one of fastest, limited_workspace"),
-        ({"workspace_limit": -1}, "workspace_limit=-1"),
-        ({"workspace_limit": "1GiB"}, "workspace_limit='1GiB'"),
+        ({"device": "gpu"}, ValueError, "device: 'gpu' given; expected one of 'auto', 'cuda', 'cpu'"),
+        (
+            {"prefer": "quickest"},
+            ValueError,
+            "prefer: 'quickest' given; expected one of 'fastest', 'limited_workspace'",
+        ),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit: -1 given; expected a number of bytes, 0 or more"),
+        (
+            {"workspace_limit": "1GiB"},
+            TypeError,
+            "workspace_limit: '1GiB' given; expected a number of bytes, 0 or more",
+        ),
     ],
 )
-def test_wrong_options_are_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
+def test_wrong_options_are_refused(arguments, kind, words):
+    with pytest.raises(kind, match=words):
         edges.detect(np.ones((1, 2, 2, 3), np.float32), **arguments)
 
 

@@ -1,22 +1,14 @@
-"""The checks that the operations beside the convolutions share: arrays, results, layouts, options; what is refused and how."""
+"""The checks that the operations beside the convolutions share: arrays, results, layouts; what is refused and how."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from ctypes import c_double, c_float
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cudnnpy import Activation, Pooling, Softmax, TensorSpec, functions
 from cudnnpy.calling import Call, Specs
 from cudnnpy.functions import (
-    check_integer,
-    check_layout,
-    check_number,
-    check_option,
     like,
     logical,
     logical_like,
@@ -25,12 +17,9 @@ from cudnnpy.functions import (
     result,
 )
 from cudnnpy.layouts import packed_strides
-from cudnnpy.programs import scales
 
 SHAPE = (2, 3, 4, 5)
 FIRST, LAST = packed_strides(SHAPE), (60, 1, 15, 3)
-bad_scales: Any = scales  # whose types forbid what is tried here
-NAN, INF = float("nan"), float("inf")
 
 
 def call(**specs: TensorSpec) -> Call:
@@ -162,72 +151,7 @@ def test_a_layout_that_is_spelled_out_has_the_arrays_axes(layout: str, rank: int
         logical(call(x=of(*(2,) * rank)), "x", layout, range(1, 6))
 
 
-@pytest.mark.parametrize("layout", ["nchw", "CHWN", "", None, 4])
-def test_other_layouts_are_refused(layout: Any) -> None:
-    with pytest.raises(
-        ValueError, match=f"^layout: {layout!r} given; expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"
-    ):
-        check_layout(layout)
-    for kind in (Softmax, Pooling):
-        with pytest.raises(ValueError, match=r"^layout: "):
-            kind(layout=layout)
-
-
 # Options
-
-
-@pytest.mark.parametrize(
-    ("check", "kind", "text"),
-    [
-        (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode: 'max' given; expected one of a, b"),
-        (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode: 1 given; expected one of a, b"),
-        (lambda: check_option("mode", None, ("a",)), TypeError, "mode: None given; expected one of a"),
-        (lambda: check_integer("n", 0, 1), ValueError, "n: 0 given; expected 1 or more"),
-        (lambda: check_integer("n", 17, 1, 16), ValueError, "n: 17 given; expected 1 or more, at most 16"),
-        (lambda: check_integer("n", 1.0, 1), TypeError, "n: 1.0 given; expected an integer"),
-        (lambda: check_integer("n", True, 1), TypeError, "n: True given; expected an integer"),
-        (lambda: check_integer("n", "1", 1), TypeError, "n: '1' given; expected an integer"),
-        (lambda: check_number("c", "1"), TypeError, "c: '1' given; expected a number"),
-        (lambda: check_number("c", True), TypeError, "c: True given; expected a number"),
-        (lambda: check_number("c", None), TypeError, "c: None given; expected a number"),
-        (lambda: check_number("c", -0.5, 0.0), ValueError, "c: -0.5 given; expected 0 or more"),
-        (lambda: check_number("c", 1.5, 0.0, 1.0), ValueError, "c: 1.5 given; expected 0 or more, at most 1"),
-        (lambda: check_number("c", NAN, 0.0), ValueError, "c: nan given; expected 0 or more"),
-        (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha: '2' given; expected a finite number"),
-        (lambda: scales(1.0, INF, "float32"), TypeError, "beta: inf given; expected a finite number"),
-        (lambda: scales(NAN, 0.0, "float32"), TypeError, "alpha: nan given; expected a finite number"),
-        (lambda: scales(True, 0.0, "float32"), TypeError, "alpha: True given; expected a finite number"),
-    ],
-)
-def test_bad_options_are_refused_by_name(check: Callable[[], Any], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match=f"^{text}"):
-        check()
-
-
-def test_good_options_come_back_in_one_form() -> None:
-    class Index:
-        def __index__(self) -> int:
-            return 3
-
-    assert check_option("mode", "a", ("a", "b")) == "a"
-    number: Any = check_integer("n", Index(), 1, 3)
-    assert (number, type(number)) == (3, int)
-    number = check_number("c", 2)
-    assert (number, type(number)) == (2.0, float)
-
-
-@given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
-def test_scales_are_doubles_for_float64_alone(alpha: float, beta: float) -> None:
-    for dtype in ("float16", "bfloat16", "float32"):
-        one, two = scales(alpha, beta, dtype)
-        assert (type(one), type(two), one.value, two.value) == (
-            c_float,
-            c_float,
-            c_float(alpha).value,
-            c_float(beta).value,
-        )
-    one, two = scales(alpha, beta, "float64")
-    assert (type(one), type(two), one.value, two.value) == (c_double, c_double, alpha, beta)
 
 
 def test_numbers_stand_for_options() -> None:

@@ -387,11 +387,27 @@ def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
 @pytest.mark.parametrize(
     ("add", "kind", "message"),
     [
-        (lambda g, x, w: g.convolution(x, w, stride=0), ValueError, "stride: 0 given; expected 1 or more"),
-        (lambda g, x, w: g.convolution(x, w, stride="2"), TypeError, "stride: '2' given; expected integers"),
+        (
+            lambda g, x, w: g.convolution(x, w, stride=0),
+            ValueError,
+            "stride: 0 given; expected an integer of 1 or more",
+        ),
+        (
+            lambda g, x, w: g.convolution(x, w, stride="2"),
+            TypeError,
+            "stride: '2' given; expected an integer of 1 or more, or one for",
+        ),
+        (lambda g, x, w: g.convolution(x, w, padding=-1), ValueError, "padding: -1 given; expected an integer of 0 or"),
+        (lambda g, x, w: g.convolution(x, w, padding="same"), TypeError, "padding: 'same' given; expected an integer"),
+        (
+            lambda g, x, w: g.convolution(x, w, padding=((1, 1), (1,))),
+            ValueError,
+            r"padding: .* given; expected .* pair",
+        ),
+        (lambda g, x, w: g.convolution(x, w, padding=(1, 0.5)), TypeError, "padding: 0.5 given; expected an integer"),
         (lambda g, x, w: g.convolution(x, g.tensor("v", TensorSpec((4, 3, 1, 1)))), ValueError, "x, w: 4 channels"),
         (lambda g, x, w: g.pointwise("relu_bwd", x), TypeError, "b: None given for relu_bwd"),
-        (lambda g, x, w: g.resample("maxpool", x, 0), ValueError, "window: 0 given; expected 1 or more"),
+        (lambda g, x, w: g.resample("maxpool", x, 0), ValueError, "window: 0 given; expected an integer of 1 or more"),
         (
             lambda g, x, w: g.tensor("v", TensorSpec((2, 3), strides=(3,))),
             ValueError,

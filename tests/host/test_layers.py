@@ -24,8 +24,8 @@ ORDER = re.findall(
     """
     _version errors
     raw._api raw._removed raw._library raw
-    names dtypes layouts _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace calling
-    programs functions
+    names dtypes layouts checks _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace
+    calling programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
     convolution.candidates convolution.selection convolution.plan convolution.bench convolution.autotune
     graph_nodes graph reduction convolution.operation convolution.convolution convolution.transpose convolution
