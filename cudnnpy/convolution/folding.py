@@ -32,6 +32,7 @@ from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FO
 
 _CHANNELS = 4  # of x at most: with more there is little padding to save
 _LARGE = 1 << 20  # bytes of x below which two or three more launches would show
+_MOST = 1 << 30  # elements of x: cuDNN's older functions count in 32 bits, and padding adds to them
 
 
 class Cut(NamedTuple):
@@ -109,6 +110,8 @@ def folded(problem: Problem) -> tuple[Problem, Cut, Cut] | None:
     """The problem on blocks of pixels, and how x and w are cut; None where that cannot be, or has nothing to save."""
     x, w, g = problem.x, problem.w, problem.geometry
     if x.shape[1] > _CHANNELS or math.prod(x.shape) * dtype_of(x.dtype).itemsize < _LARGE:
+        return None
+    if math.prod(x.shape) > _MOST:
         return None
     if problem.groups > 1 or problem.mode != "cross_correlation" or any(step > 1 for step in g.dilation):
         return None

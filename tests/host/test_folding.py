@@ -129,6 +129,11 @@ def test_what_has_no_blocks(options: dict[str, Any], x: TensorSpec, w: TensorSpe
     assert folded(asked(options, x, w)) is None
 
 
+def test_tensors_that_32_bits_cannot_count_have_none() -> None:
+    assert folded(asked(STEM, TensorSpec((128, 3, 1664, 1664)), W)) is not None
+    assert folded(asked(STEM, TensorSpec((128, 3, 1696, 1696)), W)) is None
+
+
 def test_small_tensors_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folded(asked(STEM, X, W)) is not None
     monkeypatch.undo()
