@@ -108,10 +108,11 @@ class Steps:
     """Launches in turn, as one. The steps' places are the operands', then those of the parts of scratch memory.
 
     `scratch` are the sizes of these parts in bytes. They are the first of the workspace; the steps share what follows.
+    `main` is the step that the others serve, if there is one.
     """
 
-    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = ()) -> None:
-        self.steps, self.scratch = steps, scratch
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), main: Executable | None = None) -> None:
+        self.steps, self.scratch, self.main = steps, scratch, main
         self.workspace_size = sum(map(rounded, scratch)) + max(step.executable.workspace_size for step in steps)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:

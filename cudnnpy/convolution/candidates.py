@@ -278,7 +278,9 @@ def from_algorithm(problem: Problem, options: Options, target: Target, name: str
             raise ValueError("the v7 functions need a GPU")
         return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
 
-    return Candidate("legacy", name + form.suffix, (), legacy.is_deterministic(problem.operation, name), make)
+    return Candidate(
+        "legacy", name + form.suffix, (), legacy.is_deterministic(problem.operation, name), make, form=form
+    )
 
 
 def table(candidates: Iterable[Candidate]) -> str:
@@ -312,4 +314,5 @@ def short_knobs(engine: Engine | None) -> dict[str, Any] | None:
     """An engine as plain data, for JSON."""
     if engine is None:
         return None
-    return {"index": engine.index, "knobs": {str(kind): value for kind, value in engine.knobs or ()}}
+    knobs = {str(kind): value for kind, value in engine.knobs or ()}
+    return {"index": engine.index, "knobs": knobs, "in_blocks": engine.in_blocks}

@@ -164,4 +164,4 @@ def _staged(form: Form, plan: Executable, target: Target) -> Steps:
         result = tuple(places[name] for name in ("y", "bias") if name in places)
         after += epilogue(whole.y, whole.bias, whole.activation, target, result)
     step = Step(plan, tuple(used[name] for name in part.operands))
-    return Steps([*before, step, *after], scratch)
+    return Steps([*before, step, *after], scratch, plan)

@@ -10,15 +10,16 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy.convolution import graph
 from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
+from cudnnpy.convolution.forms import Form, forms
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.engines import GraphExecutable, Target, load_plan
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
 from cudnnpy.layouts import TensorSpec, extent
-from cudnnpy.programs import Executable
+from cudnnpy.programs import Executable, Steps
 
-_FORMAT = 1  # of to_json
+_FORMAT = 2  # of to_json
 _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
 
 # Plans whose kernels were compiled at run time own that code; a CUDA graph captured from one launches it after the plan
@@ -64,6 +65,7 @@ class Plan:
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._compiled = candidate.compiled_at_run_time
+        self._form = candidate.form
         self.engine: Engine | None = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
@@ -113,21 +115,25 @@ class Plan:
     def to_json(self) -> str:
         """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.
 
-        Raises TypeError for a plan of several launches (a bias or activation that could not be fused), or of a Graph.
+        Raises TypeError for the plan of a Graph.
         """
-        executable = self.executable
+        executable, form = self.executable, self._form or Form(self.problem, self.problem)
+        if isinstance(executable, Steps):
+            assert executable.main is not None
+            executable = executable.main
         if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
-            raise TypeError(f"{self.name} is more than one launch; only the convolution's own plan has a text")
+            raise TypeError(f"{self.name} is the plan of a graph; only those of convolutions have a text")
         content = {
             "format": _FORMAT,
             "cudnn": raw.version(),
             "source": self.source,
-            "name": self.name,
+            "name": self.name.removesuffix(form.suffix),
             "notes": self.notes,
             "deterministic": self.deterministic,
             "milliseconds": self.milliseconds,
             "engine": short_knobs(self.engine),
             "problem": self.problem._asdict(),
+            "part": None if form.is_whole else form.part._asdict(),
             "compiled_at_run_time": self._compiled,
             "plan": executable.to_json() if isinstance(executable, GraphExecutable) else None,
             "strict": isinstance(executable, LegacyExecutable) and executable.strict,
@@ -145,9 +151,12 @@ class Plan:
             if content["format"] != _FORMAT:
                 raise ValueError(f"format {content['format']}; this version reads {_FORMAT}")
             problem = _problem_from(content["problem"])._replace(device=device)
+            form = _form_from(problem, content["part"])
             name, strict, text_of_plan = content["name"], content["strict"], content["plan"]
             engine = content["engine"] and Engine(
-                content["engine"]["index"], {int(k): v for k, v in content["engine"]["knobs"].items()}
+                content["engine"]["index"],
+                {int(k): v for k, v in content["engine"]["knobs"].items()},
+                content["engine"]["in_blocks"],
             )
             notes, compiled = tuple(content["notes"]), content["compiled_at_run_time"]
             source, deterministic, milliseconds = content["source"], content["deterministic"], content["milliseconds"]
@@ -156,14 +165,28 @@ class Plan:
         target = Target(Handle.default(device))
 
         def make() -> Executable:
+            main: Executable
             if text_of_plan is None:
-                return LegacyExecutable(problem, name, strict, Handle.default(device))
-            return GraphExecutable(load_plan(text_of_plan, target), graph.uids(problem.operands))
+                main = LegacyExecutable(form.part, name, strict, Handle.default(device))
+            else:
+                main = GraphExecutable(load_plan(text_of_plan, target), graph.uids(form.part.operands))
+            return form.complete(main, target)
 
-        candidate = Candidate(source, name, notes, deterministic, make, compiled, engine)
+        candidate = Candidate(source, name + form.suffix, notes, deterministic, make, compiled, engine, form)
         candidate.executable = make()
         candidate.milliseconds = milliseconds
         return cls(problem, candidate)
+
+
+def _form_from(problem: Problem, part: dict[str, Any] | None) -> Form:
+    """How a problem was laid out for the part that was planned. Raises ValueError where it is not laid out so today."""
+    if part is None:
+        return Form(problem, problem)
+    wanted = _problem_from(part)._replace(device=problem.device)
+    for form in forms(problem):
+        if form.part == wanted:
+            return form
+    raise ValueError(f"text: no plan of this package (none of its layouts of {problem} has the part {wanted})")
 
 
 def _problem_from(content: dict[str, Any]) -> Problem:

@@ -17,7 +17,7 @@ from whole_numbers import assert_same, expected, host, whole
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import legacy, selection
+from cudnnpy.convolution import folding, legacy, selection
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
@@ -249,6 +249,22 @@ def test_a_plan_as_text(operation: str, algorithm: str | None) -> None:
     assert_same(out, right)
 
 
+def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what goes before and after it."""
+    monkeypatch.setattr(folding, "_LARGE", 0)
+    how: dict[str, Any] = {"padding": 3, "stride": 2}
+    x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
+    dy, w = whole(*y_shape, seed=1), whole(*w_shape, seed=2)
+    plan = Convolution(**how).plan("backward_data", dy, w, x_shape)
+    assert plan.name.endswith(" + blocks")
+    again = Plan.from_json(plan.to_json())
+    assert (again.name, again.engine, again.workspace_size) == (plan.name, plan.engine, plan.workspace_size)
+    out = torch.full(x_shape, torch.nan, device="cuda")
+    addresses, _space = plan_addresses(again, dy, w, out)
+    again.execute(*addresses)
+    assert_same(out, expected("backward_data", dy, w, x_shape, **how))
+
+
 def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
     x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
     right = expected("forward", x, w, padding=1)
@@ -260,7 +276,7 @@ def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
         np.testing.assert_allclose(host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 1, "problem": 3}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 2, "problem": 3}'])
 def test_text_that_is_no_plan(text: str) -> None:
     with pytest.raises(ValueError, match=r"text: no plan of this package|format 99"):
         Plan.from_json(text)

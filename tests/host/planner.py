@@ -23,6 +23,7 @@ from cudnnpy import graph as graph_of
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import autotune, graph, selection
+from cudnnpy.convolution import plan as plans
 from cudnnpy.convolution.candidates import Candidate, Engine, table
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options, Problem
@@ -157,6 +158,19 @@ def round_trip(request: dict[str, Any]) -> Any:
     }
 
 
+def text(request: dict[str, Any]) -> Any:
+    """A chosen Plan through its own text, with whatever goes with it."""
+    operation, problem = problem_of(request)
+    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0]
+    made = plans.Plan(problem, chosen)
+    again = plans.Plan.from_json(made.to_json())
+    facts = ("name", "source", "notes", "deterministic", "operands", "workspace_size")
+    return [
+        {**{fact: getattr(plan, fact) for fact in facts}, "engine": vars(plan.engine), "text": plan.to_json()}
+        for plan in (made, again)
+    ]
+
+
 def load(request: dict[str, Any]) -> Any:
     """A plan from a text."""
     return engines_of.GraphExecutable(
@@ -246,6 +260,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         knobs,
         descriptor,
         engines,
+        text,
         own_built,
         own_candidates,
         own_plan,
@@ -267,6 +282,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
+    vars(plans).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(autotune).update(Bench=Bench, Handle=NoHandle, engines=targets)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")

@@ -9,7 +9,7 @@ import pytest
 import cudnnpy
 from cudnnpy.convolution import plan as plans
 from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.forms import Form
+from cudnnpy.convolution.forms import forms
 from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
@@ -28,29 +28,58 @@ def v7_plan(monkeypatch, strict, **asked):
     problem = Operation(Options(padding=1, tf32=not strict)).problem(
         "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), **asked
     )
-    executable = LegacyExecutable(problem, "gemm", strict, OnTheGpu())
-    if asked:
-        whole = problem._replace(beta=1.0)
-        executable = Form(whole, problem).complete(executable, OnTheGpu())
-    candidate = Candidate("legacy", "gemm", (), True, lambda: executable, executable=executable)
+    form = next(form for form in forms(problem) if form.part.activation is None)
+    executable = form.complete(LegacyExecutable(form.part, "gemm", strict, OnTheGpu()), OnTheGpu())
+    candidate = Candidate(
+        "legacy", "gemm" + form.suffix, (), True, lambda: executable, form=form, executable=executable
+    )
     return Plan(problem, candidate)
 
 
+@pytest.fixture
+def handle(monkeypatch):
+    monkeypatch.setattr(plans, "Handle", type("Handle", (), {"default": staticmethod(lambda _: OnTheGpu())}))
+
+
+@pytest.mark.usefixtures("handle")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_v7_plan_comes_back_as_strict_as_it_was(monkeypatch, strict):
     plan = v7_plan(monkeypatch, strict)
-    monkeypatch.setattr(plans, "Handle", type("Handle", (), {"default": staticmethod(lambda _: OnTheGpu())}))
     again = Plan.from_json(plan.to_json())
     assert again.executable.strict is strict
     assert (again.problem, again.name, again.source) == (plan.problem, "gemm", "legacy")
 
 
-def test_a_v7_plan_with_an_epilogue_has_no_text(monkeypatch):
-    with pytest.raises(TypeError, match="gemm is more than one launch"):
-        v7_plan(monkeypatch, True, activation="relu").to_json()
+@pytest.mark.usefixtures("handle")
+def test_a_v7_plan_comes_back_with_its_epilogue(monkeypatch):
+    plan = v7_plan(monkeypatch, True, activation="relu")
+    again = Plan.from_json(plan.to_json())
+    assert again.name == plan.name == "gemm + epilogue"
+    assert again.problem == plan.problem
+    for steps in (plan.executable, again.executable):
+        main, activation = (step.executable for step in steps.steps)
+        assert isinstance(main, LegacyExecutable)
+        assert activation.name == "cudnnActivationForward"
 
 
-@pytest.mark.parametrize("missing", ["strict", "plan", "engine", "notes", "problem", "format", "compiled_at_run_time"])
+def test_a_part_that_is_none_of_the_layouts_is_refused(monkeypatch):
+    content = json.loads(v7_plan(monkeypatch, True, activation="relu").to_json())
+    content["part"]["x"][0] = [1, 3, 9, 9]
+    with pytest.raises(ValueError, match="none of its layouts of forward"):
+        cudnnpy.Plan.from_json(json.dumps(content))
+
+
+def test_the_plan_of_a_graph_has_no_text():
+    problem = Operation(Options()).problem("forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)))
+    plan = Plan(problem, Candidate("heuristics", "engine 1", (), True, OnTheGpu, executable=OnTheGpu()))
+    plan.operation = "graph"
+    with pytest.raises(TypeError, match="engine 1 is the plan of a graph; only those of convolutions have a text"):
+        plan.to_json()
+
+
+@pytest.mark.parametrize(
+    "missing", ["strict", "plan", "engine", "notes", "problem", "part", "format", "compiled_at_run_time"]
+)
 def test_a_text_that_lacks_something_is_refused(monkeypatch, missing):
     content = json.loads(v7_plan(monkeypatch, True).to_json())
     del content[missing]

@@ -624,6 +624,26 @@ def test_a_plan_survives_its_text(plan: Planner, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_", "suffix"),
+    [
+        (problem(), ""),
+        (problem(activation="sigmoid", dtype="float64"), " + epilogue"),
+        (problem(out=[8, 64, 28, 28], beta=1.0), " + copies"),
+        (problem(out=[8, 64, 28, 28], beta=1.0, bias=[64], activation="relu"), " + copies + epilogue"),
+        (problem("backward_filter", y=(8, 64, 27, 28), options={"padding": [[0, 1], 1]}), " + copies"),
+        (problem("backward_data", dtype="float16", last=True, **STEM), " + blocks"),
+        (problem("forward", dtype="bfloat16", last=True, **STEM), " + blocks"),
+    ],
+    ids=["plain", "epilogue", "beta", "beta and epilogue", "padding", "blocks of a gradient", "blocks"],
+)
+def test_what_goes_with_a_plan_survives_its_text(plan: Planner, request_: dict[str, Any], suffix: str) -> None:
+    made, again = plan("text", **request_)
+    assert made["name"].endswith(suffix)
+    assert ("+" in made["name"]) == bool(suffix)
+    assert again == made
+
+
+@pytest.mark.parametrize(
     ("operation", "roles"),
     [("forward", "X W Y"), ("backward_data", "dX W dY"), ("backward_filter", "X dW dY")],
 )
