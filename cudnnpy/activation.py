@@ -104,9 +104,8 @@ class Activation:
         if step is None:
             clipped = self.mode == "clipped_relu"
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
-            alike = (
-                as_lies(dx, dy) if same_memory(dx, dy) else dx
-            )  # tanh wants the same numbers for axes of size 1, too
+            # tanh wants the same strides for axes of size 1, too
+            alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
             wanted = dy, as_lies(x, alike), as_lies(y, dy), alike
             one, two, three, four = map(described, wanted)
             tensors = three, At(2), one, At(0), two, At(1)

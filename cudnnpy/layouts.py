@@ -45,6 +45,16 @@ def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return packed_strides(shape, [0, *range(2, len(shape)), 1])
 
 
+def is_packed(spec: TensorSpec) -> bool:
+    """Whether a tensor is packed in one of the two orders that cuDNN has names for: channels first, or channels last."""
+    return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
+
+
+def is_channels_last(spec: TensorSpec) -> bool:
+    """Whether a tensor is packed channels last, and this is not channels first as well."""
+    return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
+
+
 def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
     """Packed strides for a result in the memory order of `like`: channels last if it is, else channels first."""
     strides = like.strides or packed_strides(like.shape)

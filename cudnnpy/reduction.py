@@ -194,10 +194,10 @@ def _by_graphs(
 ) -> tuple[list[Step], list[int]] | None:
     if x.shape == y.shape:  # there is nothing to reduce
         return None
-    before, reduction = _BY_GRAPH[op]
+    before, kind = _BY_GRAPH[op]
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
     sums = y._replace(dtype="float32", strides=packed_as(x, y.shape))
-    direct = (op != "norm2", alpha * share, beta) == (True, 1.0, 0.0) and same_memory(y, sums) and y.alignment >= 16
+    direct = op != "norm2" and alpha * share == 1.0 and beta == 0.0 and same_memory(y, sums) and y.alignment >= 16
     runs = _runs(x, y.shape)
     steps: list[Step] = []
     scratch: list[int] = []
@@ -216,10 +216,10 @@ def _by_graphs(
             return None
         del runs[at]
         if direct and not any(is_reduced for _, is_reduced in runs):  # straight into the result, if an engine can
-            planned = _reduced(device, view, before, reduction, y.dtype)
+            planned = _reduced(device, view, before, kind, y.dtype)
             if planned is not None:
                 return [*steps, Step(planned, (place, 1))], scratch
-        planned = _reduced(device, view, before, reduction, "float32")
+        planned = _reduced(device, view, before, kind, "float32")
         if planned is None:
             return None
         scratch.append(4 * outer * inner)
@@ -235,7 +235,7 @@ def _by_graphs(
 
 
 def _reduced(
-    device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, reduction: str, dtype: str
+    device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, kind: str, dtype: str
 ) -> Executable | None:
     """The graph that reduces a view to a result of a dtype; None where no engine can."""
     spec, target, axis = view
@@ -245,7 +245,7 @@ def _reduced(
         node = graph.pointwise("abs", node)
     elif before == "square":
         node = graph.pointwise("mul", node, node)
-    graph.output("y", graph.reduction(reduction, node, (axis,)), dtype, target)
+    graph.output("y", graph.reduction(kind, node, (axis,)), dtype, target)
     return graph.executable(device, _COLUMNS if axis == 0 else 0)
 
 

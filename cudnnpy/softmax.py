@@ -17,7 +17,7 @@ from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_option
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.functions import logical, logical_like, logical_result, no_overlaps, number_of
-from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, packed, packed_strides
+from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
 from cudnnpy.names import short_names
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, scales
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
@@ -72,13 +72,11 @@ class Softmax:
         Of five axes, channels last, the functions leave most of a result unwritten.
         """
         first = specs[0]
-        (n, c, *spatial), strides = first.shape, first.strides
-        assert strides is not None
+        n, c, *spatial = first.shape
         size = math.prod(spatial)
         if self.mode == "instance":
             return [TensorDescriptor((n, c * size, 1, 1), spec.dtype) for spec in specs]
-        last = strides == channels_last_strides(first.shape)
-        order = "nhwc" if last else "nchw"
+        order = "nhwc" if first.strides == channels_last_strides(first.shape) else "nchw"
         return [TensorDescriptor((n, c, size, 1), spec.dtype, format=order) for spec in specs]
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -88,7 +86,7 @@ class Softmax:
         scales(alpha, beta, x.dtype)
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
         wanted = [x, as_lies(y, x)]  # in two memory orders, and with gaps, the functions give wrong results for some
-        if not _is_packed(x):
+        if not is_packed(x):
             wanted = [packed(spec) for spec in wanted]
         one, two = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxForward", *self._kind(), a, one, At(0), b, two, At(1))
@@ -103,7 +101,7 @@ class Softmax:
         scales(alpha, beta, dy.dtype)
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
         wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
-        if not _is_packed(dy):
+        if not is_packed(dy):
             wanted = [packed(spec) for spec in wanted]
         one, two, three = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
@@ -112,10 +110,6 @@ class Softmax:
 
     def _turned(self, spec: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(spec.shape) > 2
-
-
-def _is_packed(spec: TensorSpec) -> bool:
-    return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
 
 
 def _blended(

@@ -156,7 +156,7 @@ class Bench:
         if candidate.refused:
             candidate.executable = None
             return False
-        self.best = min(self.best, candidate.milliseconds or math.inf)
+        self.best = min(self.best, milliseconds(candidate))
         return True
 
     def _bind(self, candidate: Candidate) -> list[Callable[[], int]]:

@@ -107,6 +107,11 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
+def is_strict(problem: Problem, options: Options) -> bool:
+    """Whether float32 has to be multiplied as it is, not as tf32."""
+    return problem.x.dtype == "float32" and not options.tf32
+
+
 def all_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """Every candidate, each once: as the heuristics rank them, then every engine, then the v7 algorithms."""
     seen: set[str] = set()
@@ -122,7 +127,7 @@ def all_candidates(problem: Problem, options: Options, target: Target) -> Iterat
 
 def likely(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
-    for form in forms(problem, strict=problem.x.dtype == "float32" and not options.tf32):
+    for form in forms(problem, strict=is_strict(problem, options)):
         built = _try_graph(form, target)
         if built is not None:
             yield from _strict_winograd(form, options, target, built)
@@ -194,8 +199,7 @@ def _strict_winograd(form: Form, options: Options, target: Target, built: Descri
     problem = form.part
     g = problem.geometry
     if not (
-        problem.x.dtype == "float32"
-        and not options.tf32
+        is_strict(problem, options)
         and problem.operation != "backward_filter"
         and problem.w.shape[2:] == (3, 3)
         and g.stride == g.dilation == (1, 1)
@@ -266,7 +270,7 @@ def _is_gapped_channels_first(spec: TensorSpec) -> bool:
 
 def from_algorithm(problem: Problem, options: Options, target: Target, name: str) -> Candidate:
     """A candidate of the v7 functions."""
-    strict = problem.x.dtype == "float32" and not options.tf32
+    strict = is_strict(problem, options)
     # the first of the plain ones: v7 functions fuse nothing
     plain = (form for form in forms(problem) if not form.in_blocks)
     form = next((form for form in plain if (form.part.bias, form.part.activation) == (None, None)), None)

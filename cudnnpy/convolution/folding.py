@@ -26,7 +26,7 @@ from cudnnpy.convolution.problem import Geometry, Problem
 from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy.layouts import TensorSpec, channels_last_strides, is_channels_last, is_packed, packed_strides
 from cudnnpy.programs import At, Function, described, scales
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
 
@@ -50,7 +50,7 @@ class Cut(NamedTuple):
         padded = (b + size + a for b, size, a in zip(self.before, spatial, self.after, strict=True))
         sizes = (size // length for size, length in zip(padded, self.block, strict=True))
         shape = (n, c * math.prod(self.block), *sizes)
-        packed = channels_last_strides if _is_channels_last(spec) else packed_strides
+        packed = channels_last_strides if is_channels_last(spec) else packed_strides
         return spec._replace(shape=shape, strides=packed(shape), alignment=16)
 
     def apart(self, whole: TensorSpec) -> Transform:
@@ -82,7 +82,7 @@ class Transform:
         how.set(
             "cudnnSetTensorTransformDescriptor",
             2 + spatial,
-            CUDNN_TENSOR_NHWC if _is_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
+            CUDNN_TENSOR_NHWC if is_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
             (*(0,) * (2 + height), *(sign * size for size in cut.before)),
             (*(0,) * (2 + height), *(sign * size for size in cut.after)),
             (*(1,) * height, *cut.block),
@@ -98,26 +98,20 @@ class Transform:
 
 def can_cut(spec: TensorSpec) -> bool:
     """Whether cudnnTransformTensorEx takes a tensor as it lies: packed in either order, at an aligned address."""
-    packed = spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
-    return packed and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
-
-
-def _is_channels_last(spec: TensorSpec) -> bool:
-    return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
+    return is_packed(spec) and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
 
 
 def folded(problem: Problem) -> tuple[Problem, Cut, Cut] | None:
     """The problem on blocks of pixels, and how x and w are cut; None where that cannot be, or has nothing to save."""
     x, w, g = problem.x, problem.w, problem.geometry
-    if x.shape[1] > _CHANNELS or math.prod(x.shape) * dtype_of(x.dtype).itemsize < _LARGE:
-        return None
-    if math.prod(x.shape) > _MOST:
+    elements = math.prod(x.shape)
+    if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _LARGE or elements > _MOST:
         return None
     if problem.groups > 1 or problem.mode != "cross_correlation" or any(step > 1 for step in g.dilation):
         return None
     if all(step == 1 for step in g.stride) or any(r < step for r, step in zip(w.shape[2:], g.stride, strict=True)):
         return None
-    if not (can_cut(x) and can_cut(w) and _is_channels_last(x) == _is_channels_last(w)):
+    if not (can_cut(x) and can_cut(w) and is_channels_last(x) == is_channels_last(w)):
         return None
     blocks = [-(-size // step) for size, step in zip(w.shape[2:], g.stride, strict=True)]
     reach = [step * (out + count - 1) for step, out, count in zip(g.stride, problem.y.shape[2:], blocks, strict=True)]

@@ -24,7 +24,7 @@ from cudnnpy.convolution.folding import Cut, can_cut, folded, is_promising
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
-from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_dense, packed_strides, result_strides
+from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_channels_last, is_dense, result_strides
 from cudnnpy.programs import Executable, Step, Steps, copy
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
@@ -87,20 +87,17 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
 def _agree(problem: Problem) -> bool:
     """Whether the tensors of a convolution are all channels last, or none of them is."""
     tensors = problem.x, problem.w, problem.y
-    last = [t.strides == channels_last_strides(t.shape) != packed_strides(t.shape) for t in tensors]
     first = [t.strides != channels_last_strides(t.shape) for t in tensors]
-    return not (any(last) and any(first))
+    return not (any(map(is_channels_last, tensors)) and any(first))
 
 
 def _padded(problem: Problem) -> Problem:
     """The problem with its padding as zeros around x, if the padding differs before and after."""
-    g, cut = problem.geometry, _padding(problem)
+    g = problem.geometry
     if g.pre_padding == g.post_padding:
         return problem
-    nothing = (0,) * len(g.stride)
-    return problem._replace(
-        x=cut.of(_to_cut(problem.x)), geometry=g._replace(pre_padding=nothing, post_padding=nothing)
-    )
+    nothing, x = (0,) * len(g.stride), _padding(problem).of(_to_cut(problem.x))
+    return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
 
 
 def _padding(problem: Problem) -> Cut:

@@ -11,7 +11,7 @@ from cudnnpy import raw
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides, with_height
+from cudnnpy.layouts import TensorSpec, is_packed, packed_strides, with_height
 from cudnnpy.names import short_names
 from cudnnpy.programs import described
 
@@ -147,9 +147,8 @@ class LegacyExecutable:
 
 
 def _filter(spec: TensorSpec) -> FilterDescriptor:
-    shape, strides = spec.shape, spec.strides
-    if strides not in (packed_strides(shape), channels_last_strides(shape)):
+    if not is_packed(spec):
         raise ValueError("the v7 functions know packed filters alone")
     return FilterDescriptor(
-        with_height(spec)[0], spec.dtype, format="nchw" if strides == packed_strides(spec.shape) else "nhwc"
+        with_height(spec)[0], spec.dtype, format="nchw" if spec.strides == packed_strides(spec.shape) else "nhwc"
     )

@@ -12,6 +12,7 @@ from cudnnpy.convolution.candidates import (
     bytes_text,
     engines,
     forced,
+    is_strict,
     legacy_candidates,
     likely,
     table,
@@ -46,7 +47,7 @@ def refusal(candidate: Candidate, problem: Problem, options: Options) -> str:
         return candidate.refused
     if options.deterministic and not candidate.deterministic:
         return "not deterministic"
-    if not options.tf32 and problem.x.dtype == "float32" and candidate.source != "legacy" and candidate.uses_tf32:
+    if is_strict(problem, options) and candidate.source != "legacy" and candidate.uses_tf32:
         return "uses tf32"
     return ""
 

@@ -9,7 +9,8 @@ from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
-from cudnnpy.layouts import CHANNELS_FIRST, extent, from_logical, packed_strides, to_logical
+from cudnnpy.layouts import CHANNELS_FIRST, from_logical, packed_strides, to_logical
+from cudnnpy.programs import Operand, check_overlaps
 
 
 class ConvolutionTranspose:
@@ -200,9 +201,8 @@ def _check_bias(bias: Any, channels: int, x: Any, out: Any) -> None:
         raise ValueError(f"bias is on device {of_bias[3]}; expected device {of_x[3]}, where x is")
     if out is not None:
         start, of_out = read(out, "out")
-        ends = [
-            address + extent(spec._replace(strides=spec.strides or packed_strides(spec.shape)))
-            for address, spec in ((begin, spec_of(of_bias)), (start, spec_of(of_out)))
+        specs = [
+            spec._replace(strides=spec.strides or packed_strides(spec.shape))
+            for spec in map(spec_of, (of_bias, of_out))
         ]
-        if begin < ends[1] and start < ends[0]:
-            raise ValueError("out overlaps bias in memory; give a result of its own")
+        check_overlaps((Operand("bias", specs[0]), Operand("out", specs[1], True)), (begin, start))

@@ -18,7 +18,9 @@ from cudnnpy.layouts import (
     canonical,
     channels_last_strides,
     extent,
+    is_channels_last,
     is_dense,
+    is_packed,
     packed,
     packed_as,
     packed_strides,
@@ -184,3 +186,18 @@ def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
     assert is_dense(packed(spec))
     assert packed(spec, "float64") == (spec.shape, "float64", packed_strides(spec.shape), 16)
     assert is_dense(spec._replace(strides=packed_as(spec, spec.shape)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "packed_in_one", "last"),
+    [
+        ((2, 3, 4, 5), (60, 20, 5, 1), True, False),
+        ((2, 3, 4, 5), (60, 1, 15, 3), True, True),
+        ((2, 3, 4, 5), (60, 5, 15, 1), False, False),  # dense, in an order that has no name
+        ((2, 3, 4, 5), (120, 40, 10, 2), False, False),
+        ((2, 3), (3, 1), True, False),  # both at once
+    ],
+)
+def test_the_two_orders_that_have_names(shape: Any, strides: Any, packed_in_one: bool, last: bool) -> None:
+    spec = TensorSpec(shape, "float32", strides)
+    assert (is_packed(spec), is_channels_last(spec)) == (packed_in_one, last)

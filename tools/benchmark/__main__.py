@@ -88,7 +88,7 @@ def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | N
             continue
         mine = budget.part(min(part / whole, 1.0))
         whole -= part
-        before = mine.left
+        before, stopped = mine.left, False
         rows: list[dict[str, Any]] = []
         try:
             if section == "device":
@@ -98,10 +98,11 @@ def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | N
             results["errors"][section] = f"{type(error).__name__}: {error}"
         except KeyboardInterrupt:
             results["errors"][section] = f"stopped after {len(rows)} rows"
+            stopped = True
         if rows or section not in results["errors"]:
             results[section] = rows
         print(f"{section}: {before - mine.left:.0f} s of {before:.0f} s", flush=True)
-        if results["errors"].get(section, "").startswith("stopped"):
+        if stopped:
             break
     results["environment"]["seconds"] = round(seconds - budget.left, 1)
     return results
