@@ -1,9 +1,7 @@
 """Drawn convolutions on the GPU against cudnnpy.reference: every operation, dtype, layout and option.
 
-CUDNNPY_PROPERTY_EXAMPLES is how many are drawn (300 by default; a release is tested with 2,000 or more), and
-CUDNNPY_PROPERTY_SEED repeats a run. Both, and how many problems ran or were refused and why, are printed at the end.
-Failures are collected, so that one run tells them all, the smallest problem first; each is printed as a `Drawn(...)`
-that test_one_drawn_problem, given it in DRAWN, repeats.
+drawing.py says how many are drawn and from which seed. How many ran or were refused and why is printed at the end; a
+failure is printed as a `Drawn(...)` that test_one_drawn_problem, given it in DRAWN, repeats.
 
 `pytest tests/gpu -k smoke` is a small selection of all GPU tests, quick enough under compute-sanitizer.
 """
@@ -11,10 +9,8 @@ that test_one_drawn_problem, given it in DRAWN, repeats.
 from __future__ import annotations
 
 import math
-import os
-import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -22,7 +18,7 @@ from typing import Any
 import pytest
 import strategies
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from drawing import EXAMPLES, check_each, summarize
 from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, few_channels, problems
 from tolerance import difference, is_approximate
 
@@ -30,10 +26,7 @@ import cudnnpy
 from cudnnpy.convolution import folding
 from cudnnpy.errors import NoAlgorithmError
 
-EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
-SEED = int(os.environ.get("CUDNNPY_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
 PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine
-ENOUGH = 25  # failures after which a run stops
 
 # What runs have found, and what is to be looked at by itself.
 DRAWN: list[Drawn] = [
@@ -76,7 +69,6 @@ class Outcomes:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("drawn problems")
-        terminalreporter.line(f"CUDNNPY_PROPERTY_SEED={SEED} CUDNNPY_PROPERTY_EXAMPLES={EXAMPLES}")
         for what, count in sorted(self.counts.items()):
             terminalreporter.line(f"{count:7} {what}")
         for what, count in self.plain_refusals.most_common(20):
@@ -85,9 +77,7 @@ class Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    found = Outcomes()
-    request.config.pluginmanager.register(found)
-    return found
+    return summarize(request, Outcomes())
 
 
 @pytest.fixture(autouse=True)
@@ -96,38 +86,8 @@ def _own_allocator_afterwards() -> Iterator[None]:
     cudnnpy.set_allocator(None)
 
 
-def check_each(examples: int, drawn: Any, check: Callable[[Drawn], None]) -> None:
-    """Runs a check on drawn problems; AssertionError with every failure, the smallest problem's first."""
-    failures: list[tuple[int, str]] = []
-    seen: set[str] = set()
-
-    @seed(SEED)
-    @settings(
-        max_examples=examples,
-        database=None,
-        phases=[Phase.generate],
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(drawn)
-    def each(problem: Drawn) -> None:
-        if len(failures) >= ENOUGH:
-            return
-        assume(str(problem) not in seen)  # other choices can mean the same problem
-        seen.add(str(problem))
-        try:
-            check(problem)
-        except Exception as error:
-            size = math.prod(problem.x_shape) + math.prod(problem.w_shape)
-            text = str(error).split("\nassert ")[0]  # without what pytest adds
-            failures.append((size, f"{problem}\n    {type(error).__name__}: {text}"))
-            if "CUDA error" in str(error) or "illegal" in str(error):  # nothing works in this process from here on
-                raise AssertionError(failures[-1][1]) from error
-
-    each()
-    if failures:
-        texts = [text for _, text in sorted(failures)]
-        raise AssertionError(f"{len(texts)} problems failed:\n" + "\n".join(texts))
+def size(drawn: Drawn) -> int:
+    return math.prod(drawn.x_shape) + math.prod(drawn.w_shape)
 
 
 def chosen() -> Any:
@@ -241,7 +201,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def test_drawn_problems(outcomes: Outcomes) -> None:
     """Every drawn problem runs right or has no engine; and few plain ones have none."""
-    check_each(EXAMPLES, problems(), lambda drawn: check_call(drawn, outcomes))
+    check_each(EXAMPLES, problems(), lambda drawn: check_call(drawn, outcomes), size)
     plain, refused = outcomes.counts["plain"], outcomes.counts["plain, refused"]
     assert plain > EXAMPLES / 20
     assert refused <= PLAIN_REFUSALS * plain, f"{refused} of {plain} plain problems have no engine"
@@ -249,7 +209,7 @@ def test_drawn_problems(outcomes: Outcomes) -> None:
 
 def test_drawn_problems_tuned(outcomes: Outcomes) -> None:
     """The same with prefer="autotune": what wins is right, and tuning leaves everything of the caller's alone."""
-    check_each(max(5, EXAMPLES // 60), problems(prefer="autotune"), lambda drawn: check_call(drawn, outcomes))
+    check_each(max(5, EXAMPLES // 60), problems(prefer="autotune"), lambda drawn: check_call(drawn, outcomes), size)
 
 
 def check_candidates(drawn: Drawn, outcomes: Outcomes) -> None:
@@ -323,7 +283,7 @@ def with_result(drawn: Drawn) -> Drawn:
 def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
     """Not only the chosen one: each engine and each v7 algorithm that runs gives the right result."""
     drawn = problems().filter(only_candidates).map(with_result)
-    check_each(max(3, EXAMPLES // 33), drawn, lambda problem: check_candidates(problem, outcomes))
+    check_each(max(3, EXAMPLES // 33), drawn, lambda problem: check_candidates(problem, outcomes), size)
     assert outcomes.counts["candidates, ran: heuristics"] > 0
     assert outcomes.counts["candidates, ran: engines"] > 0
     assert outcomes.counts["candidates, ran: legacy"] > 0
@@ -332,10 +292,10 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
 def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strided convolutions of few channels, on blocks of pixels however small they are; of some every candidate."""
     monkeypatch.setattr(folding, "_LARGE", 0)
-    check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes))
+    check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes), size)
     assert outcomes.counts["ran: in blocks"] > 0
     check_each(
-        max(3, EXAMPLES // 100), few_channels().map(with_result), lambda drawn: check_candidates(drawn, outcomes)
+        max(3, EXAMPLES // 100), few_channels().map(with_result), lambda drawn: check_candidates(drawn, outcomes), size
     )
     assert outcomes.counts["candidates, ran: in blocks"] > 0
 

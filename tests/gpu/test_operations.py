@@ -1,17 +1,14 @@
 """Drawn problems of the operations beside the convolutions against cudnnpy.reference; and their calls in CUDA graphs,
 in threads, and again.
 
-CUDNNPY_PROPERTY_EXAMPLES and CUDNNPY_PROPERTY_SEED are those of test_convolution_properties; each call gets a share of the
-examples. What ran, what was refused, and how much of its allowed error each operation used is printed at the end.
-Failures are collected, so that one run tells them all, the smallest problem first; each is printed as a `Problem(...)`
-that test_one_drawn_problem, given it in DRAWN, repeats.
+drawing.py says how many are drawn, of which each call gets a share, and from which seed. What ran, what was refused, and
+how much of its allowed error each operation used is printed at the end; a failure is printed as a `Problem(...)` that
+test_one_drawn_problem, given it in DRAWN, repeats.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +18,7 @@ import numpy as np
 import operations
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from drawing import ENOUGH, EXAMPLES, check_each, summarize
 from operation_kinds import KINDS
 from operation_problem import Problem
 from operation_problems import CHOSEN, problems
@@ -33,10 +30,7 @@ import cudnnpy
 from cudnnpy import functions, reference
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
-EXAMPLES = int(os.environ.get("CUDNNPY_PROPERTY_EXAMPLES", "300"))
-SEED = int(os.environ.get("CUDNNPY_PROPERTY_SEED") or random.SystemRandom().randrange(2**32))
 COMPILED = ("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "FusedConvolution")
-ENOUGH = 10  # failures after which a call's run stops
 MOST_REFUSED = 0.5  # of the problems of one call that are not plain
 
 # Plain problems (packed, aligned) that cuDNN has nothing for: the call, what it has to have (a field, an option or a
@@ -100,22 +94,19 @@ class Outcomes:
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("drawn operations")
-        terminalreporter.line(f"CUDNNPY_PROPERTY_SEED={SEED} CUDNNPY_PROPERTY_EXAMPLES={EXAMPLES}")
         for what in sorted({*self.ran, *self.refused}):
             share = f", up to {self.shares[what]:.3f} of the allowed error" if what in self.shares else ""
             terminalreporter.line(f"{self.ran[what]:6} ran, {self.refused[what]:4} refused: {what}{share}")
         for why, count in self.reasons.most_common(60):
             terminalreporter.line(f"{count:6} refused: {why}")
         for refused in self.unexpected.values():
-            for problem in sorted(refused, key=lambda p: math.prod(p.shape))[:ENOUGH]:
+            for problem in sorted(refused, key=size)[:ENOUGH]:
                 terminalreporter.line(f"plain, and refused: {problem}")
 
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    found = Outcomes()
-    request.config.pluginmanager.register(found)
-    return found
+    return summarize(request, Outcomes())
 
 
 @pytest.fixture(autouse=True)
@@ -124,37 +115,8 @@ def _own_allocator_afterwards() -> Iterator[None]:
     cudnnpy.set_allocator(None)
 
 
-def check_each(examples: int, drawn: Any, check: Callable[[Problem], None]) -> None:
-    """Runs a check on drawn problems; AssertionError with every failure, the smallest problem's first."""
-    failures: list[tuple[int, str]] = []
-    seen: set[str] = set()
-
-    @seed(SEED)
-    @settings(
-        max_examples=examples,
-        database=None,
-        phases=[Phase.generate],
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(drawn)
-    def each(problem: Problem) -> None:
-        if len(failures) >= ENOUGH:
-            return
-        assume(str(problem) not in seen)
-        seen.add(str(problem))
-        try:
-            check(problem)
-        except Exception as error:
-            text = str(error).split("\nassert ")[0]  # without what pytest adds
-            failures.append((math.prod(problem.shape), f"{problem}\n    {type(error).__name__}: {text}"))
-            if "CUDA error" in str(error) or "illegal" in str(error):  # nothing works in this process from here on
-                raise AssertionError(failures[-1][1]) from error
-
-    each()
-    if failures:
-        texts = [text for _, text in sorted(failures)]
-        raise AssertionError(f"{len(texts)} problems failed:\n" + "\n".join(texts))
+def size(problem: Problem) -> int:
+    return math.prod(problem.shape)
 
 
 def lacking(p: Problem) -> str:
@@ -212,7 +174,7 @@ def _features(p: Problem) -> str:
 def test_drawn_problems(call: str, outcomes: Outcomes) -> None:
     """Every drawn problem runs right or has no engine: a plain one only as LACKING says, of the others at most half."""
     few = call.partition(".")[0] in COMPILED
-    check_each(max(6, EXAMPLES // (20 if few else 6)), problems(call), lambda p: check_call(p, outcomes))
+    check_each(max(6, EXAMPLES // (20 if few else 6)), problems(call), lambda p: check_call(p, outcomes), size)
     unexpected = sorted({_features(p) for p in outcomes.unexpected[call]})
     assert not unexpected, "plain problems were refused, and LACKING does not say so:\n" + "\n".join(unexpected)
     ran, refused = (counts[f"{call}, not plain"] for counts in (outcomes.ran, outcomes.refused))
@@ -236,7 +198,7 @@ BY_GRAPH = (
 def test_drawn_problems_by_graph(call: str, outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as if every tensor were large, so that compiled graphs are taken where there are any."""
     monkeypatch.setattr(functions, "LARGE", 0)
-    check_each(max(6, EXAMPLES // 30), problems(call), lambda p: check_call(p, outcomes))
+    check_each(max(6, EXAMPLES // 30), problems(call), lambda p: check_call(p, outcomes), size)
 
 
 @pytest.mark.parametrize("problem", DRAWN, ids=str)

@@ -25,11 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 import operations
 import strategies
 import test_operations
+from drawing import check_each
 from operation_kinds import KINDS
 from operation_problem import Problem
 from operation_problems import CHOSEN, problems
 from strategies import Memory
-from test_operations import Outcomes, check_call, check_each, lacking
+from test_operations import Outcomes, check_call, lacking, size
 from test_operations_errors import (  # noqa: F401  what the twins refuse just as the GPU's do: run here as they are
     no_c_calls,
     test_another_type_than_the_others_is_refused,
@@ -110,7 +111,7 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_twin_passes(call: str) -> None:
     """So the bounds are no smaller than rounding, for every type, layout and special value that is drawn."""
     outcomes = Outcomes()
-    check_each(EXAMPLES, problems(call), lambda p: check_call(p, outcomes))
+    check_each(EXAMPLES, problems(call), lambda p: check_call(p, outcomes), size)
     check_call(CHOSEN[call], outcomes)
     assert sum(outcomes.ran.values()) > EXAMPLES / 2
     assert not outcomes.refused
@@ -258,7 +259,7 @@ def test_failures_are_collected_the_smallest_first() -> None:
         assert len(problem.shape) == 0, "planted"
 
     with pytest.raises(AssertionError, match=r"^10 problems failed:\nProblem") as caught:
-        check_each(40, problems("scale_tensor"), fail)
+        check_each(40, problems("scale_tensor"), fail, size)
     shown = [line for line in str(caught.value).splitlines() if line.startswith("Problem(")]
     names = {"Problem": Problem, "Memory": Memory}
     sizes = [int(np.prod(eval(line, names).shape)) for line in shown]  # what is printed can be pasted
