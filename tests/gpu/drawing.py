@@ -22,12 +22,12 @@ ENOUGH = 10  # failures after which a run stops
 
 def summarize(request: pytest.FixtureRequest, outcomes: Any) -> Any:
     """Has pytest print a module's outcomes (its pytest_terminal_summary) at the end, and the seed now; the outcomes."""
-    request.config.pluginmanager.register(outcomes)
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    reporter.ensure_newline()
-    reporter.write_line(
-        f"CUDNNPY_PROPERTY_SEED={SEED} CUDNNPY_PROPERTY_EXAMPLES={EXAMPLES} pytest {request.node.nodeid}"
-    )
+    plugins = request.config.pluginmanager
+    plugins.register(outcomes)
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        reporter.ensure_newline()
+        reporter.write_line(f"{request.node.name}: CUDNNPY_PROPERTY_SEED={SEED} CUDNNPY_PROPERTY_EXAMPLES={EXAMPLES}")
     return outcomes
 
 

@@ -6,6 +6,8 @@ What tests/gpu/test_operations.py does to cudnnpy is done here to cudnnpy.refere
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -265,3 +267,37 @@ def test_failures_are_collected_the_smallest_first() -> None:
     sizes = [int(np.prod(eval(line, names).shape)) for line in shown]  # what is printed can be pasted
     assert sizes == sorted(sizes)
     assert len(sizes) == 10
+
+
+def test_the_seed_is_printed_before_anything_is_drawn(tmp_path):
+    """A run that is killed can be repeated: by then its seed has been printed."""
+    gpu = Path(__file__).parents[1] / "gpu"
+    stopped = """
+import os, sys
+sys.path.insert(0, {gpu!r})
+import pytest
+from drawing import summarize
+
+@pytest.fixture(scope="module")
+def outcomes(request):
+    return summarize(request, object())
+
+def test_it_is_killed(outcomes):
+    os._exit(9)
+"""
+    (tmp_path / "test_stopped.py").write_text(stopped.format(gpu=str(gpu)))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    seed = {"CUDNNPY_PROPERTY_SEED": "123", "CUDNNPY_PROPERTY_EXAMPLES": "45"}
+    run = subprocess.run(command, env={**os.environ, **seed}, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 9
+    assert "CUDNNPY_PROPERTY_SEED=123 CUDNNPY_PROPERTY_EXAMPLES=45" in run.stdout
