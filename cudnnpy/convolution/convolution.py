@@ -170,7 +170,8 @@ class Convolution:
     ) -> Plan:
         """What would run, ready to be executed with raw addresses: plan("forward", x, w).
 
-        plan("backward_data", dy, w, x_shape) and plan("backward_filter", dy, x, w_shape) likewise. Tensors are arrays, or
+        plan("backward_data", dy, w, x_shape) and plan("backward_filter", dy, x, w_shape) likewise; with a bias or an
+        activation the former is a transposed convolution's forward. Tensors are arrays, or
         cudnnpy.TensorSpec(shape, dtype, strides=None, alignment=16) for planning without memory; `device` is then the
         ordinal (the current device by default).
         """
@@ -243,7 +244,7 @@ class Convolution:
             shape,
             bias=bias,
             activation=activation,
-            out=out if out is not None or not beta else None,
+            out=out,
             alpha=alpha,
             beta=beta,
             device=ordinal,

@@ -10,6 +10,7 @@ property tests; docs/gpu.md):
 - a fused bias or activation where some tensors are channels last and others are not: engines compiled at run time
   misread the filter. The convolution is left plain.
 
+A bias or an activation after a gradient to x, which makes it a transposed convolution's forward, no engine fuses (9.28).
 Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
 pixels (folding.py).
 """
@@ -158,7 +159,7 @@ def _staged(form: Form, plan: Executable, target: Target) -> Steps:
         else:
             before.append(Step(copy(spec, inside) if cut is None else cut.apart(spec), (place, used[name])))
     if (whole.bias, whole.activation) != (part.bias, part.activation):
-        result = tuple(places[name] for name in ("y", "bias") if name in places)
-        after += epilogue(whole.y, whole.bias, whole.activation, target, result)
+        result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
+        after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)
     step = Step(plan, tuple(used[name] for name in part.operands))
     return Steps([*before, step, *after], scratch, plan)

@@ -11,7 +11,6 @@ from cudnnpy.checks import check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine
-from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
@@ -28,14 +27,19 @@ _numbers: dict[Options, int] = {}
 
 # operation: names of the two inputs, in the order of the arguments
 INPUTS = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}
-_NAMES = {operation: (*names, "bias", "out") for operation, names in INPUTS.items()}
+# the same as a transposed convolution's caller knows them
+OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
 class Operation:
-    """Options, and the operations under them. `number` stands for the options in cache keys."""
+    """Options, and the operations under them. `number` stands for the options in cache keys.
 
-    def __init__(self, options: Options) -> None:
-        self.options = ask.checked(options)
+    `inputs` are the caller's names of the arrays, for what is said of them.
+    """
+
+    def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
+        self.options, self.inputs = ask.checked(options), inputs
+        self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
         self.number = _numbers.setdefault(self.options, len(_numbers))
         # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
@@ -56,7 +60,7 @@ class Operation:
         """Runs an operation on two arrays, and returns `out` or a new array of the first one's library."""
         return calling.run(
             (self.number, operation, shape, activation, alpha, beta),
-            _NAMES[operation],
+            self._names[operation],
             (first, second, bias),
             (out,),
             stream,
@@ -73,19 +77,12 @@ class Operation:
         head = self.options.layout, "backward_bias", alpha, beta
         return calling.run(head, ("dy", "out"), (dy,), (out,), stream, self._prepare_bias, alpha, beta)
 
-    def finish_in_place(self, result: Any, bias: Any, activation: str | None, stream: Any) -> None:
-        """activation(result + bias) in place: for a transposed convolution, into which cuDNN fuses neither."""
-        head = self.options.layout, "epilogue", activation
-        calling.run(
-            head, ("out", "bias", "result"), (result, bias), (result,), stream, self._prepare_epilogue, activation
-        )
-
     # Set-up, once for each signature
 
     def _prepare(
         self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
     ) -> tuple[Plan, list[TensorSpec]]:
-        first, second = (call.specs[name] for name in INPUTS[operation])
+        first, second = (call.specs[name] for name in self.inputs[operation])
         problem = self.problem(
             operation,
             first,
@@ -127,16 +124,6 @@ class Operation:
         program = reduction("bias gradient", call.device, operands, "add", float(alpha), float(beta))
         return program, [TensorSpec(channels, spec.dtype)]
 
-    def _prepare_epilogue(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
-        y, bias = canonical(self._logical(call.specs["out"], "out"), "out"), call.specs.get("bias")
-        ask.check_bias(bias, y.shape[1], y.dtype)
-        operands = [Operand("convolved", y), Operand("out", y, True, ("convolved",))]
-        if bias is not None:
-            operands.insert(1, Operand("bias", bias._replace(strides=(1,))))
-        places = tuple(range(len(operands) - 1))
-        steps = epilogue(y, bias, activation, Target(Handle.default(call.device)), places)
-        return Program("bias and activation", call.device, operands, steps), []
-
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
         """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
         cap = None
@@ -175,7 +162,8 @@ class Operation:
         """The Problem of two inputs in the arrays' own axis order, with the result's shape where that cannot be derived."""
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
-        one, two = self._logical(first, INPUTS[operation][0]), self._logical(second, INPUTS[operation][1])
+        names = self.inputs[operation]
+        one, two = self._logical(first, names[0]), self._logical(second, names[1])
         result = None if out is None else self._logical(out, "out")
         if operation == "forward":
             wanted: tuple[int, ...] = ask.output_shape(self.options, one.shape, two.shape)
@@ -187,7 +175,7 @@ class Operation:
             wanted = to_logical(check_shape(name, given, len(one.shape)), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
-            result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, INPUTS[operation][0])))
+            result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, names[0])))
         elif result.shape != wanted:
             raise ValueError(f"out: logical shape {result.shape} given; expected {wanted}")
         x, w, y = {

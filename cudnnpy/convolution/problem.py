@@ -31,6 +31,7 @@ MODES = ("cross_correlation", "convolution")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
 POLICIES = ("on_shape_change", "once")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
+_OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
 PADDINGS = ("valid", "same", "half", "full")
 DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
 
@@ -178,11 +179,8 @@ class Problem(NamedTuple):
     @property
     def operands(self) -> tuple[str, ...]:
         """The tensors in the order in which a plan takes their addresses; the last is the result."""
-        if self.operation == "backward_data":
-            return ("dy", "w", "dx")
-        if self.operation == "backward_filter":
-            return ("dy", "x", "dw")
-        return ("x", "w", "y") if self.bias is None else ("x", "w", "bias", "y")
+        *inputs, result = _OPERANDS[self.operation]
+        return (*inputs, result) if self.bias is None else (*inputs, "bias", result)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -262,9 +260,9 @@ def make_problem(
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
-        if given is not None and operation != "forward":
-            raise ValueError(f"{name}: {given!r} given for {operation}; expected None: forward alone has one")
-    check_bias(bias, w.shape[0], result.dtype)
+        if given is not None and operation == "backward_filter":
+            raise ValueError(f"{name}: {given!r} given for {operation}; expected None: a gradient to w has none")
+    _check_bias(bias, result.shape[1], result.dtype)
     check_activation(activation)
     check_scales(alpha, beta)
     return Problem(
@@ -284,7 +282,7 @@ def make_problem(
     )
 
 
-def check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
+def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
     """ValueError or TypeError for a bias that is not packed, of shape (channels,) and of the result's element type."""
     if bias is None:
         return
@@ -314,5 +312,6 @@ def _check_result_dtype(operation: str, given: str, result: str) -> None:
         raise TypeError(f"out: {result} given; for {given} inputs expected {' or '.join(allowed)}")
     if operation != "forward" and dtype_of(given).itemsize == 1:
         raise TypeError(
-            f"{operation}: {given} is supported by forward alone; expected float16, bfloat16, float32 or float64"
+            f"{given}: supported by a convolution's forward alone; expected float16, bfloat16, float32 or float64 for "
+            f"{operation}"
         )

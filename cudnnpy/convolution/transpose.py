@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy.arrays import read, spec_of
+from cudnnpy.arrays import read
 from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.convolution.problem import Options
-from cudnnpy.layouts import CHANNELS_FIRST, from_logical, packed_strides, to_logical
-from cudnnpy.programs import Operand, check_overlaps
+from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
+
+_MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
 
 
 class ConvolutionTranspose:
@@ -64,7 +65,8 @@ class ConvolutionTranspose:
                 output_padding,
             )
         )
-        self._operations: dict[Any, Operation] = {}
+        self._operations: dict[Any, Operation] = {}  # by padding
+        self._known: dict[Any, tuple[Operation, tuple[int, ...]]] = {}  # by the shapes of x and w
 
     def __repr__(self) -> str:
         given = {n: v for n, v in self.options._asdict().items() if v != Options._field_defaults[n]}
@@ -82,15 +84,8 @@ class ConvolutionTranspose:
         stream: Any = None,
     ) -> Any:
         """activation(alpha * transposed convolution(x, w) + beta * out + bias): (N, C_in, ...) -> (N, C_out, ...)."""
-        ask.check_activation(activation)
-        shape = self.output_shape(_shape(x, "x"), _shape(w, "w"))
-        operation = self._operation(_shape(w, "w"))
-        if bias is not None:  # before the convolution is queued, which the epilogue follows as a call of its own
-            _check_bias(bias, shape[-1 if self.options.channels_last else 1], x, out)
-        result = operation.run("backward_data", x, w, shape, None, None, out, alpha, beta, stream)
-        if bias is not None or activation not in (None, "identity"):
-            operation.finish_in_place(result, bias, None if activation == "identity" else activation, stream)
-        return result
+        operation, shape = self._behind(_shape(x, "x"), _shape(w, "w"))
+        return operation.run("backward_data", x, w, shape, bias, activation, out, alpha, beta, stream)
 
     def backward_data(
         self,
@@ -103,14 +98,14 @@ class ConvolutionTranspose:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out, which is the plain convolution of dy."""
-        given = out.shape if x_shape is None and out is not None else x_shape
+        given = _shape(out, "out") if x_shape is None and out is not None else x_shape
         if given is None:
             raise TypeError("x_shape: not given; expected the shape of the result, or out")
         filters = _shape(w, "w")
-        wanted = self.output_shape(check_shape("x_shape", given, len(filters)), filters)
+        operation, wanted = self._behind(check_shape("x_shape", given, len(filters)), filters)
         if _shape(dy, "dy") != wanted:
             raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
-        return self._operation(filters).run("forward", dy, w, None, None, None, out, alpha, beta, stream)
+        return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
 
     def backward_filter(
         self,
@@ -123,14 +118,13 @@ class ConvolutionTranspose:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out."""
-        given = out.shape if w_shape is None and out is not None else w_shape
+        given = _shape(out, "out") if w_shape is None and out is not None else w_shape
         if given is None:
             raise TypeError("w_shape: not given; expected the shape of the result, or out")
         filters = check_shape("w_shape", given, len(_shape(x, "x")))
-        wanted = self.output_shape(_shape(x, "x"), filters)
+        operation, wanted = self._behind(_shape(x, "x"), filters)
         if _shape(dy, "dy") != wanted:
             raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
-        operation = self._operation(filters)
         return operation.run("backward_filter", x, dy, filters, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
@@ -180,29 +174,21 @@ class ConvolutionTranspose:
         spatial = ask.geometry(self.options, kernel, kernel)
         return tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True)), stride, dilation, extra
 
-    def _operation(self, w_shape: tuple[int, ...]) -> Operation:
-        """The plain convolution behind the transpose, with its padding spelled out."""
-        pairs = self._axes(to_logical(w_shape, self.options.channels_last)[2:])[0]
-        operation = self._operations.get(pairs)
-        if operation is None:
-            operation = self._operations[pairs] = Operation(self.options._replace(padding=pairs, output_padding=0))
-        return operation
+    def _behind(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
+        """The plain convolution behind the transpose, with its padding spelled out; and y's shape."""
+        found = self._known.get((x_shape, w_shape))
+        if found is None:
+            y_shape = self.output_shape(x_shape, w_shape)
+            pairs = self._axes(to_logical(w_shape, self.options.channels_last)[2:])[0]
+            operation = self._operations.get(pairs)
+            if operation is None:
+                options = self.options._replace(padding=pairs, output_padding=0)
+                operation = self._operations[pairs] = Operation(options, OF_TRANSPOSE)
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[x_shape, w_shape] = operation, y_shape
+        return found
 
 
 def _shape(array: Any, name: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in read(array, name)[1][0])
-
-
-def _check_bias(bias: Any, channels: int, x: Any, out: Any) -> None:
-    """ValueError or TypeError for a bias that is not one of x's results, or that `out` overlaps."""
-    (begin, of_bias), (_, of_x) = read(bias, "bias"), read(x, "x")
-    ask.check_bias(spec_of(of_bias), channels, spec_of(of_x).dtype)
-    if of_bias[3] != of_x[3]:
-        raise ValueError(f"bias is on device {of_bias[3]}; expected device {of_x[3]}, where x is")
-    if out is not None:
-        start, of_out = read(out, "out")
-        specs = [
-            spec._replace(strides=spec.strides or packed_strides(spec.shape))
-            for spec in map(spec_of, (of_bias, of_out))
-        ]
-        check_overlaps((Operand("bias", specs[0]), Operand("out", specs[1], True)), (begin, start))
+    return tuple(read(array, name)[1][0])

@@ -397,17 +397,12 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     dilation = each(_weighted((1, 5), (2, 2), (3, 1)))
     reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
     padding = _paddings(draw, rank)
-    total = _total_padding(padding, reach)
     output_padding: tuple[int, ...] = ()
     if transpose:
         output_padding = tuple(draw(st.integers(0, step - 1)) for step in stride)
-        cropped = [max(r - s, 0) for r, s in zip(reach, stride, strict=True)] if padding == "same" else total
-        smallest = [
-            max(1, -(-(1 + pads - span - extra) // step) + 1)
-            for pads, span, extra, step in zip(cropped, reach, output_padding, stride, strict=True)
-        ]
+        smallest = _smallest_transposed(padding, reach, stride, output_padding)
     else:
-        smallest = [max(1, span - pads) for span, pads in zip(reach, total, strict=True)]
+        smallest = [max(1, span - pads) for span, pads in zip(reach, _total_padding(padding, reach), strict=True)]
     room = {1: 12, 2: 7, 3: 4}[rank]
     spatial = tuple(low + draw(st.integers(0, room)) for low in smallest)
     channels = groups * (filters if transpose else per_group)
@@ -447,18 +442,34 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     )
 
 
+def _smallest_transposed(padding: Any, reach: list[int], stride: Sequence[int], extra: Sequence[int]) -> list[int]:
+    """The smallest spatial sizes of x for which a transposed convolution's result is not empty."""
+    cropped = _total_padding(padding, reach)
+    if padding == "same":
+        cropped = [max(span - step, 0) for span, step in zip(reach, stride, strict=True)]
+    return [
+        max(1, -(-(1 + pads - span - more) // step) + 1)
+        for pads, span, more, step in zip(cropped, reach, extra, stride, strict=True)
+    ]
+
+
 @st.composite
 def few_channels(draw: st.DrawFn) -> Drawn:
-    """A strided convolution of few channels, most of them such as may be done on blocks of pixels."""
+    """A strided convolution of few channels, or its transpose, most of them such as may be done on blocks of pixels."""
     drawn = draw(problems().filter(lambda d: d.operation != "backward_bias" and not d.transpose))
     rank = len(drawn.x_shape) - 2
     stride = (*tuple(draw(st.integers(1, 4)) for _ in range(rank - 1)), draw(st.integers(2, 4)))
     kernel = tuple(draw(st.integers(step, step + 3)) for step in stride)
     spatial = tuple(draw(st.integers(taps, taps + 2 * step + 3)) for taps, step in zip(kernel, stride, strict=True))
     channels, last = draw(st.integers(1, 4)), draw(st.booleans())
+    transpose = drawn.operation == "forward" and draw(st.booleans())
+    if transpose:
+        low = _smallest_transposed(drawn.padding, list(kernel), stride, (0,) * rank)
+        spatial = tuple(size + draw(st.integers(0, 3)) for size in low)
     return replace(
         drawn,
-        x_shape=(drawn.x_shape[0], channels, *spatial),
+        transpose=transpose,
+        x_shape=(drawn.x_shape[0], drawn.w_shape[0] if transpose else channels, *spatial),
         w_shape=(drawn.w_shape[0], channels, *kernel),
         stride=stride,
         dilation=(1,) * rank,

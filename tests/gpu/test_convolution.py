@@ -137,6 +137,27 @@ def test_the_transposed_convolution_adds_bias_and_activation(last: bool) -> None
     assert_same(conv.forward(x, w, shifted, "relu"), right)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: bool) -> None:
+    """One plan for raw addresses; and each candidate, and the plan's text."""
+    conv = Convolution(stride=2)
+    x, w, bias = whole(2, 8, 5, 6, last=last), whole(8, 16, 3, 3, seed=1, last=last), whole(16, seed=2)
+    right = expected("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
+    order = torch.channels_last if last else torch.contiguous_format
+    out = torch.empty(right.shape, device="cuda").to(memory_format=order)
+    how: dict[str, Any] = {"bias": bias, "activation": "relu", "out": out}
+    plan = conv.plan("backward_data", x, w, **how)
+    assert plan.operands == ("dy", "w", "bias", "dx")
+    plans = [plan, Plan.from_json(plan.to_json())]
+    plans += [Plan(plan.problem, c) for c in conv.candidates("backward_data", x, w, **how) if not c.refused]
+    assert len(plans) > 4
+    for one in plans:
+        out.fill_(torch.nan)
+        addresses, _space = plan_addresses(one, x, w, bias, out)
+        one.execute(*addresses)
+        assert_same(out, right)
+
+
 @pytest.mark.parametrize("activation", [None, "identity", "relu", "sigmoid", "tanh", "elu", "swish"])
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -602,7 +623,7 @@ def test_float8_forward(dtype: str, result: str | None) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
 def test_eight_bits_go_forward_alone(dtype: str) -> None:
     w, dy = (whole(1, channels, 4, 4, dtype=dtype, last=True) for channels in (16, 1))
-    with pytest.raises(TypeError, match=rf"backward_data: {dtype} is supported by forward alone"):
+    with pytest.raises(TypeError, match=rf"{dtype}: supported by a convolution's forward alone"):
         Convolution(padding="same").backward_data(dy, w, out=torch.empty(1, 16, 4, 4, device="cuda"))
 
 

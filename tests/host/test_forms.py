@@ -50,7 +50,10 @@ def computed(problem: Problem, arrays: list[np.ndarray]) -> np.ndarray:
         bias = arrays[2] if problem.bias is not None else None
         return conv.forward(first, second, bias, problem.activation, out, problem.alpha, problem.beta)
     run = getattr(conv, problem.operation)
-    return run(first, second, out.shape, out=out, alpha=problem.alpha, beta=problem.beta)
+    found = run(first, second, out.shape, out=out, alpha=problem.alpha, beta=problem.beta)
+    if problem.bias is not None:
+        found = found + arrays[2].reshape(-1, *(1 for _ in g.stride))
+    return found if problem.activation is None else reference.Activation(problem.activation).forward(found)
 
 
 def lying(shape: tuple[int, ...], how: str) -> TensorSpec:
@@ -99,10 +102,17 @@ def test_every_form_computes_the_whole(operation: str, lie: Any, padding: Any, b
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("beta", [0.0, 2.0])
 @pytest.mark.parametrize("how", ["first", "gaps"])
-def test_an_epilogue_follows_the_copies(how: str, beta: float, with_bias: bool, activation: str | None) -> None:
-    bias = TensorSpec((W[0],), "float32", (1,)) if with_bias else None
-    for form in forms(problem("forward", (how,) * 3, 1, beta, bias=bias, activation=activation)):
+@pytest.mark.parametrize("operation", ["forward", "backward_data"])  # the latter for a transposed convolution
+def test_an_epilogue_follows_the_copies(
+    operation: str, how: str, beta: float, with_bias: bool, activation: str | None
+) -> None:
+    channels = W[0] if operation == "forward" else X[1]
+    bias = TensorSpec((channels,), "float32", (1,)) if with_bias else None
+    found = list(forms(problem(operation, (how,) * 3, 1, beta, bias=bias, activation=activation)))
+    assert found
+    for form in found:
         check(form)
+        assert form.suffix.endswith(" + epilogue") == (not form.is_whole and (with_bias or activation is not None))
 
 
 @pytest.fixture
@@ -127,8 +137,10 @@ def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) ->
 @pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
 def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: float, with_bias: bool) -> None:
     epilogue: dict[str, Any] = {}
-    if with_bias and operation == "forward" and lie[2] != "last":  # for which a graph would be planned
-        epilogue = {"bias": TensorSpec((5,), "float32", (1,)), "activation": "relu"}
+    result = {"forward": 2, "backward_data": 0}.get(operation)
+    if with_bias and result is not None and lie[result] != "last":  # for which a graph would be planned
+        channels = (3, 0, 5)[result]
+        epilogue = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
     found = list(forms(stem(operation, lie, beta, **epilogue)))
     assert {form.in_blocks for form in found} == {False, True}
     for form in found:

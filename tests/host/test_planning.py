@@ -633,8 +633,23 @@ def test_a_plan_survives_its_text(plan: Planner, name: str) -> None:
         (problem("backward_filter", y=(8, 64, 27, 28), options={"padding": [[0, 1], 1]}), " + copies"),
         (problem("backward_data", dtype="float16", last=True, **STEM), " + blocks"),
         (problem("forward", dtype="bfloat16", last=True, **STEM), " + blocks"),
+        (problem("backward_data", bias=[64], activation="relu"), " + epilogue"),
+        (
+            problem("backward_data", dtype="float16", last=True, bias=[3], activation="tanh", **STEM),
+            " + blocks + epilogue",
+        ),
     ],
-    ids=["plain", "epilogue", "beta", "beta and epilogue", "padding", "blocks of a gradient", "blocks"],
+    ids=[
+        "plain",
+        "epilogue",
+        "beta",
+        "beta and epilogue",
+        "padding",
+        "blocks of a gradient",
+        "blocks",
+        "transposed",
+        "transposed in blocks",
+    ],
 )
 def test_what_goes_with_a_plan_survives_its_text(plan: Planner, request_: dict[str, Any], suffix: str) -> None:
     made, again = plan("text", **request_)

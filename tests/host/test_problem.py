@@ -291,8 +291,9 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         r"dy: shape \(2, 6, 6, 6\) given; expected \(2, 6, 7, 6\)",
     ),
-    ({}, ("backward_data", Y, W, (2, 4, 8, 8)), {"bias": spec(4)}, ValueError, "bias: .* backward_data"),
-    ({}, ("backward_data", Y, W, (2, 4, 8, 8)), {"activation": "relu"}, ValueError, "activation: .* backward_data"),
+    ({}, ("backward_data", Y, W, (2, 4, 8, 8)), {"bias": spec(6)}, ValueError, r"bias: shape \(6,\), .* packed \(4,\)"),
+    ({}, ("backward_filter", Y, X, W.shape), {"bias": spec(4)}, ValueError, "bias: .* backward_filter"),
+    ({}, ("backward_filter", Y, X, W.shape), {"activation": "relu"}, ValueError, "activation: .* backward_filter"),
     ({}, ("backward_filter", Y, X), {}, TypeError, "w_shape: not given"),
     ({}, ("backward_filter", Y, X, (6, 4, 3, "3")), {}, TypeError, "w_shape: .* given; expected a tuple of 4 sizes"),
     ({}, ("backward_filter", Y, X, (5, 4, 3, 3)), {}, ValueError, r"dy: shape .* expected \(2, 5, 6, 6\)"),
@@ -302,7 +303,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("backward_data", Y._replace(dtype="int8"), W._replace(dtype="int8"), X.shape),
         {},
         TypeError,
-        "backward_data: int8 is supported by forward alone|out: int32 given",
+        "int8: supported by .* forward alone.* for backward_data|out: int32 given",
     ),
 ]
 
