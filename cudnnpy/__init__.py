@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cudnnpy.reduction import reduce_tensor
     from cudnnpy.softmax import Softmax
     from cudnnpy.tensors import add_tensor, scale_tensor, set_tensor, transform_tensor
-    from cudnnpy.workspace import set_allocator
+    from cudnnpy.workspace import release_workspace, set_allocator
 
 # Public name -> (the module that has it, its name there); a module maps to None.
 _LAZY: dict[str, tuple[str, str] | None] = {
@@ -73,6 +73,7 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "reduce_tensor": ("reduction", "reduce_tensor"),
     "reference": None,
     "scale_tensor": ("tensors", "scale_tensor"),
+    "release_workspace": ("workspace", "release_workspace"),
     "set_allocator": ("workspace", "set_allocator"),
     "set_cache_limit": ("plan_cache", "set_cache_limit"),
     "set_tensor": ("tensors", "set_tensor"),
@@ -116,6 +117,7 @@ __all__ = [
     "reduce_tensor",
     "reference",
     "scale_tensor",
+    "release_workspace",
     "set_allocator",
     "set_cache_limit",
     "set_tensor",

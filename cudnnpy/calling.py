@@ -10,7 +10,7 @@ from cudnnpy.arrays import ArrayLibrary, _libraries, finish, library_of, read, s
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import on_device, stream_address
-from cudnnpy.launching import Launcher, is_capturing
+from cudnnpy.launching import Launcher, capture_nearby
 from cudnnpy.layouts import TensorSpec, packed_strides
 from cudnnpy.plan_cache import plan_cache
 
@@ -121,7 +121,12 @@ def run(
             results = tuple([make() if out is None else out for make, out in zip(ready.makers, outs, strict=True)])
             pointers[given:] = _addresses(ready, results, outs)
     launcher, size = ready.launcher, ready.workspace_size
-    pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
+    try:
+        pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
+    except MemoryError:  # another stream's first call, and less is left than there was: what fits now, if anything does
+        ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
+        launcher, size = ready.launcher, ready.workspace_size
+        pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
     launcher.run(tuple(pointers), address)
     if ready.finish:
         results = tuple(
@@ -172,10 +177,10 @@ def _prepare(
 
 
 def refuse_capture(operation: str, stream: int) -> None:
-    """CaptureError where the stream is being captured: a signature is not planned there."""
-    if is_capturing(stream):
+    """CaptureError where the stream, or PyTorch's current one, is being captured: a signature is not planned then."""
+    if capture_nearby(stream):
         raise CaptureError(
-            f"{operation}: this signature has not been planned yet, and its stream is being captured into a CUDA graph. "
+            f"{operation}: this signature has not been planned yet, and a stream is being captured into a CUDA graph. "
             "Call it once with arrays of the same shapes before the capture (a warm-up); the capture is intact"
         )
 

@@ -10,7 +10,8 @@ from math import inf, isfinite, isnan
 from operator import index
 from typing import Any
 
-from cudnnpy.layouts import LAYOUTS
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.layouts import LAYOUTS, TensorSpec
 
 # One value
 
@@ -136,6 +137,25 @@ def check_shape(name: str, value: Any, rank: int | None = None) -> tuple[int, ..
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < 1 for size in numbers):
         raise ValueError(f"{name}: {numbers} given; expected {expected}")
     return numbers
+
+
+def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
+    """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
+    shape, dtype = check_shape(f"{name}: shape", spec.shape), dtype_of(spec.dtype, f"{name}: dtype")
+    strides = spec.strides
+    if strides is not None:
+        try:
+            strides = tuple(index(stride) for stride in strides)
+        except TypeError:
+            expected = f"None, or a tuple of {len(shape)} integers"
+            raise TypeError(f"{name}: strides: {strides!r} given; expected {expected}") from None
+        if len(strides) != len(shape):
+            raise ValueError(f"{name}: strides {strides} given for shape {shape}")
+    expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
+    alignment = check_integer(f"{name}: alignment", spec.alignment, dtype.itemsize, expected=expected)
+    if alignment & (alignment - 1):
+        raise ValueError(f"{name}: alignment: {alignment} given; expected {expected}")
+    return TensorSpec(shape, dtype.name, strides, alignment)
 
 
 def check_layout(layout: object) -> str:

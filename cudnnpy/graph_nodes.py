@@ -12,7 +12,7 @@ from typing import Any
 from cudnnpy import engines, raw
 from cudnnpy.arrays import read, spec_of
 from cudnnpy.backend import Descriptor
-from cudnnpy.checks import check_padding, check_per_axis, for_each_axis
+from cudnnpy.checks import check_padding, check_per_axis, check_spec, for_each_axis
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import TensorSpec, packed_strides, result_strides
 from cudnnpy.names import enumerator
@@ -344,13 +344,9 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
 
 
 def spelled(spec: TensorSpec, name: str) -> TensorSpec:
-    """A tensor's description in one form; ValueError for an empty one."""
-    if any(size < 1 for size in spec.shape):
-        raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
-    strides = packed_strides(spec.shape) if spec.strides is None else tuple(spec.strides)
-    if len(strides) != len(spec.shape):
-        raise ValueError(f"{name}: strides {strides} given for shape {spec.shape}")
-    return spec._replace(shape=tuple(spec.shape), strides=strides, dtype=dtype_of(spec.dtype).name)
+    """A tensor's description in one form, with its strides."""
+    spec = check_spec(name, spec)
+    return spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape))
 
 
 def _each(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:

@@ -76,6 +76,7 @@ def clear_cache() -> None:
     """Forgets every plan, in every thread (in others when they next call). Work in flight is not disturbed."""
     global _generation
     _generation += 1
+    plan_cache()  # a new one; the calling thread's old one goes at once
 
 
 def set_cache_limit(entries: int) -> None:

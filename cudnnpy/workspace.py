@@ -53,25 +53,42 @@ def workspace(size: int, device: int, stream: int) -> int:
         _of_thread.generation = _generation
     # Graphs may be launched side by side, whatever stream they were captured on: each has buffers of its own.
     capture = capture_id(stream) if is_capturing(stream) else 0
-    held = buffers.get((device, stream, capture))
+    key = device, stream, capture
+    held = buffers.get(key)
     if held is None or held[1] < size:
-        held = buffers[device, stream, capture] = _grow(size, device, stream, bool(capture))
+        held = buffers[key] = take(size, device, stream, bool(capture))
         if capture:
             _captured.append(held[2])
     return int(held[0])
 
 
-def release() -> None:
-    """Gives the calling thread's buffers back, and those kept for CUDA graphs: let none of these be launched again."""
+def release_workspace(*, captured: bool = False) -> None:
+    """Gives every stream's workspace back, in the order of its work; in other threads when they next call.
+
+    A buffer is kept for each stream that was used: release them before streams are destroyed. `captured`: also what CUDA
+    graphs were captured with, of which none may be launched again.
+    """
+    global _generation
+    _generation += 1
     _of_thread.__dict__.pop("buffers", None)
-    _captured.clear()
+    if captured:
+        _captured.clear()
 
 
-def _grow(size: int, device: int, stream: int, capturing: bool) -> tuple[int, int, Any]:
+def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+    """(address, size, owner) of memory from the allocator that was set, or from cuda.core's pool.
+
+    Raises MemoryError if there is not that much.
+    """
     from cudnnpy.arrays import read
 
     if _allocator is not None:
-        owner = _allocator(size, device, stream)
+        try:
+            owner = _allocator(size, device, stream)
+        except Exception as error:
+            if _is_out_of_memory(error):
+                raise MemoryError(f"the allocator has no {size} bytes of memory on device {device}: {error}") from error
+            raise
         handle = getattr(owner, "handle", None)
         address = int(handle) if isinstance(handle, int) else read(owner, "the allocator's result")[0]
         return address, size, owner
@@ -97,12 +114,18 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
                 buffer = here.memory_resource.allocate(size, stream=own)
                 own.sync()
     except Exception as error:
-        if "OUT_OF_MEMORY" in str(error):
+        if _is_out_of_memory(error):
             raise MemoryError(
-                f"device {device} has no {size} bytes of memory for workspace ({free_bytes(device)} are free)"
+                f"device {device} has no {size} bytes of memory ({free_bytes(device)} are free)"
             ) from error
         raise
     return int(buffer.handle), size, buffer
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocator means by an exception that there is no memory left: each library has one of its own."""
+    text = str(error).lower().replace("_", " ")
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in text
 
 
 def capture_id(stream: int) -> int:
@@ -113,11 +136,20 @@ def capture_id(stream: int) -> int:
 
 
 def free_bytes(device: int) -> int:
-    """The device's free memory, in bytes, with what the pool holds unused."""
+    """How many bytes of workspace the device could give: its free memory with what the pool holds unused, or a held buffer."""
     from cuda.bindings import driver
 
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
     if status != driver.CUresult.CUDA_SUCCESS:
         return 0
-    return int(free)
+    held: list[int] = [buffer[1] for at, buffer in _of_thread.__dict__.get("buffers", {}).items() if at[0] == device]
+    return max([int(free) + _unused(device), *held])
+
+
+def _unused(device: int) -> int:
+    """Bytes that cuda.core's pool keeps of what was given back to it."""
+    from cuda.core import Device
+
+    pool = getattr(Device(device).memory_resource, "attributes", None)  # a GPU without pools has none
+    return 0 if pool is None else max(int(pool.reserved_mem_current) - int(pool.used_mem_current), 0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy.arrays import current_device, library_of, read, spec_of
-from cudnnpy.checks import check_option, check_shape
+from cudnnpy.calling import refuse_capture
+from cudnnpy.checks import check_option, check_shape, check_spec
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
@@ -173,7 +174,8 @@ class Convolution:
         plan("backward_data", dy, w, x_shape) and plan("backward_filter", dy, x, w_shape) likewise; with a bias or an
         activation the former is a transposed convolution's forward. Tensors are arrays, or
         cudnnpy.TensorSpec(shape, dtype, strides=None, alignment=16) for planning without memory; `device` is then the
-        ordinal (the current device by default).
+        ordinal (the current device by default). It plans anew each time, and is not remembered: keep the plan. Refused
+        with CaptureError while a stream is captured into a CUDA graph.
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         arrays = [array for array in (first, second, bias) if array is not None]
@@ -181,7 +183,8 @@ class Convolution:
         inputs = tuple(read(array, "array")[0] for array in arrays) if real and (out is not None or not beta) else ()
         result = read(out, "out")[0] if inputs and out is not None else None
         with on_device(problem.device):
-            stream = library_of(first).current_stream(problem.device) if inputs else 0
+            stream = library_of(first).current_stream(problem.device) if real else 0
+            refuse_capture("plan", stream)
             return self._operation.choose_plan(problem, Tuner(Handle.default(problem.device), inputs, result, stream))
 
     def candidates(
@@ -223,8 +226,10 @@ class Convolution:
         devices: dict[str, int] = {}
 
         def spec(array: Any, name: str) -> TensorSpec | None:
-            if array is None or isinstance(array, TensorSpec):
-                return array
+            if array is None:
+                return None
+            if isinstance(array, TensorSpec):
+                return check_spec(name, array)
             pointer, signature = read(array, name)
             devices[name] = signature[3]
             return spec_of(signature, min(pointer & -pointer, 16))

@@ -74,6 +74,20 @@ def algorithm_named(operation: str, given: str) -> str:
     return name
 
 
+def check_algorithm(given: str) -> None:
+    """ValueError for the name of no operation's algorithm."""
+    for operation in _OPERATIONS:
+        try:
+            algorithm_named(operation, given)
+        except ValueError:
+            continue
+        return
+    known = (
+        f"for {operation} {', '.join((*algorithm_names(operation), *_THEANO[operation]))}" for operation in _OPERATIONS
+    )
+    raise ValueError(f"algorithm: {given!r} given; expected {'; '.join(known)}")
+
+
 def is_deterministic(operation: str, name: str) -> bool:
     """Whether the algorithm gives the same bits every time."""
     return name not in _OPERATIONS[operation].nondeterministic

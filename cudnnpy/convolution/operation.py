@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from cudnnpy import calling
 from cudnnpy import workspace as memory
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_shape
+from cudnnpy.convolution import legacy
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine
@@ -16,14 +18,13 @@ from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.functions import in_logical_order, no_overlaps
+from cudnnpy.functions import in_logical_order, no_overlaps, number_of
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
 from cudnnpy.programs import Operand, Program, check_scales
 from cudnnpy.reduction import reduction
 
-# options -> a small number: a key that is hashed on every call stays small
-_numbers: dict[Options, int] = {}
+_of_plans = count(-1, -1)  # numbers that stand for the options of one object, which has a Plan of its own
 
 # operation: names of the two inputs, in the order of the arguments
 INPUTS = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}
@@ -38,9 +39,10 @@ class Operation:
     """
 
     def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
-        self.options, self.inputs = ask.checked(options), inputs
+        self.options, self.inputs = checked(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
-        self.number = _numbers.setdefault(self.options, len(_numbers))
+        # options that are kept for good hold no plan
+        self.number = next(_of_plans) if isinstance(self.options.algorithm, Plan) else number_of(self.options)
         # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
@@ -98,7 +100,8 @@ class Operation:
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")
         tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
         plan = self._choose_what_fits(problem, tuner, call.stream)
-        plan.candidates = []  # a cache of thousands of plans need not keep them
+        if plan is not self.options.algorithm:
+            plan.candidates = []  # a cache of thousands of plans need not keep them
         return plan, [in_layout(problem.specs[-1], self.options.channels_last)]
 
     def _prepare_bias(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -160,8 +163,12 @@ class Operation:
         device: int = 0,
     ) -> Problem:
         """The Problem of two inputs in the arrays' own axis order, with the result's shape where that cannot be derived."""
+        if isinstance(self.options.algorithm, str):
+            legacy.algorithm_named(operation, self.options.algorithm)
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
+        if operation == "forward" and shape is not None:
+            raise ValueError(f"shape: {shape!r} given for forward; expected None: it follows from x and w")
         names = self.inputs[operation]
         one, two = self._logical(first, names[0]), self._logical(second, names[1])
         result = None if out is None else self._logical(out, "out")
@@ -197,7 +204,12 @@ class Operation:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
         given = self.options.algorithm
         if isinstance(given, Plan):
-            if _aligned(given.problem._replace(device=problem.device)) != _aligned(problem):
+            if given.device != problem.device:
+                raise ValueError(
+                    f"algorithm: the plan given is for device {given.device}, and the arrays are on device "
+                    f"{problem.device}; plan there, or move it there by Plan.from_json(plan.to_json(), device)"
+                )
+            if _aligned(given.problem) != _aligned(problem):
                 raise ValueError(
                     f"algorithm: the plan given is for another problem:\n  {given.problem}\n  not {problem}"
                 )
@@ -218,6 +230,18 @@ class Operation:
             return survey(
                 problem, self.options, Target(Handle.default(problem.device)), memory.free_bytes(problem.device)
             )
+
+
+def checked(options: Options) -> Options:
+    """The options in one canonical form; ValueError or TypeError naming the option, given and expected."""
+    given = options.algorithm
+    if isinstance(given, str):
+        legacy.check_algorithm(given)
+    elif not (given is None or isinstance(given, Engine | Plan)):
+        raise TypeError(f"algorithm: {given!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
+    elif isinstance(given, Plan) and not isinstance(given.problem, Problem):
+        raise TypeError("algorithm: the plan of a graph given; expected that of a convolution")
+    return ask.checked(options)
 
 
 def _aligned(problem: Problem) -> Problem:

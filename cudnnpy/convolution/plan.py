@@ -20,6 +20,7 @@ from cudnnpy.layouts import TensorSpec, extent
 from cudnnpy.programs import Executable, Steps
 
 _FORMAT = 2  # of to_json
+_ALIGNMENT = 16  # bytes, of workspace
 _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
 
 # Plans whose kernels were compiled at run time own that code; a CUDA graph captured from one launches it after the plan
@@ -27,8 +28,11 @@ _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for lon
 _kept: list[Executable] = []
 
 
-def check_pointers(problem: Problem, pointers: list[int]) -> None:
-    """ValueError for an address that is null or misaligned, and for a result that overlaps an input."""
+def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, int] = (0, 0)) -> None:
+    """ValueError for an address that is null or misaligned, and for a result or workspace that overlaps something else.
+
+    `workspace` is its address and its size in bytes, where there is one.
+    """
     named = list(zip(problem.operands, problem.specs, pointers, strict=True))
     results = named[-problem.results :]
     for name, spec, pointer in named:
@@ -44,6 +48,16 @@ def check_pointers(problem: Problem, pointers: list[int]) -> None:
                 continue
             if pointer < end and start < pointer + extent(other):
                 raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
+    space, size = workspace
+    if not size:
+        return
+    if not space:
+        raise ValueError(f"workspace: none given; this plan needs {bytes_text(size)}")
+    if space % _ALIGNMENT:
+        raise ValueError(f"workspace: address {space:#x} given; expected a multiple of {_ALIGNMENT} bytes")
+    for name, spec, pointer in named:
+        if pointer < space + size and space < pointer + extent(spec):
+            raise ValueError(f"workspace: {bytes_text(size)} at {space:#x} overlap {name}; give memory of its own")
 
 
 class Plan:
@@ -100,9 +114,7 @@ class Plan:
     def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Launch:
         """The launch for the operands' addresses and the workspace's, once they are checked. ValueError for bad ones."""
         *operands, workspace = pointers
-        check_pointers(self.problem, operands)
-        if self.workspace_size and not workspace:
-            raise ValueError(f"workspace: none given; this plan needs {bytes_text(self.workspace_size)}")
+        check_pointers(self.problem, operands, (workspace, self.workspace_size))
         return self.executable.bind(handle, tuple(operands), workspace)
 
     def launcher(self) -> Launcher:

@@ -62,7 +62,10 @@ class Options(NamedTuple):
 
 
 def checked(options: Options) -> Options:
-    """The options in one canonical form, hashable; ValueError or TypeError naming the option, given and expected."""
+    """The options in one canonical form, hashable; ValueError or TypeError naming the option, given and expected.
+
+    But for `algorithm`, which operation.py checks: what it may be is defined below this module.
+    """
     for name, allowed in (("mode", MODES), ("prefer", PREFERENCES), ("policy", POLICIES)):
         check_option(name, getattr(options, name), allowed)
     check_layout(options.layout)
@@ -71,12 +74,6 @@ def checked(options: Options) -> Options:
     limit = options.workspace_limit
     if limit is not None:
         limit = check_integer("workspace_limit", limit, 0, expected="a number of bytes, 0 or more, or None")
-    algorithm = options.algorithm
-    # an Engine or a Plan, whose modules are below this one
-    if not (
-        algorithm is None or isinstance(algorithm, str) or hasattr(algorithm, "knobs") or hasattr(algorithm, "execute")
-    ):
-        raise TypeError(f"algorithm: {algorithm!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
     compute = options.compute_dtype
     if compute is not None:
         compute = dtype_of(compute, "compute_dtype").name
@@ -253,10 +250,11 @@ def make_problem(
         raise ValueError(f"{names[2]}: shape {tuple(y.shape)} given; expected {expected} (logical order)")
     inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
     first, second = inputs
+    one, two = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}[operation]
     if first.dtype != second.dtype:
-        raise TypeError(f"the inputs are {first.dtype} and {second.dtype}; expected one element type for both")
+        raise TypeError(f"{two}: {second.dtype} given; expected {first.dtype}, as {one}")
     if first.dtype in ("int32", "uint8"):
-        raise TypeError(f"the inputs are {first.dtype}; expected a floating-point type, or int8")
+        raise TypeError(f"{one}: {first.dtype} given; expected a floating-point type, or int8")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):

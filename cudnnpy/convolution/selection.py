@@ -90,37 +90,47 @@ def choose(
                 return candidate
         return None
 
+    def guessed() -> Candidate | None:
+        found = first(likely(problem, options, target)) or first(engines(problem, target))
+        return found or first(legacy_candidates(problem, options, target))
+
     if options.algorithm is not None:
         found = first([forced(problem, options, target)])
     else:
         found = None if before is None else first([forced(problem, options._replace(algorithm=before), target)])
         if found is None and options.prefer == "autotune" and tune is not None:
             tried.clear()
-            tried += _to_measure(problem, options, target)
-            found = tune(problem, options, tried, limit)
-            found = found or first(legacy_candidates(problem, options, target))
+            tried += _to_measure(problem, options, target, limit)
+            try:
+                found = tune(problem, options, tried, limit)
+                found = found or first(legacy_candidates(problem, options, target))
+            except MemoryError:  # there is none to measure in
+                tried.clear()
+                found = guessed()
         elif found is None:
-            found = first(likely(problem, options, target)) or first(engines(problem, target))
-            found = found or first(legacy_candidates(problem, options, target))
+            found = guessed()
     if found is None:
         raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
     return found, tried
 
 
-def _to_measure(problem: Problem, options: Options, target: Target) -> list[Candidate]:
+def _to_measure(problem: Problem, options: Options, target: Target, limit: int) -> list[Candidate]:
     """What autotune measures, in an order that serves a short `tune_seconds`.
 
-    First one that does plain arithmetic, with whose result the others' are compared; then the heuristics' best, every
-    engine at its own knobs (the heuristics leave some fast ones out), and the rest of the heuristics' list. Engines that
-    compile at run time come last, and only those that the heuristics propose: of the others one took 15 s to plan, and
-    none was ever the fastest (84 problems on an H200, docs/benchmarks).
+    First one that can run and does plain arithmetic, with whose result the others' are compared; then the heuristics'
+    best, every engine at its own knobs (the heuristics leave some fast ones out), and the rest of the heuristics' list.
+    Engines that compile at run time come last, and only those that the heuristics propose: of the others one took 15 s to
+    plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
     ranked = list(likely(problem, options, target))
     others = [candidate for candidate in engines(problem, target) if not candidate.refused]
     ordered = sorted([*ranked[:_BEST], *others, *ranked[_BEST:]], key=lambda candidate: candidate.compiled_at_run_time)
     measured = list({candidate.name: candidate for candidate in ordered}.values())
-    plain = [candidate for candidate in measured if not refusal(candidate, problem, options) and candidate.is_plain]
-    return [*plain[:1], *(candidate for candidate in measured if candidate not in plain[:1])]
+    plain = (
+        candidate for candidate in measured if candidate.is_plain and is_usable(candidate, problem, options, limit)
+    )
+    anchor = next(plain, None)
+    return measured if anchor is None else [anchor, *(candidate for candidate in measured if candidate is not anchor)]
 
 
 def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:

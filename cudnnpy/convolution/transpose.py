@@ -7,7 +7,7 @@ from typing import Any
 from cudnnpy.arrays import read
 from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
+from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, checked
 from cudnnpy.convolution.problem import Options
 from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
 
@@ -46,7 +46,7 @@ class ConvolutionTranspose:
         tune_seconds: float = 5.0,
         output_padding: Any = 0,
     ) -> None:
-        self.options = ask.checked(
+        self.options = checked(
             Options(
                 padding,
                 stride,

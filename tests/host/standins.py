@@ -157,7 +157,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(Handle, "default", classmethod(default))
     for module in (calling, operation, launching, convolution, graph):
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    for module in (calling, launching, workspace):
+    for module in (launching, workspace):
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
     monkeypatch.setattr(launching, "several_devices", lambda: False)
@@ -180,7 +180,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     workspace.set_allocator(allocator)
     yield there
     workspace.set_allocator(None)
-    workspace.release()
+    workspace.release_workspace(captured=True)
     plan_cache.clear_cache()
 
 

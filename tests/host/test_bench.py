@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import time
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cudnnpy import TensorSpec
+from cudnnpy.arrays import _numpy_dtype
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.bench import Bench, tolerance
+from cudnnpy.convolution.candidates import Candidate
+from cudnnpy.convolution.problem import Problem
+from cudnnpy.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(("whole", "expected"), [(1042.0, 1022.0), (5.0, 0.0)])
@@ -51,3 +58,120 @@ def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
     assert of("float64", 8) < of("float32", 8, tf32=False) < of("float32", 8) <= of("float16", 8) < of("bfloat16", 8)
     assert of("float32", 8, tf32=False) < of("float32", 800, tf32=False) < 1e-2
     assert of("bfloat16", 8) < 0.25
+
+
+# What results are compared with
+
+
+class Sketch(Bench):
+    """A bench whose GPU is told: `largest` of a candidate's result, and of its difference from the anchor's."""
+
+    def __init__(self, asked: Any, largest: dict[str, float], difference: dict[str, float], made_up: dict[str, float]):
+        self.problem, self.options = asked, problem.checked(problem.Options())
+        self.results = asked.specs[-1:]
+        self.scratch: list[Any] = [(0, 0, None)]
+        self.anchor = []
+        self.is_made_up = False
+        self.best = math.inf
+        self.largest, self.difference, self.made_up = largest, difference, made_up
+        self.now = ""
+
+    def _bind(self, candidate: Candidate) -> Any:
+        self.now = candidate.name
+        return [lambda: 0]
+
+    def _reset(self) -> None: ...
+
+    def _take_turns(self) -> None: ...
+
+    def _make_up(self) -> None:
+        self.is_made_up = True
+
+    def _first(self, launch: Any) -> float:
+        return 1.0
+
+    def _time(self, launches: Any) -> float:
+        return {"slow": 100.0, "fast": 1.0}.get(self.now, 10.0)
+
+    def _become_anchor(self) -> None:
+        self.anchor = [((0, 0, None), self._largest(self.results[0], (0, 0, None)))]
+
+    def _largest(self, spec: Any, memory: Any, minus: int | None = None) -> float:
+        if minus is not None:
+            return self.difference.get(self.now, 0.0)
+        return (self.made_up if self.is_made_up else self.largest)[self.now]
+
+
+def convolution(dtype: str = "float32", result: str | None = None) -> Problem:
+    options = problem.checked(problem.Options())
+    x, w = TensorSpec((1, 8, 4, 4), dtype), TensorSpec((4, 8, 3, 3), dtype)
+    return problem.make_problem(options, "forward", x, w, TensorSpec((1, 4, 2, 2), result or dtype))
+
+
+def candidate(name: str) -> Candidate:
+    made = Candidate("engines", name, (), True, lambda: None)  # type: ignore[arg-type, return-value]
+    made.executable = object()  # type: ignore[assignment]
+    return made
+
+
+@pytest.mark.parametrize("first", [math.nan, math.inf, 0.0], ids=["no numbers", "infinite", "zeros"])
+def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> None:
+    """As empty memory holds in a warm-up: else the first candidate would win, however slow, or wrong ones pass."""
+    bench = Sketch(convolution(), {"slow": first, "fast": first}, {"wrong": 2.0}, {"slow": 3.0, "fast": 3.0})
+    slow, fast, wrong = candidate("slow"), candidate("fast"), candidate("wrong")
+    assert bench.measure(slow)
+    assert bench.is_made_up
+    assert bench.measure(fast)
+    assert not bench.measure(wrong)
+    assert "off by 2 from the first plain candidate" in wrong.refused
+    assert min((slow, fast), key=lambda c: c.milliseconds or 0) is fast
+
+
+def test_good_data_stay() -> None:
+    bench = Sketch(convolution(), {"slow": 3.0}, {}, {})
+    assert bench.measure(candidate("slow"))
+    assert not bench.is_made_up
+
+
+def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
+    bench = Sketch(convolution(), {"bad": math.nan}, {}, {"bad": math.nan, "slow": 3.0})
+    bad, slow = candidate("bad"), candidate("slow")
+    assert not bench.measure(bad)
+    assert bad.refused == "wrong result: infinite, no number or 0 for random numbers"
+    assert bench.measure(slow)
+    assert bench.anchor[0][1] == 3.0
+
+
+def test_what_a_graph_makes_need_not_be_finite() -> None:
+    specs = convolution().specs
+    asked: Any = SimpleNamespace(
+        specs=specs, x=specs[0], compute_dtype="float32", reduction_length=9
+    )  # no convolution's
+    numbers = {"slow": math.nan, "fast": math.nan}
+    bench = Sketch(asked, numbers, {"fast": math.nan}, numbers)
+    assert bench.measure(candidate("slow"))
+    assert bench.measure(candidate("fast"))
+
+
+@pytest.mark.parametrize(("result", "passes"), [("int8", True), ("int32", False)])
+def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> None:
+    bench = Sketch(convolution("int8", result), {"slow": 3.0}, {"fast": 1.0}, {})
+    assert bench.measure(candidate("slow"))
+    assert bench.measure(candidate("fast")) == passes
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "float8_e4m3fn"])
+def test_types_that_no_v7_function_adds_are_compared_by_numpy(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    kind = _numpy_dtype(dtype_of(dtype))
+    memory = {1: np.array([1, -4, 2, 3]).astype(kind), 2: np.array([1, 4, 2, 2]).astype(kind)}
+
+    def read(to: int, at: int, size: int, stream: int) -> None:
+        ctypes.memmove(to, memory[at].ctypes.data, size)
+
+    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoHAsync", read)
+    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
+    bench = Bench.__new__(Bench)
+    bench.stream = 0
+    spec = TensorSpec((4,), dtype)
+    assert bench._largest(spec, (1, memory[1].nbytes, None)) == 4.0
+    assert bench._largest(spec, (1, memory[1].nbytes, None), minus=2) == 8.0

@@ -127,10 +127,10 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
         (
             lambda g, x: g.tensor("b", spec(2, 0)),
             ValueError,
-            r"b: shape \(2, 0\) is empty; expected sizes of 1 or more",
+            r"b: shape: \(2, 0\) given; expected a tuple of sizes of 1 or more",
         ),
         (lambda g, x: g.tensor("b", [1.0]), TypeError, r"b is \[1.0\]; expected a device array"),
-        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, "dtype: 'complex64' is no element type"),
+        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, "b: dtype: 'complex64' is no element type"),
         (lambda g, x: g.output("y", x), ValueError, "node: x0 is in memory already; expected what an operation made"),
         (lambda g, x: g.output("y", g.number(1.0)), ValueError, "node: a number is in memory already; expected what"),
         (lambda g, x: g.output("x0", g.pointwise("abs", x)), ValueError, "name: 'x0' is taken"),

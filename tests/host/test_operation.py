@@ -5,14 +5,19 @@ The arrays, the choice and the C library are stand-ins; keys, caches, launchers,
 
 from __future__ import annotations
 
+import gc
+import sys
 import threading
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from standins import OTHER, STREAM, Array, World, made
 
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, plan_cache
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, TensorSpec, plan_cache, workspace
+from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import packed_strides
@@ -168,11 +173,15 @@ def test_options_have_keys_of_their_own(world: World) -> None:
         {"policy": "once"},
         {"compute_dtype": "float32"},
         {"tune_seconds": 1.0},
+        {"layout": "NHWC"},
     ]
-    x, w = Array(*X), Array(*W)
+    assert {*Options._fields} - {name for way in ways for name in way} == {"groups", "output_padding"}
+    x, w = Array(2, 4, 4, 4), Array(6, 4, 4, 4)  # which mean something in either layout
     for options in ways * 2:
         Convolution(**options).forward(x, w)
     assert len(world.chosen) == len(ways)
+    with pytest.raises(ValueError, match="w takes 4 channels in each of 2"):  # not served as the same with one group
+        Convolution(groups=2).forward(x, w)
 
 
 # Results
@@ -340,6 +349,22 @@ def test_an_unplanned_call_in_a_capture_is_refused_and_leaves_it_intact(world: W
     assert sum(world.c.values()) > 0
 
 
+@pytest.mark.parametrize("specs", [False, True], ids=["arrays", "specs"])
+def test_nothing_is_planned_while_pytorch_captures_its_current_stream(
+    world: World, monkeypatch: pytest.MonkeyPatch, specs: bool
+) -> None:
+    """Whatever stream the call itself is for: planning could spoil the capture."""
+    cuda = SimpleNamespace(is_current_stream_capturing=lambda: True)
+    torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), cuda=cuda)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    arrays = (TensorSpec(X), TensorSpec(W)) if specs else (Array(*X), Array(*W))
+    with pytest.raises(CaptureError, match="plan: this signature has not been planned yet"):
+        Convolution().plan("forward", *arrays, device=0)
+    with pytest.raises(CaptureError):
+        Convolution().forward(Array(*X), Array(*W), stream=OTHER)
+    assert world.chosen == []
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_warm_call_in_a_capture_is_recorded(world: World, name: str) -> None:
     conv = Convolution()
@@ -362,6 +387,31 @@ def test_a_misaligned_call_in_a_capture_is_refused_unless_warm(world: World) -> 
     conv.forward(odd, w)
     world.capturing = {STREAM}
     conv.forward(odd, w)
+    assert len(world.chosen) == 2
+
+
+# Memory that runs out
+
+
+def test_a_stream_with_less_memory_than_the_first_gets_another_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conv, x, w = Convolution(), Array(*X), Array(*W)
+    world.workspace_size = 4096
+    conv.forward(x, w)
+    world.stream, world.workspace_size = OTHER, 100
+    given = workspace.take
+
+    def take(size: int, device: int, stream: int, capturing: bool = False) -> Any:
+        if size > 1000:
+            raise MemoryError("no more")
+        return given(size, device, stream, capturing)
+
+    monkeypatch.setattr(workspace, "take", take)
+    conv.forward(x, w)
+    assert len(world.chosen) == 2
+    assert [size for size, *_ in world.allocated] == [4096, 100]
+    conv.forward(x, w)
     assert len(world.chosen) == 2
 
 
@@ -391,6 +441,37 @@ def test_a_plan_serves_the_problem_it_was_made_for(world: World) -> None:
         forced.forward(Array(3, *X[1:]), w)
 
 
+def test_a_plan_is_for_the_device_it_was_made_for(world: World) -> None:
+    plan = Convolution().plan("forward", Array(*X), Array(*W))
+    plan.candidates = [*plan.candidates, *plan.candidates] or [None]  # type: ignore[list-item]
+    kept = list(plan.candidates)
+    forced = Convolution(algorithm=plan)
+    with pytest.raises(ValueError, match="algorithm: the plan given is for device 0, and the arrays are on device 1"):
+        forced.forward(Array(*X, device=1), Array(*W, device=1))
+    assert world.c["cudnnBackendExecute"] == 0
+    forced.forward(Array(*X), Array(*W))
+    assert plan.candidates == kept  # the caller's own
+
+
+def test_options_with_a_plan_are_not_kept(world: World) -> None:
+    x, w = Array(*X), Array(*W)
+    plan = Convolution().plan("forward", x, w)
+    for _ in range(2):
+        Convolution(algorithm=plan).forward(x, w)
+    gone = weakref.ref(plan)
+    del plan
+    plan_cache.clear_cache()
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_plan_of_a_graph_is_no_convolutions(world: World) -> None:
+    plan = Convolution().plan("forward", Array(*X), Array(*W))
+    plan.problem = object()  # type: ignore[assignment]
+    with pytest.raises(TypeError, match="algorithm: the plan of a graph given; expected that of a convolution"):
+        Convolution(algorithm=plan)
+
+
 def test_a_plan_takes_raw_addresses_and_checks_them(world: World) -> None:
     world.workspace_size = 100
     plan = Convolution().plan("forward", Array(*X), Array(*W))
@@ -406,6 +487,9 @@ def test_a_plan_takes_raw_addresses_and_checks_them(world: World) -> None:
         (((1 << 20) + 4, *good[1:]), "x: address 0x100004 given; expected a multiple of 16 bytes"),
         ((*good[:2], good[0], *good[3:]), "y overlaps x"),
         ((*good[:3], 0, STREAM), "workspace: none given; this plan needs 100 bytes"),
+        ((*good[:3], good[3] + 8, STREAM), "workspace: address 0x400008 given; expected a multiple of 16 bytes"),
+        ((*good[:3], good[2], STREAM), "workspace: 100 bytes at 0x300000 overlap y; give memory of its own"),
+        ((*good[:3], good[1] - 16, STREAM), "workspace: 100 bytes at 0x1ffff0 overlap w"),
     ):
         with pytest.raises(ValueError, match=text):
             plan.execute(*bad)

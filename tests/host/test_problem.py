@@ -7,14 +7,17 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.operation import Operation
+from cudnnpy.convolution.candidates import is_strict
+from cudnnpy.convolution.operation import Operation, checked
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.layouts import from_logical
 
@@ -181,6 +184,16 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"tune_seconds": "5"}, TypeError, "tune_seconds: '5' given"),
     ({"algorithm": ["fft"]}, TypeError, r"algorithm: \['fft'\] given; expected"),
     ({"algorithm": 3}, TypeError, "algorithm: 3 given; expected"),
+    (
+        {"algorithm": Engine},
+        TypeError,
+        "algorithm: .*Engine.* given; expected a v7 algorithm's name, a cudnnpy.Engine or a",
+    ),
+    (
+        {"algorithm": "coffee"},
+        ValueError,
+        "algorithm: 'coffee' given; expected for forward implicit_gemm, .*; for backward_d",
+    ),
     ({"paddding": 1}, TypeError, "paddding"),
 ]
 
@@ -220,21 +233,21 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("forward", spec(2, 4, -8, 8), W),
         {},
         ValueError,
-        r"x_shape: \(2, 4, -8, 8\) given; expected a tuple of sizes of 1 or more",
+        r"x: shape: \(2, 4, -8, 8\) given; expected a tuple of sizes of 1 or more",
     ),
     (
         {},
         ("forward", spec(0, 4, 8, 8), W),
         {},
         ValueError,
-        r"x_shape: \(0, 4, 8, 8\) given; expected a tuple of sizes of 1 or more",
+        r"x: shape: \(0, 4, 8, 8\) given; expected a tuple of sizes of 1 or more",
     ),
     (
         {},
         ("forward", X, spec(6, 4, 0, 3)),
         {},
         ValueError,
-        r"w_shape: \(6, 4, 0, 3\) given; expected a tuple of sizes of 1 or more",
+        r"w: shape: \(6, 4, 0, 3\) given; expected a tuple of sizes of 1 or more",
     ),
     ({}, ("forward", X, spec(6, 4, 9, 9)), {}, ValueError, "the output would be empty: a filter of size 9"),
     ({"dilation": 4}, ("forward", X, W), {}, ValueError, "the output would be empty: .* dilation 4"),
@@ -247,7 +260,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     ),
     ({"stride": (1,)}, ("forward", X, W), {}, ValueError, r"stride: .* given; expected .* each of 2 spatial axes"),
     ({"layout": "NCDHW"}, ("forward", X, W), {}, ValueError, "layout: 'NCDHW' has 5 axes; x has 4"),
-    ({}, ("forward", X, W._replace(dtype="float16")), {}, TypeError, "the inputs are float32 and float16"),
+    ({}, ("forward", X, W._replace(dtype="float16")), {}, TypeError, "w: float16 given; expected float32, as x"),
     ({}, ("forward", X, W), {"out": spec(2, 6, 6, 6, dtype="float16")}, TypeError, "out: float16 given; .* float32"),
     (
         {},
@@ -272,7 +285,62 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     ({}, ("forward", spec(2, 4, 8, 8, strides=(256, 64, 8, -1)), W), {}, ValueError, "x: strides .* not all above 0"),
     ({}, ("forward", spec(2, 4, 8, 8, strides=(256, 64, 4, 1)), W), {}, ValueError, "x: elements overlap in memory"),
     ({}, ("forward", spec(2, 4, 8, 8, strides=(64, 8, 1)), W), {}, ValueError, r"x: strides \(64, 8, 1\) given for"),
-    ({}, ("forward", spec(2, 4, 8, 8, dtype="int64"), W), {}, TypeError, "int64"),
+    ({}, ("forward", spec(2, 4, 8, 8, dtype="int64"), W), {}, TypeError, "x: dtype: 'int64' is no element type"),
+    ({}, ("forward", X, W._replace(dtype="complex64")), {}, TypeError, "w: dtype: 'complex64' is no element type"),
+    (
+        {},
+        ("forward", X._replace(dtype="int32"), W._replace(dtype="int32")),
+        {},
+        TypeError,
+        "x: int32 given; expected a fl",
+    ),
+    ({}, ("forward", X, W), {"out": Y._replace(dtype=None)}, TypeError, "out: dtype: None is no element type"),
+    ({}, ("forward", X._replace(shape=5), W), {}, TypeError, "x: shape: 5 given; expected a tuple of sizes"),
+    (
+        {},
+        ("forward", X._replace(strides=("a", 1, 1, 1)), W),
+        {},
+        TypeError,
+        "x: strides: .* expected None, or a tuple of 4",
+    ),
+    (
+        {},
+        ("forward", X._replace(strides=(256, 64, 8.9, 1)), W),
+        {},
+        TypeError,
+        "x: strides: .* expected None, or a tuple",
+    ),
+    (
+        {},
+        ("forward", X._replace(alignment=0), W),
+        {},
+        ValueError,
+        "x: alignment: 0 given; expected a power of two, 4 or more",
+    ),
+    (
+        {},
+        ("forward", X._replace(alignment=2), W),
+        {},
+        ValueError,
+        "x: alignment: 2 given; expected a power of two, 4 or more",
+    ),
+    ({}, ("forward", X._replace(alignment=12), W), {}, ValueError, "x: alignment: 12 given; expected a power of two"),
+    (
+        {},
+        ("forward", X._replace(alignment=None), W),
+        {},
+        TypeError,
+        "x: alignment: None given; expected a power of two",
+    ),
+    ({}, ("forward", X, W), {"bias": spec(6, dtype="junk")}, TypeError, "bias: dtype: 'junk' is no element type"),
+    ({}, ("forward", X, W, (2, 6, 6, 6)), {}, ValueError, r"shape: \(2, 6, 6, 6\) given for forward; expected None"),
+    (
+        {"algorithm": "gemm"},
+        ("backward_filter", Y, X, W.shape),
+        {},
+        ValueError,
+        "algorithm: 'gemm' given; for backward_fil",
+    ),
     ({}, ("forward", None, W), {}, TypeError, "x and w: expected arrays or TensorSpecs"),
     ({}, ("backward_data", Y, W), {}, TypeError, "x_shape: not given; expected the shape of the result, or out"),
     ({}, ("backward_data", Y, W, 8), {}, TypeError, "x_shape: 8 given; expected a tuple of 4 sizes"),
@@ -297,7 +365,13 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     ({}, ("backward_filter", Y, X), {}, TypeError, "w_shape: not given"),
     ({}, ("backward_filter", Y, X, (6, 4, 3, "3")), {}, TypeError, "w_shape: .* given; expected a tuple of 4 sizes"),
     ({}, ("backward_filter", Y, X, (5, 4, 3, 3)), {}, ValueError, r"dy: shape .* expected \(2, 5, 6, 6\)"),
-    ({}, ("backward_filter", Y, X._replace(dtype="float64"), W.shape), {}, TypeError, "float32 and float64"),
+    (
+        {},
+        ("backward_filter", Y, X._replace(dtype="float64"), W.shape),
+        {},
+        TypeError,
+        "x: float64 given; expected float32, as dy",
+    ),
     (
         {},
         ("backward_data", Y._replace(dtype="int8"), W._replace(dtype="int8"), X.shape),
@@ -465,3 +539,17 @@ def test_every_field_of_a_problem_tells_problems_apart() -> None:
     sides = {base._replace(geometry=base.geometry._replace(**{side: (7, 7)})) for side in ask.Geometry._fields}
     assert len(sides) == len(ask.Geometry._fields)
     assert cudnnpy.TensorSpec._fields == ("shape", "dtype", "strides", "alignment")
+
+
+# Specs by any of the names of their dtypes
+
+
+@pytest.mark.parametrize("name", ["float", "torch.float32", np.float32, np.dtype("float32"), torch.float32])
+def test_a_dtype_means_the_same_by_each_of_its_names(name: Any) -> None:
+    """Also to the options that look at it: tf32=False is about float32, whatever it is called."""
+    x, w = (TensorSpec(t.shape, name) for t in (X, W))
+    ours, same = (
+        Convolution(tf32=False)._problem("forward", *given, *[None] * 4, 1.0, 0.0, 0) for given in ((x, w), (X, W))
+    )
+    assert ours == same
+    assert is_strict(ours, checked(Options(tf32=False)))

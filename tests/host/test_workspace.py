@@ -14,7 +14,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy import workspace
-from cudnnpy.workspace import allocate, release, set_allocator
+from cudnnpy.workspace import allocate, release_workspace, set_allocator
 
 STREAM, OTHER = 0x5000, 0x6000
 
@@ -59,7 +59,7 @@ def pool(capturing: dict[int, int]) -> Iterator[Pool]:
     set_allocator(made)
     yield made
     set_allocator(None)
-    release()
+    release_workspace(captured=True)
 
 
 def test_one_buffer_serves_a_stream_and_grows(pool: Pool) -> None:
@@ -140,7 +140,7 @@ def test_what_a_graph_was_captured_with_is_its_own_and_kept(pool: Pool, capturin
     set_allocator(pool)
     workspace.workspace(10, 0, STREAM)
     assert pool.held() == [10, 90, 90]  # the graphs' outlive the allocator
-    release()
+    release_workspace(captured=True)
     assert pool.held() == []
 
 
@@ -185,6 +185,56 @@ def test_an_allocator_that_fails_leaves_the_old_buffer(pool: Pool, monkeypatch: 
     with pytest.raises(MemoryError, match="no more"):
         workspace.workspace(65, 0, STREAM)
     assert workspace.workspace(64, 0, STREAM) == old
+
+
+class OutOfMemoryError(RuntimeError):
+    """As PyTorch calls its own."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no more"), OutOfMemoryError("tried to allocate"), RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: no more")],
+    ids=["MemoryError", "torch", "by its text"],
+)
+def test_an_allocator_that_is_out_of_memory_is_a_memory_error(pool: Pool, error: Exception) -> None:
+    def fail(*_: int) -> Any:
+        raise error
+
+    set_allocator(fail)
+    with pytest.raises(MemoryError, match="the allocator has no 64 bytes of memory on device 0") as caught:
+        workspace.workspace(64, 0, STREAM)
+    assert caught.value.__cause__ is error
+    set_allocator(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        workspace.workspace(64, 0, STREAM)
+
+
+def test_workspace_is_given_back_when_it_is_asked_for(pool: Pool, capturing: dict[int, int]) -> None:
+    for stream in (STREAM, OTHER):
+        workspace.workspace(64, 0, stream)
+    capturing[STREAM] = 1
+    workspace.workspace(32, 0, STREAM)
+    capturing.clear()
+    cudnnpy.release_workspace()
+    assert pool.held() == [32]  # the captured graph's
+    workspace.workspace(16, 0, STREAM)
+    assert pool.held() == [16, 32]
+
+
+def test_a_buffer_that_is_held_counts_as_free(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside what the device has, and what the pool keeps unused."""
+    driver = SimpleNamespace(cuMemGetInfo=lambda: (0, 1000, 5000), CUresult=SimpleNamespace(CUDA_SUCCESS=0))
+    monkeypatch.setattr("cuda.bindings.driver.cuMemGetInfo", driver.cuMemGetInfo)
+    monkeypatch.setattr("cuda.bindings.driver.CUresult", driver.CUresult)
+    monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
+    attributes = SimpleNamespace(reserved_mem_current=700, used_mem_current=400)
+    pools = {0: SimpleNamespace(attributes=attributes), 1: SimpleNamespace()}
+    monkeypatch.setattr("cuda.core.Device", lambda device: SimpleNamespace(memory_resource=pools[device]))
+    assert workspace.free_bytes(0) == 1300
+    assert workspace.free_bytes(1) == 1000
+    workspace.workspace(4000, 0, STREAM)
+    assert workspace.free_bytes(0) == 4000
+    assert workspace.free_bytes(1) == 1000
 
 
 # cuda.core's pool
@@ -253,7 +303,7 @@ def test_a_device_without_that_much_memory_is_a_memory_error_with_the_sizes(
 ) -> None:
     monkeypatch.setattr(device, "error", RuntimeError("CUDA_ERROR_OUT_OF_MEMORY: no"))
     monkeypatch.setattr(workspace, "free_bytes", lambda ordinal: 1234)
-    with pytest.raises(MemoryError, match=r"device 0 has no 4096 bytes of memory for workspace \(1234 are free\)"):
+    with pytest.raises(MemoryError, match=r"device 0 has no 4096 bytes of memory \(1234 are free\)"):
         allocate(4096, 0, STREAM)
     monkeypatch.setattr(device, "error", RuntimeError("CUDA_ERROR_INVALID_CONTEXT"))
     with pytest.raises(RuntimeError, match="INVALID_CONTEXT"):
