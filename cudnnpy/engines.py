@@ -194,13 +194,17 @@ def engine(
     return _configuration(descriptor, found, tuple(sorted((knobs or {}).items())) or None, target)
 
 
-def engines(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
-    """Every engine that takes the graph, with its own knobs, by global index."""
+def engines(
+    graph: Descriptor, target: Target, refused: dict[int, StatusError] | None = None
+) -> Iterator[EngineConfiguration]:
+    """Every engine that takes the graph, with its own knobs, by global index; into `refused` go the errors of the others."""
     for index in range(engine_count(graph)):
         try:
             found = engine(graph, target, index)
-        except StatusError:
-            continue  # an engine for other kinds of graphs
+        except StatusError as error:
+            if refused is not None:
+                refused[index] = error
+            continue
         yield found
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy import raw
 from cudnnpy.backend import Descriptor
 from cudnnpy.checks import check_flag
 from cudnnpy.convolution import graph, legacy
@@ -128,24 +127,38 @@ def all_candidates(problem: Problem, options: Options, target: Target) -> Iterat
 def likely(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
     """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
     for form in forms(problem, strict=is_strict(problem, options)):
-        built = _try_graph(form, target)
-        if built is not None:
-            yield from _strict_winograd(form, options, target, built)
-            for configuration in heuristics(built, target):
-                yield from_configuration(form, target, "heuristics", configuration)
+        try:
+            built = graph.operation_graph(form.part, target)
+        except StatusError as error:
+            yield _refused("heuristics", f"graph{form.suffix}", f"not supported here: {_reason(error)}")
+            continue
+        yield from _strict_winograd(form, options, target, built)
+        for configuration in heuristics(built, target):
+            yield from_configuration(form, target, "heuristics", configuration)
 
 
 def engines(problem: Problem, target: Target) -> Iterator[Candidate]:
-    """Every engine by global index, with its own knobs: the heuristics' list does not have them all."""
+    """Every engine by global index, with its own knobs: the heuristics' list does not have them all.
+
+    Engines that do not take the graph follow, together where cuDNN gives the same reason.
+    """
     for form in forms(problem):
-        built = _try_graph(form, target)
-        if built is None:
+        try:
+            built = graph.operation_graph(form.part, target)
+        except StatusError:  # `likely` says so
             continue
-        for configuration in every_engine(built, target):
+        others: dict[int, StatusError] = {}
+        for configuration in every_engine(built, target, others):
             candidate = from_configuration(form, target, "engines", configuration)
             if candidate.compiled_at_run_time and not candidate.refused:
                 candidate.refused = _NOT_PROPOSED
             yield candidate
+        reasons: dict[str, list[int]] = {}
+        for index, error in others.items():
+            reasons.setdefault(f"{error.name} ({error.status})", []).append(index)
+        for reason, indices in reasons.items():
+            name = f"engine{'s' * (len(indices) > 1)} {_ranges(indices)}{form.suffix}"
+            yield _refused("engines", name, f"not supported here: {reason}")
 
 
 def legacy_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
@@ -183,11 +196,15 @@ def _refused(source: str, name: str, reason: str) -> Candidate:
     return Candidate(source, name, (), True, make, refused=reason)
 
 
-def _try_graph(form: Form, target: Target) -> Descriptor | None:
-    try:
-        return graph.operation_graph(form.part, target)
-    except StatusError:
-        return None
+def _ranges(numbers: list[int]) -> str:
+    """Ascending numbers for people: [1, 2, 3, 7] -> "1-3, 7"."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def _strict_winograd(form: Form, options: Options, target: Target, built: Descriptor) -> Iterator[Candidate]:
@@ -238,19 +255,18 @@ def from_configuration(form: Form, target: Target, source: str, found: EngineCon
 def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
     """Why an engine's result is not to be trusted, though cuDNN offers it; "" for the rest.
 
-    Measured on an H200 with cuDNN 9.19 (docs/gpu.md): of the int8 engines, those without tensor cores leave something
-    else than the sum in an int32 result, and one with tensor cores garbles a float32 result that is channels first;
-    engine 0 has a tanh that overflows. By number, of that release alone: engine 70 makes NaN of a grouped gradient to w
-    when its workspace holds NaN, engine 78 leaves some gradients to x unwritten, and engine 71 reads an x with gaps as if
-    it had none where it has to bring it to channels last.
+    Measured on an H200 with cuDNN 9.19 (docs/gpu.md), and refused in releases that have not been measured too: of the int8
+    engines, those without tensor cores leave something else than the sum in an int32 result, and one with tensor cores
+    garbles a float32 result that is channels first; engine 0 has a tanh that overflows; engine 70 makes NaN of a grouped
+    gradient to w when its workspace holds NaN; engine 78 leaves some gradients to x unwritten; and engine 71 reads an x
+    with gaps as if it had none where it has to bring it to channels last.
     """
     result = problem.specs[-1]
-    version = raw.version() // 100
-    if (version, problem.operation, found.engine) == (919, "backward_filter", 70) and problem.groups > 1:
+    if (problem.operation, found.engine) == ("backward_filter", 70) and problem.groups > 1:
         return "gives NaN for groups"
-    if (version, problem.operation, found.engine) == (919, "backward_data", 78):
+    if (problem.operation, found.engine) == ("backward_data", 78):
         return "leaves some results unwritten"
-    if (version, problem.operation, found.engine) == (919, "forward", 71) and _is_gapped_channels_first(problem.x):
+    if (problem.operation, found.engine) == ("forward", 71) and _is_gapped_channels_first(problem.x):
         return "misreads an x with gaps that is not channels last"
     if (found.engine, problem.activation) == (0, "tanh"):
         return TANH_OVERFLOWS
@@ -296,7 +312,7 @@ def table(candidates: Iterable[Candidate]) -> str:
         notes = ", ".join(note for note in c.notes if note != "nondeterministic")
         rows.append((c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.refused or "-"))
     if len(rows) == 1:
-        return "  (there is no candidate: cuDNN builds no graph for this problem)"
+        return "  (there is no candidate)"
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join(
         "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()

@@ -123,14 +123,14 @@ def _to_measure(problem: Problem, options: Options, target: Target, limit: int) 
     plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
     ranked = list(likely(problem, options, target))
-    others = [candidate for candidate in engines(problem, target) if not candidate.refused]
-    ordered = sorted([*ranked[:_BEST], *others, *ranked[_BEST:]], key=lambda candidate: candidate.compiled_at_run_time)
-    measured = list({candidate.name: candidate for candidate in ordered}.values())
-    plain = (
-        candidate for candidate in measured if candidate.is_plain and is_usable(candidate, problem, options, limit)
-    )
-    anchor = next(plain, None)
-    return measured if anchor is None else [anchor, *(candidate for candidate in measured if candidate is not anchor)]
+    found = [*ranked[:_BEST], *engines(problem, target), *ranked[_BEST:]]
+    found = [*ranked[:_BEST], *engines(problem, target), *ranked[_BEST:]]
+    measured: dict[str, Candidate] = {}
+    for candidate in sorted(found, key=lambda candidate: candidate.compiled_at_run_time):
+        if candidate.name not in measured or measured[candidate.name].refused:
+            measured[candidate.name] = candidate
+    anchor = next((c for c in measured.values() if c.is_plain and is_usable(c, problem, options, limit)), None)
+    return sorted(measured.values(), key=lambda candidate: candidate is not anchor)
 
 
 def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:

@@ -159,6 +159,8 @@ def test_every_candidate_is_listed_once_and_planned_or_refused(plan: Planner, na
         assert row["refused"] == "" or len(row["refused"]) > 10
         assert row["deterministic"] == ("nondeterministic" not in row["notes"])
         assert row["milliseconds"] is None
+        if row["engine"] is None:
+            continue
         assert row["name"].startswith(f"engine {row['engine']['index']}")
         assert (row["kind"] == "GraphExecutable") == (row["planned"] and " + " not in row["name"])
         assert row["name"].count("=") == len(row["engine"]["knobs"] or ())
@@ -173,8 +175,34 @@ def test_the_heuristics_order_leads_and_every_other_engine_follows(plan: Planner
 def test_engines_are_found_that_the_heuristics_leave_out(plan: Planner) -> None:
     request = PROBLEMS["forward float32"]
     known = plan("engines", **request)
-    listed = {row["engine"]["index"] for row in plan("survey", **request)}
+    listed = {row["engine"]["index"] for row in plan("survey", **request) if row["engine"]}
     assert set(known["proposed"]) < listed <= set(range(known["count"]))
+
+
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "a filter with gaps"])
+def test_engines_that_do_not_take_a_graph_are_listed_together_with_cudnns_reason(plan: Planner, name: str) -> None:
+    request, count = PROBLEMS[name], plan("engines", **PROBLEMS[name])["count"]
+    rows = plan("survey", **request)
+    plain = [row for row in rows if not re.search(r" \+ ", row["name"])]
+    together = [row for row in plain if row["engine"] is None]
+    assert all(re.fullmatch(r"not supported here: CUDNN_STATUS_\w+ \(3\d\d\d\)", row["refused"]) for row in together)
+    assert len({row["refused"] for row in together}) == len(together)
+    others = {
+        number
+        for row in together
+        for part in re.sub("engines? ", "", row["name"]).split(", ")
+        for number in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)
+    }
+    listed = {row["engine"]["index"] for row in plain if row["engine"]}
+    if plain:
+        assert listed | others == set(range(count))
+        assert not listed & others
+
+
+def test_a_graph_that_cudnn_does_not_build_is_listed_with_its_reason(plan: Planner) -> None:
+    row = plan("survey", **PROBLEMS["a filter with gaps"])[0]
+    assert (row["name"], row["engine"], row["planned"]) == ("graph", None, False)
+    assert row["refused"].startswith("not supported here: CUDNN_STATUS_BAD_PARAM (2000): wDesc")
 
 
 def test_strict_winograd_engines_are_asked_first_where_they_exist(plan: Planner) -> None:
