@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf, isfinite, isnan
+from numbers import Real
 from operator import index
 from typing import Any
 
@@ -70,7 +71,7 @@ def check_number(
     if below < inf:
         bounds.append(f"below {below:g}")
     expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}: {value!r} given; expected {expected}")
     try:
         number = float(value)
@@ -88,11 +89,12 @@ def check_number(
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     """An int (for every axis), or a tuple of one int for each spatial axis."""
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
-    if not isinstance(value, list | tuple):
+    entries = _entries(value)
+    if entries is None:
         return check_integer(name, value, low, expected=expected)
-    if not 1 <= len(value) <= 3:
+    if not 1 <= len(entries) <= 3:
         raise ValueError(f"{name}: {value!r} given; expected {expected}")
-    return tuple(check_integer(name, number, low, expected=expected) for number in value)
+    return tuple(check_integer(name, number, low, expected=expected) for number in entries)
 
 
 def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
@@ -101,16 +103,27 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
         return check_option("padding", value, names)
     expected = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
     expected += f", or one of {', '.join(map(repr, names))}" if names else ""
-    if not isinstance(value, list | tuple):
+    entries = _entries(value)
+    if entries is None:
         return check_integer("padding", value, 0, expected=expected)
-    if not 1 <= len(value) <= 3 or any(isinstance(axis, list | tuple) and len(axis) != 2 for axis in value):
+    pairs = [_entries(axis) for axis in entries]
+    if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding: {value!r} given; expected {expected}")
     return tuple(
-        tuple(check_integer("padding", side, 0, expected=expected) for side in axis)
-        if isinstance(axis, list | tuple)
-        else check_integer("padding", axis, 0, expected=expected)
-        for axis in value
+        check_integer("padding", axis, 0, expected=expected)
+        if pair is None
+        else tuple(check_integer("padding", side, 0, expected=expected) for side in pair)
+        for axis, pair in zip(entries, pairs, strict=True)
     )
+
+
+def _entries(value: Any) -> tuple[Any, ...] | None:
+    """The elements of a sequence or a NumPy array; None for anything else."""
+    if isinstance(value, str | bytes):
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, Sequence) else None
 
 
 def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:

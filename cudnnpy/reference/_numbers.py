@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from numbers import Real
 
@@ -25,4 +26,24 @@ def real(name: str, value: object) -> float:
     """Return value as a float; a bool or anything that is not a real number is a TypeError."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name}={value!r}: expected a real number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond every float
+        raise ValueError(f"{name}={value!r}: expected a number that a float holds") from None
+
+
+def finite(name: str, value: object) -> float:
+    """Return value as a float that is neither infinite nor NaN."""
+    number = real(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name}={value!r}: expected a finite number")
+    return number
+
+
+def scales(alpha: object, beta: object, *, prefix: str = "", **results: object) -> tuple[float, float]:
+    """Return alpha and beta as finite floats; a beta other than 0 needs the results, by name, that it is a factor of."""
+    numbers = finite(f"{prefix}alpha", alpha), finite(f"{prefix}beta", beta)
+    for name, result in results.items():
+        if numbers[1] and result is None:
+            raise ValueError(f"{prefix}beta={beta!r} without {name}: expected the array that is multiplied by it")
+    return numbers

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._numbers import real
+from cudnnpy.reference._numbers import scales
 from cudnnpy.reference._options import Options
 from cudnnpy.reference.activation import activation as activation_named
 
@@ -71,7 +71,7 @@ class Operation(Options):
         _arrays.check_array("w", w, (*floats, *_arrays.INT8))
         _arrays.check_same_dtype("w", w, "x", x)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         act = activation_named(activation)
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
         if out is not None:
@@ -111,7 +111,7 @@ class Operation(Options):
         self._check_pair("w", w, "dy", dy)
         x_shape = _shape_or_outs("x_shape", x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x_shape, _arrays.FLOATS, dy=dy, w=w)
         with np.errstate(all="ignore"):
@@ -136,7 +136,7 @@ class Operation(Options):
         self._check_pair("x", x, "dy", dy)
         w_shape = _shape_or_outs("w_shape", w_shape, out)
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, w_shape, _arrays.FLOATS, dy=dy, x=x)
         with np.errstate(all="ignore"):
@@ -153,7 +153,7 @@ class Operation(Options):
         """
         _arrays.check_array("dy", dy, _arrays.FLOATS)
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape), self)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), _arrays.FLOATS, dy=dy)
         with np.errstate(all="ignore"):

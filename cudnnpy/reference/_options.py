@@ -57,11 +57,20 @@ class Options:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r}: expected True or False")
         one_of("policy", self.policy, POLICIES)
+        given = self.algorithm  # a name, an Engine or a Plan, which this package does not import
+        named = given is None or isinstance(given, str)
+        if not (named or hasattr(given, "knobs") or hasattr(given, "execute")) or isinstance(given, type):
+            raise TypeError(f"algorithm={given!r}: expected None, an algorithm's name, an Engine or a Plan")
         if not real("tune_seconds", self.tune_seconds) > 0:
             raise ValueError(f"tune_seconds={self.tune_seconds!r}: expected more than 0 seconds")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+    @property
+    def options(self) -> Options:
+        """The options in one canonical form: the object itself."""
+        return self
 
     @property
     def channels_last(self) -> bool:
@@ -71,7 +80,11 @@ class Options:
 
 def per_axis(name: str, value: object, minimum: int) -> int | tuple[int, ...]:
     """Return an int, or a tuple of one int for each spatial axis."""
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
+    if (
+        not isinstance(value, (Sequence, np.ndarray))
+        or isinstance(value, (str, bytes))
+        or not getattr(value, "ndim", 1)
+    ):
         return integer(name, value, minimum)
     entries = tuple(integer(f"{name}[{axis}]", entry, minimum) for axis, entry in enumerate(value))
     _check_length(name, entries)
@@ -83,7 +96,7 @@ def _padding(value: object) -> int | str | tuple[tuple[int, int], ...]:
     if isinstance(value, str):
         one_of("padding", value, PADDINGS)
         return value
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, bytes):
+    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, bytes) or not getattr(value, "ndim", 1):
         return integer("padding", value, 0)
     pairs = []
     for axis, entry in enumerate(value):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import real
+from cudnnpy.reference._numbers import real, scales
 from cudnnpy.reference._options import one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -27,7 +27,7 @@ def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float 
     Raises TypeError for a wrong type or dtype and ValueError for an out of another shape or one that is read-only.
     """
     _arrays.check_array("x", x, _arrays.FLOATS)
-    alpha, beta = real("alpha", alpha), real("beta", beta)
+    alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS)
     with np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ class Activation:
         overlaps x otherwise.
         """
         _arrays.check_tensor("x", x)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
         with np.errstate(all="ignore"):
@@ -104,7 +104,7 @@ class Activation:
         _arrays.check_tensor("dy", dy)
         _arrays.check_like("x", x, "dy", dy)
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
         with np.errstate(all="ignore"):

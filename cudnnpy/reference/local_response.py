@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._numbers import integer, real
+from cudnnpy.reference._numbers import integer, real, scales
 from cudnnpy.reference._options import LAYOUTS, one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -75,7 +75,7 @@ class LocalResponseNormalization:
         overlaps x.
         """
         self._check("x", x)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
         values = _arrays.channels_first(x, self.layout).astype(np.float64)
@@ -100,7 +100,7 @@ class LocalResponseNormalization:
         self._check("dy", dy)
         _arrays.check_like("x", x, "dy", dy)
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
         dy64 = _arrays.channels_first(dy, self.layout).astype(np.float64)

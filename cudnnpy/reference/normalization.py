@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._moments import check_parameter, check_results, epsilon_of, gradient, moments
-from cudnnpy.reference._numbers import real
+from cudnnpy.reference._numbers import real, scales
 from cudnnpy.reference._options import LAYOUTS, one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -82,7 +82,7 @@ class BatchNormalization:
         factor = real("average_factor", average_factor)
         if not 0 <= factor <= 1:
             raise ValueError(f"average_factor={factor}: expected 0 to 1")
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if activation is not None:
             one_of("activation", activation, ("relu",))
             if (alpha, beta) != (1, 0):
@@ -131,7 +131,7 @@ class BatchNormalization:
         """
         shape = self._check(x)
         self._check_parameters(x, shape, scale=scale, bias=bias, mean=mean, variance=variance)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x, scale=scale, bias=bias, mean=mean, variance=variance)
         with np.errstate(all="ignore"):
@@ -168,9 +168,10 @@ class BatchNormalization:
         saved = {"saved_mean": saved_mean, "saved_inverse_variance": saved_inverse_variance}
         _check_pair(saved)
         dtype = self._check_parameters(x, shape, scale=scale, **saved)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
-        parameter_alpha = real("parameter_alpha", parameter_alpha)
-        parameter_beta = real("parameter_beta", parameter_beta)
+        alpha, beta = scales(alpha, beta, out=out)
+        parameter_alpha, parameter_beta = scales(
+            parameter_alpha, parameter_beta, prefix="parameter_", out_scale=out_scale, out_bias=out_bias
+        )
         results = [
             ("out", out, x.shape, x.dtype.name),
             ("out_scale", out_scale, shape, dtype.name),

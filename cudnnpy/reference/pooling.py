@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
 from cudnnpy.reference._geometry import Shape
-from cudnnpy.reference._numbers import real
+from cudnnpy.reference._numbers import scales
 from cudnnpy.reference._options import LAYOUTS, PerAxis, one_of, per_axis
 
 Array: TypeAlias = NDArray[Any]
@@ -117,7 +117,7 @@ class Pooling:
         _arrays.check_tensor("x", x)
         axes = self._axes("x", x.shape)
         y_shape = self._output_shape(x.shape, axes)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
         values = _arrays.channels_first(x, self.layout).astype(np.float64)
@@ -152,7 +152,7 @@ class Pooling:
         if dy.shape != y_shape:
             raise ValueError(f"dy has shape {dy.shape}: expected {y_shape}, the output's for x of shape {x.shape}")
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
         values = _arrays.channels_first(dy, self.layout).astype(np.float64)

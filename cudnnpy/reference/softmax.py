@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._numbers import real
+from cudnnpy.reference._numbers import scales
 from cudnnpy.reference._options import LAYOUTS, one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -59,7 +59,7 @@ class Softmax:
         overlaps x otherwise.
         """
         axes = self._axes("x", x)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
         values = x.astype(np.float64)
@@ -87,7 +87,7 @@ class Softmax:
         """
         axes = self._axes("dy", dy)
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = real("alpha", alpha), real("beta", beta)
+        alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, y=y)
         dy64, y64 = dy.astype(np.float64), y.astype(np.float64)

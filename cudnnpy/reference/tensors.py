@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import integer, real
+from cudnnpy.reference._numbers import finite, integer, real, scales
 from cudnnpy.reference._options import one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -40,7 +40,7 @@ def add_tensor(
     _arrays.check_same_dtype("a", a, "b", b)
     if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a has shape {a.shape}: expected {b.shape}, the shape of b, or 1 for any of its sizes")
-    alpha, beta = real("alpha", alpha), real("beta", beta)
+    alpha, beta = scales(alpha, beta)
     if out is not None:
         _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
     with np.errstate(all="ignore"):
@@ -60,7 +60,7 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
     otherwise.
     """
     _arrays.check_tensor("x", x)
-    alpha = real("alpha", alpha)
+    alpha = finite("alpha", alpha)
     if out is not None:
         _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
     with np.errstate(all="ignore"):
@@ -108,7 +108,7 @@ def transform_tensor(
     target = x.dtype if dtype is None else _dtype(dtype)
     if layout == "channels_last" and x.ndim < 3:
         raise ValueError(f"x has {x.ndim} axes: layout='channels_last' expects 3, 4 or 5")
-    alpha, beta = real("alpha", alpha), real("beta", beta)
+    alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
     else:
@@ -184,7 +184,7 @@ def reduce_tensor(
     _arrays.check_tensor("x", x)
     one_of("op", op, (*REDUCTIONS, *ALIASES))
     reduced = _axes(axes, x.ndim)
-    alpha, beta = real("alpha", alpha), real("beta", beta)
+    alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
         _arrays.check_out(out, shape, (x.dtype.name,), x=x)

@@ -158,6 +158,16 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("activation type", lambda: Convolution().forward(X, W, activation=[]), TypeError, "activation=[]: expected"),
     ("alpha", lambda: Convolution().forward(X, W, alpha="1"), TypeError, "alpha='1': expected a real number"),
     ("beta", lambda: Convolution().backward_bias(Y, beta=1j), TypeError, "beta=1j: expected a real number"),
+    ("infinite", lambda: Convolution().forward(X, W, alpha=np.inf), ValueError, "alpha=inf: expected a finite number"),
+    ("huge", lambda: Convolution().forward(X, W, alpha=10**400), ValueError, "expected a number that a float holds"),
+    (
+        "beta alone",
+        lambda: Convolution().forward(X, W, beta=1.0),
+        ValueError,
+        "beta=1.0 without out: expected the array",
+    ),
+    ("bias's beta", lambda: Convolution().backward_bias(Y, beta=0.5), ValueError, "beta=0.5 without out: expected"),
+    ("algorithm", lambda: Convolution(algorithm=5), TypeError, "algorithm=5: expected None, an algorithm's name"),
     # out
     ("out type", lambda: Convolution().forward(X, W, out=True), TypeError, "out is a builtins.bool"),
     (

@@ -216,9 +216,12 @@ def test_gradients_of_the_parameters_accumulate(
         laid_out(array if beta else np.full_like(array, NAN), memory) if wanted else None
         for array, wanted in zip(before, (with_scale, with_bias), strict=True)
     ]
-    results = op.backward(
-        dy, x, scale, out_scale=outs[0], out_bias=outs[1], parameter_alpha=alpha, parameter_beta=beta, stream=object()
-    )
+    asked = {"out_scale": outs[0], "out_bias": outs[1], "parameter_alpha": alpha, "parameter_beta": beta}
+    if beta and not (with_scale and with_bias):
+        with pytest.raises(ValueError, match=r"parameter_beta=.* without out_(scale|bias)"):
+            op.backward(dy, x, scale, **asked)
+        return
+    results = op.backward(dy, x, scale, **asked, stream=object())
     same(results[0], rounded(exact[0], dtype))
     for result, out, old, gradient in zip(results[1:], outs, before, exact[1:], strict=True):
         expected = alpha * gradient

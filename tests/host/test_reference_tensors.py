@@ -120,7 +120,8 @@ def test_scale_no_numbers_and_infinities() -> None:
     x = np.array([NAN, INF, -INF, 1.0], np.float32)
     same(scale_tensor(x, 0.0), np.array([NAN, NAN, NAN, 0], np.float32))
     same(scale_tensor(x, 1e300), np.array([NAN, INF, -INF, INF], np.float32))
-    same(scale_tensor(x, -INF), np.array([NAN, -INF, INF, -INF], np.float32))
+    with pytest.raises(ValueError, match="alpha=-inf: expected a finite number"):
+        scale_tensor(x, -INF)
 
 
 # set_tensor
@@ -173,7 +174,10 @@ def test_transform(
         layout = "C"
     x = normal(seed, shape, dtype, memory)
     kept = x.copy()
-    result = transform_tensor(x, layout=layout, dtype=to, alpha=alpha, beta=beta, stream=object())
+    if beta:
+        with pytest.raises(ValueError, match=r"beta=.* without out"):
+            transform_tensor(x, layout=layout, dtype=to, alpha=alpha, beta=beta)
+    result = transform_tensor(x, layout=layout, dtype=to, alpha=alpha, stream=object())
     same(result, rounded(alpha * x.astype(np.float64), to))
     same(transform_tensor(x, layout=layout, dtype=to.name, alpha=alpha), result)
     assert transform_tensor(x, layout=layout).dtype == dtype

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from standins import Array, World
 
 import cudnnpy
 from cudnnpy import reference
@@ -37,6 +38,41 @@ def test_twins_are_called_with_the_same_arguments(name: str, method: str) -> Non
     ours, twin = getattr(getattr(cudnnpy, name), method), getattr(getattr(reference, name), method)
     assert shape(ours) == shape(twin)
     assert len(shape(ours)) >= 3
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_options_are_read_in_the_same_way(name: str) -> None:
+    for package in (cudnnpy, reference):
+        assert getattr(package, name)(padding=1, stride=(2, 3)).options.stride == (2, 3)
+
+
+@pytest.mark.parametrize("given", [2, [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array(2), np.int64(2)], ids=str)
+def test_sequences_of_any_kind_are_taken(given: Any) -> None:
+    wanted = 2 if np.ndim(given) == 0 else (1, 2)
+    for package in (cudnnpy, reference):
+        options = package.Convolution(stride=given, padding=given, tune_seconds=np.float32(2), dilation=given).options
+        assert options.stride == options.dilation == wanted
+        assert options.padding in (wanted, ((1, 1), (2, 2)))
+        assert options.tune_seconds == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda conv, x, w: conv.forward(x, w, beta=1.0), ValueError),
+        (lambda conv, x, w: conv.forward(x, w, alpha=float("nan")), ValueError),
+        (lambda conv, x, w: conv.forward(x, w, alpha=10**400), ValueError),
+        (lambda conv, x, w: conv.forward(x, w, alpha="1"), TypeError),
+        (lambda conv, x, w: conv.backward_data(x, w, (1, 2, 3, 3), beta=0.5), ValueError),
+        (lambda conv, x, w: conv.backward_filter(x, x, (2, 2, 1, 1), beta=0.5), ValueError),
+        (lambda conv, x, w: conv.backward_bias(x, beta=0.5), ValueError),
+    ],
+)
+def test_twins_refuse_the_same_scales(world: World, call: Any, kind: type[Exception]) -> None:
+    ones = np.ones((1, 2, 3, 3), np.float32), np.ones((2, 2, 1, 1), np.float32)
+    for package, arrays in ((reference, ones), (cudnnpy, [Array(*a.shape) for a in ones])):
+        with pytest.raises(kind, match=r"alpha|beta"):
+            call(package.Convolution(), *arrays)
 
 
 @pytest.mark.parametrize("name", CLASSES)
