@@ -214,7 +214,7 @@ class ConvolutionLayer:
         weight = (np.random.default_rng() if random is None else random).normal(scale=spread, size=shape)
         self.weight = Variable(weight.astype(self.dtype), "write")
         self.bias = Variable(np.zeros(out_channels, self.dtype), "write") if bias else None
-        self.set_up = None
+        self.set_up, self._set_ups = None, {}  # of the last input, and of all by their signatures
 
     @property
     def parameters(self):
@@ -233,7 +233,9 @@ class ConvolutionLayer:
     def _forward(self, x):
         signature = (device_of(x), str(x.dtype), tuple(x.shape))
         if self.set_up is None or self.set_up.signature != signature:
-            self.set_up = self._derive(x, signature)
+            self._follow(x)
+            known = self._set_ups.get(signature)
+            self.set_up = self._set_ups[signature] = known or self._derive(x, signature)
         bias = None if self.bias is None else self.bias.data
         return self.set_up.convolution.forward(x, self.weight.data, bias, self.activation)
 
@@ -250,26 +252,32 @@ class ConvolutionLayer:
         if self.bias is not None and self.bias.request != "null":
             self.bias.take(partial(convolution.backward_bias, dy))
 
+    def _follow(self, x):
+        """Refuse an x that does not fit the weight; the parameters go where x is."""
+        w_shape = tuple(self.weight.data.shape)
+        if len(x.shape) != len(w_shape) or x.shape[1] != self.in_channels:
+            sizes = ", ".join(["N", str(self.in_channels), *["size"] * (len(w_shape) - 2)])
+            raise ValueError(f"x has shape {tuple(x.shape)}: expected ({sizes}), for a weight of shape {w_shape}")
+        cudnnpy.reference.Convolution(**self.options).output_shape(tuple(x.shape), w_shape)
+        for variable in self.parameters:
+            variable.data = place(variable.data, device_of(x))
+            variable.grad = None if variable.grad is None else place(variable.grad, device_of(x))
+
     def _derive(self, x, signature):
-        """The set-up record for x; the parameters go where x is."""
+        """The set-up record for x."""
         device, _, x_shape = signature
         w_shape = tuple(self.weight.data.shape)
-        if len(x_shape) != len(w_shape) or x_shape[1] != self.in_channels:
-            sizes = ", ".join(["N", str(self.in_channels), *["size"] * (len(w_shape) - 2)])
-            raise ValueError(f"x has shape {x_shape}: expected ({sizes}), for a weight of shape {w_shape}")
         library = library_on(device)
         convolution = library.Convolution(**self.options)
         y_shape = convolution.output_shape(x_shape, w_shape)
-        for variable in self.parameters:
-            variable.data = place(variable.data, device)
-            variable.grad = None if variable.grad is None else place(variable.grad, device)
         if library is cudnnpy.reference:
             return SetUp(signature, x_shape, y_shape, convolution)
-        # The library remembers plans by all that matters to them, so that another layer like this one, or this one when
-        # an earlier size comes back, finds them made. It also keeps the one workspace that all operations share.
+        # What the calls will choose, told before they are made: they plan by themselves, once for each signature, and
+        # share one workspace. `plan` plans anew each time, so what it says is kept.
         w, dy = self.weight.data, cudnnpy.TensorSpec(y_shape, self.dtype.name)
+        bias = None if self.bias is None else self.bias.data
         plans = {
-            "forward": convolution.plan("forward", x, w),
+            "forward": convolution.plan("forward", x, w, bias=bias, activation=self.activation),
             "backward_data": convolution.plan("backward_data", dy, w, x_shape),
             "backward_filter": convolution.plan("backward_filter", dy, x, w_shape),
         }

@@ -157,8 +157,10 @@ def test_above_the_limit_fastest_warns_and_limited_workspace_keeps_to_it():
     assert len(warned) == (fastest.set_up.workspace_size > 0)
 
 
-def test_alternating_shapes_plan_nothing_anew():
+def test_alternating_shapes_plan_nothing_anew(monkeypatch):
     layer, _ = twins(3, 8, 3)
+    planned, plan = [], cudnnpy.Convolution.plan
+    monkeypatch.setattr(cudnnpy.Convolution, "plan", lambda *a, **k: planned.append(a[1]) or plan(*a, **k))
     shapes = [(4, 3, 9, 8), (2, 3, 9, 8)]
 
     def both():
@@ -171,3 +173,4 @@ def test_alternating_shapes_plan_nothing_anew():
     known = cudnnpy.cache_info()
     both()
     assert cudnnpy.cache_info().misses == known.misses
+    assert len(planned) == 3 * len(shapes)

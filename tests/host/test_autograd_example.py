@@ -238,6 +238,7 @@ class Spec(SimpleNamespace):
 class BoxConvolution:
     sizes = {}
     planned = []
+    epilogues = []
 
     def __init__(self, **options):
         self._twin = cudnnpy.reference.Convolution(**options)
@@ -252,7 +253,9 @@ class BoxConvolution:
 
         return call
 
-    def plan(self, operation, *arguments):
+    def plan(self, operation, *arguments, bias=None, activation=None):
+        assert (operation == "forward") or (bias is activation is None)
+        self.epilogues.append((bias and bias.shape, activation))
         shapes = []
         for argument in arguments:
             assert type(argument) in (Box, Spec, tuple)
@@ -267,6 +270,7 @@ def device(monkeypatch):
     sizes = {"forward": 5 << 20, "backward_data": 7 << 20, "backward_filter": 3 << 20}
     monkeypatch.setattr(BoxConvolution, "sizes", sizes)
     monkeypatch.setattr(BoxConvolution, "planned", [])
+    monkeypatch.setattr(BoxConvolution, "epilogues", [])
     stand_in = SimpleNamespace(
         reference=cudnnpy.reference,
         Convolution=BoxConvolution,
@@ -288,6 +292,9 @@ def test_the_three_directions_are_planned_by_one_preference(device):
         ("autotune", 8 << 20, "backward_filter", (4, 3, 4, 4), (4, 2, 6, 6), (3, 2, 3, 3)),
     ]
     assert layer.set_up.workspace_size == 7 << 20
+    assert BoxConvolution.epilogues == [((3,), None), (None, None), (None, None)]
+    layer_of(2, 3, 3, bias=False, activation="relu")(Box(draw(4, 2, 6, 6)))
+    assert BoxConvolution.epilogues[3] == (None, "relu")
 
 
 def test_a_known_signature_is_not_planned_again(device):
@@ -295,6 +302,17 @@ def test_a_known_signature_is_not_planned_again(device):
     for _ in range(3):
         layer(Variable(Box(draw(4, 2, 6, 6)))).backward(Box(draw(4, 3, 4, 4)))
     assert len(BoxConvolution.planned) == 3
+
+
+def test_alternating_sizes_and_devices_are_not_planned_again(device):
+    """As the last, smaller batch of each epoch, and a layer that goes to the CPU in between."""
+    layer = layer_of(2, 3, 3)
+    for _ in range(3):
+        for batch in (4, 2):
+            x, dy = draw(batch, 2, 6, 6), draw(batch, 3, 4, 4)
+            layer(Variable(Box(x))).backward(Box(dy))
+            layer(Variable(x)).backward(dy)
+    assert len(BoxConvolution.planned) == 2 * 3
 
 
 @pytest.mark.parametrize(
