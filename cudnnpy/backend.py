@@ -14,8 +14,11 @@ is refused, by the attribute's name, before C is called. One class serves every 
 from __future__ import annotations
 
 import ctypes
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int64
+from enum import EnumMeta, IntEnum
 from typing import Any
 
 from cudnnpy import raw
@@ -24,6 +27,7 @@ from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 
 _POINTER_TYPES = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE, raw.CUDNN_TYPE_VOID_PTR)
+_LARGEST_FLOAT = 3.4028234663852886e38
 _FLOAT_TYPES = (raw.CUDNN_TYPE_FLOAT, raw.CUDNN_TYPE_DOUBLE)
 
 
@@ -60,12 +64,7 @@ class Descriptor(Owned):
 
     def set(self, attribute: int, value: Any, kind: int | None = None) -> None:
         """cudnnBackendSetAttribute. `kind` picks an attribute type where several are allowed."""
-        name = raw.cudnnBackendAttributeName_t(attribute).name
-        kinds = raw.attribute_types(attribute)
-        kind = kinds[0] if kind is None else kind
-        if kind not in kinds:
-            allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
-            raise TypeError(f"{name} takes {allowed}, not {kind!r}")
+        name, kind = _name_and_kind(attribute, kind)
         values = _as_values(name, kind, value)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
             raise ValueError(f"{name} takes one element, {len(values)} given")
@@ -80,7 +79,7 @@ class Descriptor(Owned):
 
     def get(self, attribute: int, kind: int | None = None) -> Any:
         """cudnnBackendGetAttribute: a tuple of every element; text for characters. Not for descriptors: see children."""
-        kind = raw.attribute_types(attribute)[0] if kind is None else kind
+        _, kind = _name_and_kind(attribute, kind)
         count = c_int64()
         raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kind, 0, byref(count), None)
         if not count.value:
@@ -109,6 +108,19 @@ class Descriptor(Owned):
         return found[: count.value]
 
 
+def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
+    """An attribute's name and the type that is meant; ValueError for an unknown one, TypeError for a type it has not."""
+    try:
+        name = raw.cudnnBackendAttributeName_t(attribute).name
+    except ValueError:
+        raise ValueError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t") from None
+    kinds = raw.attribute_types(attribute)
+    if kind is not None and kind not in kinds:
+        allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
+        raise TypeError(f"{name} takes {allowed}, not {kind!r}")
+    return name, kinds[0] if kind is None else kind
+
+
 def _element_type(kind: int) -> Any:
     return ctypes.c_void_p if kind in _POINTER_TYPES else raw.ctype(_api.ATTRIBUTE_C_TYPES[kind])
 
@@ -122,8 +134,11 @@ def _as_values(name: str, kind: int, value: Any) -> Sequence[Any]:
         return [bytes([byte]) for byte in value.encode() + b"\0"]
     if kind == raw.CUDNN_TYPE_FRACTION:
         return _as_fractions(name, wanted, value)
-    values = list(value) if isinstance(value, tuple | list) else [value]
-    return [_as_element(name, wanted, kind, element) for element in values]
+    if hasattr(value, "tolist"):  # NumPy's arrays, and its numbers
+        value = value.tolist()
+    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+    plain = (element.item() if hasattr(element, "item") else element for element in values)
+    return [_as_element(name, wanted, kind, element) for element in plain]
 
 
 def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
@@ -141,11 +156,17 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, bool)
     elif kind in _FLOAT_TYPES:
         good = isinstance(element, float | int) and not isinstance(element, bool)
+        largest = _LARGEST_FLOAT if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
+        if good and largest < abs(element) != math.inf:
+            raise ValueError(f"{name}: {element} does not fit {wanted}")
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
         good = isinstance(element, Descriptor if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR else Handle)
         element = element.address if good else element
     else:
         good = isinstance(element, int) and not isinstance(element, bool)
+        enum = getattr(_api, _api.ATTRIBUTE_C_TYPES[kind], None)
+        if isinstance(element, IntEnum) and isinstance(enum, EnumMeta) and not isinstance(element, enum):
+            raise TypeError(f"{name} takes {wanted}, so a {enum.__name__}; {element!r} given")
         bits = 64 if kind in (raw.CUDNN_TYPE_INT64, raw.CUDNN_TYPE_VOID_PTR) else 32
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
             raise ValueError(f"{name}: {element} does not fit {wanted}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import Counter
 from ctypes import c_void_p, cast
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cudnnpy import raw
@@ -145,6 +147,8 @@ WRONG: list[tuple[str, Any, type[Exception]]] = [
     ("CUDNN_ATTR_TENSOR_IS_VIRTUAL", 1, TypeError),
     ("CUDNN_ATTR_TENSOR_DATA_TYPE", "float32", TypeError),
     ("CUDNN_ATTR_TENSOR_DATA_TYPE", 2**31, ValueError),
+    ("CUDNN_ATTR_TENSOR_DATA_TYPE", raw.CUDNN_CROSS_CORRELATION, TypeError),
+    ("CUDNN_ATTR_POINTWISE_ELU_ALPHA", 10**400, ValueError),
     ("CUDNN_ATTR_POINTWISE_ELU_ALPHA", "1", TypeError),
     ("CUDNN_ATTR_POINTWISE_ELU_ALPHA", True, TypeError),
     ("CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET", 2**31, ValueError),
@@ -188,7 +192,25 @@ def test_an_attribute_type_that_the_attribute_has_not_is_refused(library: Attrib
         pytest.raises(TypeError, match="POINTWISE_ELU_ALPHA takes CUDNN_TYPE_DOUBLE or CUDNN_TYPE_FLOAT, not"),
     ):
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0, raw.CUDNN_TYPE_INT64)
-    assert library.counts["cudnnBackendSetAttribute"] == 0
+    with Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor:
+        with pytest.raises(TypeError, match="POINTWISE_ELU_ALPHA takes .*, not"):
+            descriptor.get(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, raw.CUDNN_TYPE_INT64)
+        for use in (descriptor.get, lambda unknown: descriptor.set(unknown, 1)):
+            with pytest.raises(ValueError, match="attribute: 99999 given; expected a cudnnBackendAttributeName_t"):
+                use(99999)
+        with pytest.raises(ValueError, match=r"POINTWISE_ELU_ALPHA: 1e\+300 does not fit CUDNN_TYPE_FLOAT"):
+            descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1e300, raw.CUDNN_TYPE_FLOAT)
+        descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1e300, raw.CUDNN_TYPE_DOUBLE)
+        descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, -math.inf, raw.CUDNN_TYPE_FLOAT)
+    assert library.counts["cudnnBackendSetAttribute"] == 2
+    assert library.counts["cudnnBackendGetAttribute"] == 0
+
+
+@pytest.mark.parametrize("value", [range(1, 4), np.array([1, 2, 3]), [np.int64(1), 2, 3]])
+def test_sequences_of_any_kind_are_taken(library: Attributes, value: Any) -> None:
+    with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
+        descriptor[raw.CUDNN_ATTR_TENSOR_DIMENSIONS] = value
+        assert descriptor[raw.CUDNN_ATTR_TENSOR_DIMENSIONS] == (1, 2, 3)
 
 
 def test_an_attribute_set_to_none_is_left_out(library: Attributes, monkeypatch: pytest.MonkeyPatch) -> None:
