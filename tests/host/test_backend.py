@@ -193,7 +193,7 @@ def test_an_attribute_type_that_the_attribute_has_not_is_refused(library: Attrib
     ):
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0, raw.CUDNN_TYPE_INT64)
     with Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor:
-        with pytest.raises(TypeError, match="POINTWISE_ELU_ALPHA takes .*, not"):
+        with pytest.raises(TypeError, match=r"POINTWISE_ELU_ALPHA takes .*, not"):
             descriptor.get(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, raw.CUDNN_TYPE_INT64)
         for use in (descriptor.get, lambda unknown: descriptor.set(unknown, 1)):
             with pytest.raises(ValueError, match="attribute: 99999 given; expected a cudnnBackendAttributeName_t"):
