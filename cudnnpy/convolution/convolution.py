@@ -145,7 +145,10 @@ class Convolution:
         return self._run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
-        """alpha * (dy summed over all axes but the channels) + beta * out; shape (K,)."""
+        """alpha * (dy summed over all axes but the channels) + beta * out; shape (K,).
+
+        A reduction, and none of cuDNN's convolution algorithms: `prefer`, `workspace_limit` and `algorithm` do not apply.
+        """
         return self._operation.run_bias(dy, out, alpha, beta, stream)
 
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:

@@ -138,14 +138,14 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
     assert len(sizes) >= 2
     limit = sizes[len(sizes) // 2]
     taken: list[int] = []
-    allocate = bench.allocate
+    take = bench.take
 
     def counted(size: int, *where: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "_bind":  # the candidates' workspace, beside scratch for results
             taken.append(size)
-        return allocate(size, *where)
+        return take(size, *where)
 
-    monkeypatch.setattr(bench, "allocate", counted)
+    monkeypatch.setattr(bench, "take", counted)
     conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
     assert_same(conv.backward_filter(*given), expected("backward_filter", *given, padding=1))
     assert taken
@@ -153,6 +153,75 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
     too_large = [c for c in record.candidates if (c.workspace_size or 0) > limit]
     assert too_large
     assert all(", the limit is " in c.refused for c in too_large)
+
+
+def measured(record: Record) -> list[Candidate]:
+    return [c for c in record.candidates if c.milliseconds and not c.refused]
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 0.0, 3e38], ids=["nan", "infinity", "zeros", "overflow"])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_data_that_tell_nothing_do_not_decide(operation: str, value: float, record: Record) -> None:
+    """A warm-up on empty memory, say: candidates are compared on other numbers, and the fastest wins as ever."""
+    given = arguments(operation)
+    given[0].fill_(value)
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=2.0)
+    getattr(conv, operation)(*given)
+    assert len(measured(record)) > 3
+    assert record.chosen is min(measured(record), key=lambda c: c.milliseconds or 0) or record.chosen.source == "knobs"
+    given = arguments(operation)
+    assert_same(getattr(conv, operation)(*given), expected(operation, *given, padding=1))
+    assert record.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "result"),
+    [("int8", "int32"), ("int8", "float32"), ("int8", "int8"), ("float8_e4m3fn", None), ("float8_e5m2", "float16")],
+)
+def test_eight_bits_are_tuned_too(dtype: str, result: str | None, record: Record) -> None:
+    if dtype.startswith("float8") and torch.cuda.get_device_capability() < (8, 9):
+        pytest.skip("this GPU has no float8")
+    x, w = whole(2, 32, 9, 8, dtype=dtype, last=True), whole(16, 32, 3, 3, dtype=dtype, last=True, seed=1)
+    right = expected("forward", x, w)
+    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    y = Convolution(prefer="autotune").forward(x, w, out=out)
+    assert_same(y, right.clip(-128, 127) if result == "int8" else right)
+    print(cudnnpy.candidates_table(record.candidates))
+    assert measured(record)
+
+
+def test_memory_to_tune_in_comes_from_the_allocator() -> None:
+    taken: list[int] = []
+
+    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
+        taken.append(size)
+        return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+
+    cudnnpy.set_allocator(allocate)
+    try:
+        given = arguments("forward")
+        right = expected("forward", *given, padding=1)
+        assert_same(Convolution(padding=1, prefer="autotune", tune_seconds=0.5).forward(*given), right)
+    finally:
+        cudnnpy.set_allocator(None)
+    assert len(taken) > 3
+
+
+@pytest.mark.parametrize("limit", [0, 1], ids=["none at all", "after the first"])
+def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    take = bench.take
+
+    def scarce(size: int, *where: Any) -> Any:
+        taken.append(size)
+        if len(taken) > limit:
+            raise MemoryError("no more")
+        return take(size, *where)
+
+    monkeypatch.setattr(bench, "take", scarce)
+    given = arguments("forward")
+    assert_same(Convolution(padding=1, prefer="autotune").forward(*given), expected("forward", *given, padding=1))
+    assert len(taken) > limit
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.5])

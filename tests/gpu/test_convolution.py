@@ -594,6 +594,19 @@ def test_wrong_results_and_scales_are_refused() -> None:
         conv.backward_data(x, w, X)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(2, 8, 9, 7), (16, 64, 56, 56)], ids=["small", "large"])
+def test_a_bias_gradient_has_the_same_bits_every_time(shape: tuple[int, ...], dtype: str, last: bool) -> None:
+    """As deterministic=True wants; it has no algorithms that this would choose among."""
+    dy = torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+    dy = dy.contiguous(memory_format=torch.channels_last) if last else dy
+    conv = Convolution(deterministic=True)
+    first = conv.backward_bias(dy).clone()
+    for _ in range(10):
+        assert torch.equal(conv.backward_bias(dy), first)
+
+
 # Eight bits
 
 
