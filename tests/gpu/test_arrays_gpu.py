@@ -16,7 +16,7 @@ import torch
 from whole_numbers import assert_same, expected, whole
 
 import cudnnpy
-from cudnnpy import Convolution, DeviceArray
+from cudnnpy import Convolution, ConvolutionTranspose, DeviceArray
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would take most of the memory at its import
 
@@ -110,14 +110,17 @@ def test_every_operation_in_every_library(library: Library, dtype: str) -> None:
     if dtype == "float64" and library.result.__module__.startswith("jax"):
         pytest.skip("JAX has float64 by a switch for the whole process")
     x, w, dy = numbers(*X, dtype=dtype), numbers(*W, dtype=dtype, seed=1), numbers(*Y, dtype=dtype, seed=2)
-    on = [library.make(array) for array in (x, w, dy)]
-    conv = Convolution(padding=1)
-    wide = [array.astype(np.float64) for array in (x, w, dy)]
+    bias = numbers(W[1], dtype=dtype, seed=3)
+    on = [library.make(array) for array in (x, w, dy, bias)]
+    conv, up = Convolution(padding=1), ConvolutionTranspose(padding=1)
+    wide = [array.astype(np.float64) for array in (x, w, dy, bias)]
+    turned: dict[str, Any] = {"bias": wide[3], "activation": "relu", "transpose": True, "padding": 1}
     for found, right in (
         (conv.forward(on[0], on[1]), expected("forward", wide[0], wide[1], padding=1)),
         (conv.backward_data(on[2], on[1], X), expected("backward_data", wide[2], wide[1], X, padding=1)),
         (conv.backward_filter(on[2], on[0], W), expected("backward_filter", wide[2], wide[0], W, padding=1)),
         (conv.backward_bias(on[2]), wide[2].sum(axis=(0, 2, 3))),
+        (up.forward(on[2], on[1], on[3], "relu"), expected("forward", wide[2], wide[1], **turned)),
     ):
         assert isinstance(found, library.result)
         assert cudnnpy.to_numpy(found).dtype == x.dtype
