@@ -36,6 +36,9 @@ from cudnnpy.layouts import TensorSpec, same_memory
 
 _numbers = count()
 
+# As convolution/forms.py says of bias and activation.
+_MISREAD = "misreads tensors of which some are channels last, or of one position, and others are not"
+
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
 _kept: list[Any] = []
 
@@ -124,6 +127,9 @@ class Graph(Nodes):
                 seen.add(found.name)
                 candidate = _candidate(source, found, uids, constants)
                 candidate.refused = TANH_OVERFLOWS if overflows and found.engine == 0 else ""
+                if candidate.compiled_at_run_time:
+                    candidate.refused = candidate.refused or (_MISREAD if self._is_misread else "")
+                    candidate.deterministic &= not self._adds_in_any_order
                 yield candidate
 
     def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:

@@ -14,7 +14,7 @@ from cudnnpy.arrays import read, spec_of
 from cudnnpy.backend import Descriptor
 from cudnnpy.checks import check_padding, check_per_axis, check_spec, for_each_axis
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import TensorSpec, packed_strides, result_strides
+from cudnnpy.layouts import TensorSpec, have_one_order, packed_strides, result_strides, spelled_channels_last
 from cudnnpy.names import enumerator
 
 
@@ -46,6 +46,8 @@ class Nodes:
         self._constants: list[Node] = []
         self._uids = count(1)
         self._longest = 1
+        self._adds_in_any_order = False  # what engines compiled at run time do for reductions, without a note
+        self._is_misread = False  # by engines that are compiled at run time
 
     # Tensors
 
@@ -121,6 +123,10 @@ class Nodes:
         if min(spatial) < 1:
             raise ValueError(f"w: shape {w.shape} reaches beyond x with padding, {x.shape}")
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
+        tensors = x, w, y
+        self._is_misread |= not have_one_order(*(node.spec for node in tensors))
+        for node, spec in zip(tensors, spelled_channels_last(*(node.spec for node in tensors)), strict=True):
+            node.spec = spec
         how = {
             "COMP_TYPE": dtype_of(self.compute_dtype).number,
             "CONV_MODE": enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
@@ -183,6 +189,7 @@ class Nodes:
         reduced = {axis % rank for axis in axes}
         shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
         y = self._made(shape, x)
+        self._adds_in_any_order |= op not in ("min", "max", "amax")
         self._longest = max(self._longest, math.prod(x.shape) // math.prod(shape))
         how = {
             "OPERATOR": enumerator(raw.cudnnReduceTensorOp_t, op, "op"),

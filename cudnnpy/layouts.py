@@ -152,6 +152,33 @@ def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
     )
 
 
+def lie_channels_last(*specs: TensorSpec) -> bool:
+    """Whether all tensors lie channels last, by the axes of more than one element: one position lies so in either order."""
+    return all(same_memory(spec, spec._replace(strides=channels_last_strides(spec.shape))) for spec in specs)
+
+
+def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
+    """Tensors of a convolution with the strides of channels last for axes of size 1 too, if all of them lie so.
+
+    cuDNN's engines go by those strides: of one position with all strides 1 some take results of one picture for another's.
+    """
+    if not lie_channels_last(*specs):
+        return specs
+    return tuple(spec._replace(strides=channels_last_strides(spec.shape)) for spec in specs)
+
+
+def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
+    """Whether a convolution's tensors are all channels last, or none of them can be taken for it.
+
+    x or y of a single position that is not channels first by its strides can; a filter of one is read right either way.
+    """
+    if lie_channels_last(x, w, y):
+        return True
+    assert x.strides is not None
+    assert y.strides is not None
+    return x.strides[1] != 1 and y.strides[1] != 1 and not is_channels_last(w)
+
+
 # The order of an array's axes
 
 

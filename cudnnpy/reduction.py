@@ -5,6 +5,9 @@ On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benc
 memory, and reduced one run after the other, the fastest first, in float32. Convolution.backward_bias is such a reduction.
 A run between two others no graph reduces; a sum over it is an average over windows (cudnnPoolingForward, 1.2 to 1.4 times).
 Maxima are not: of -infinity alone that function makes the lowest finite number.
+
+Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
+engine says so). The functions do not, and take 6 times as long: `deterministic` asks for them.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from cudnnpy import calling, raw
 from cudnnpy.calling import Call
-from cudnnpy.checks import check_option
+from cudnnpy.checks import check_flag, check_option
 from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.functions import given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
@@ -50,12 +53,14 @@ def reduce_tensor(
     alpha: float = 1.0,
     beta: float = 0.0,
     stream: Any = None,
+    deterministic: bool = False,
 ) -> Any:
     """alpha * (x reduced over some axes, which stay with size 1) + beta * out (cudnnReduceTensor).
 
     op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
     absolute values), "norm2" (the root of the sum of squares), "mul_no_zeros" (the product of what is not 0). axes: a
     tuple, negative ones counted from the last; None: all. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
+    deterministic: the same bits every time, which large sums have not by themselves; up to 6 times as long.
 
     Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
     """
@@ -64,12 +69,14 @@ def reduce_tensor(
             axes = tuple(axes)  # what can be hashed
         except TypeError:
             raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
-    return calling.run(
-        (0, "reduce_tensor", op, axes, alpha, beta), ("x", "out"), (x,), (out,), stream, _prepare, op, axes, alpha, beta
-    )
+    how = op, axes, alpha, beta, deterministic
+    return calling.run((0, "reduce_tensor", *how), ("x", "out"), (x,), (out,), stream, _prepare, *how)
 
 
-def _prepare(call: Call, op: str, axes: Any, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+def _prepare(
+    call: Call, op: str, axes: Any, alpha: float, beta: float, deterministic: bool
+) -> tuple[Program, list[TensorSpec]]:
+    check_flag("deterministic", deterministic)
     check_option("op", op, (*REDUCTIONS, *ALIASES))
     op = ALIASES.get(op, op)
     x = given(call, "x")
@@ -78,10 +85,12 @@ def _prepare(call: Call, op: str, axes: Any, alpha: float, beta: float) -> tuple
     y = result(call, "out", shape, x.dtype, None, beta)
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
-    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta), [y]
+    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
 
 
-def reduction(name: str, device: int, operands: Sequence[Operand], op: str, alpha: float, beta: float) -> Program:
+def reduction(
+    name: str, device: int, operands: Sequence[Operand], op: str, alpha: float, beta: float, deterministic: bool
+) -> Program:
     """The reduction of the first operand to the shape of the second, which has size 1 for each axis that is reduced.
 
     op is one of REDUCTIONS; both have their strides spelled out, and one dtype.
@@ -90,7 +99,8 @@ def reduction(name: str, device: int, operands: Sequence[Operand], op: str, alph
     found = None
     if is_dense(x) and is_large(x):
         found = _by_pooling(x, y, op, alpha, beta)
-        if not found and op in _BY_GRAPH and x.dtype != "float64" and x.alignment >= 16:
+        graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
+        if not found and graphs and x.dtype != "float64" and x.alignment >= 16:
             found = _by_graphs(device, x, y, op, alpha, beta)
     steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)

@@ -147,7 +147,8 @@ class Convolution:
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * (dy summed over all axes but the channels) + beta * out; shape (K,).
 
-        A reduction, and none of cuDNN's convolution algorithms: `prefer`, `workspace_limit` and `algorithm` do not apply.
+        A reduction, and none of cuDNN's convolution algorithms: `prefer`, `workspace_limit` and `algorithm` do not apply;
+        `deterministic` does.
         """
         return self._operation.run_bias(dy, out, alpha, beta, stream)
 

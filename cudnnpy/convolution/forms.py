@@ -7,8 +7,8 @@ property tests; docs/gpu.md):
   memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.
 - padding that differs before and after, for the gradients: engines without tensor cores, and those by FFT, take one for
   the other. The padding becomes zeros around x; a gradient to x is cropped to what is wanted.
-- a fused bias or activation where some tensors are channels last and others are not: engines compiled at run time
-  misread the filter. The convolution is left plain.
+- a fused bias or activation where some tensors are channels last, or can be taken for it, and others are not: engines
+  compiled at run time misread the filter, or write beside a result of one position. The convolution is left plain.
 
 A bias or an activation after a gradient to x, which makes it a transposed convolution's forward, no engine fuses (9.28).
 Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
@@ -25,7 +25,7 @@ from cudnnpy.convolution.folding import Cut, can_cut, folded, is_promising
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
-from cudnnpy.layouts import TensorSpec, channels_last_strides, extent, is_channels_last, is_dense, result_strides
+from cudnnpy.layouts import TensorSpec, extent, have_one_order, is_dense, result_strides
 from cudnnpy.programs import Executable, Step, Steps, copy
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
@@ -70,7 +70,8 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
-    in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y and _agree(problem)
+    in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
+    in_one = in_one and have_one_order(problem.x, problem.w, problem.y)
     if problem.bias is not None or problem.activation is not None:  # fused engines misread other addresses
         in_one = in_one and all(spec.alignment >= 16 for spec in problem.specs)
     wholes = dict.fromkeys([problem, plain][not in_one :])
@@ -83,13 +84,6 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
         found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
     yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
-
-
-def _agree(problem: Problem) -> bool:
-    """Whether the tensors of a convolution are all channels last, or none of them is."""
-    tensors = problem.x, problem.w, problem.y
-    first = [t.strides != channels_last_strides(t.shape) for t in tensors]
-    return not (any(map(is_channels_last, tensors)) and any(first))
 
 
 def _padded(problem: Problem) -> Problem:

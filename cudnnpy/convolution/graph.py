@@ -10,7 +10,7 @@ from cudnnpy.convolution.problem import Problem
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target, graph_of
 from cudnnpy.engines import tensor as plain_tensor
-from cudnnpy.layouts import TensorSpec, result_strides, with_height
+from cudnnpy.layouts import TensorSpec, result_strides, spelled_channels_last, with_height
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
 _ACTIVATIONS = {
@@ -53,7 +53,7 @@ def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
 
 def operation_graph(problem: Problem, target: Target) -> Descriptor:
     """The problem as a finalized operation graph: the convolution, then the bias and the activation if there are."""
-    x, w, y = problem.x, problem.w, problem.y
+    x, w, y = spelled_channels_last(problem.x, problem.w, problem.y)
     wide = _wide(problem.compute_dtype)
     fused = problem.bias is not None or problem.activation is not None
     tensors = {X: tensor(X, x), W: tensor(W, w)}

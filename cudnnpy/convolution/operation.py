@@ -76,7 +76,7 @@ class Operation:
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
         """backward_bias: the same manners for one input."""
-        head = self.options.layout, "backward_bias", alpha, beta
+        head = self.options.layout, "backward_bias", alpha, beta, self.options.deterministic
         return calling.run(head, ("dy", "out"), (dy,), (out,), stream, self._prepare_bias, alpha, beta)
 
     # Set-up, once for each signature
@@ -124,7 +124,9 @@ class Operation:
         row = (1, *channels, *(1 for _ in spec.shape[2:]))
         sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
         operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
-        program = reduction("bias gradient", call.device, operands, "add", float(alpha), float(beta))
+        program = reduction(
+            "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.options.deterministic
+        )
         return program, [TensorSpec(channels, spec.dtype)]
 
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:

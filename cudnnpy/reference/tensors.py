@@ -167,6 +167,7 @@ def reduce_tensor(
     alpha: float = 1.0,
     beta: float = 0.0,
     stream: object = None,
+    deterministic: bool = False,
 ) -> Array:
     """Return alpha * (x reduced over some axes) + beta * out; those axes stay, with size 1.
 
@@ -176,7 +177,8 @@ def reduce_tensor(
     axes   a tuple of one or more axes, negative ones counted from the last; None: all
 
     x is float16, bfloat16, float32 or float64 and has 1 to 5 axes; the result has its dtype. Computed in float64 and
-    rounded once. A NaN makes its result NaN, for every op. With beta 0, out is not read. stream is ignored.
+    rounded once, the same every time, whatever deterministic says. A NaN makes its result NaN, for every op. With beta 0,
+    out is not read. stream is ignored.
 
     Raises TypeError for a wrong type or dtype, ValueError for a wrong op, axis or shape, or an out that is read-only or
     overlaps x.
@@ -184,6 +186,8 @@ def reduce_tensor(
     _arrays.check_tensor("x", x)
     one_of("op", op, (*REDUCTIONS, *ALIASES))
     reduced = _axes(axes, x.ndim)
+    if not isinstance(deterministic, bool):
+        raise TypeError(f"deterministic={deterministic!r}: expected True or False")
     alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))

@@ -469,3 +469,14 @@ def test_work_is_queued_on_the_stream_that_is_current(call: str) -> None:
         found = case.call()
     side.synchronize()
     assert not case.wrong(found), case.wrong(found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(
+    ("op", "axes"), [("add", (0, 2, 3)), ("avg", None), ("norm2", (1,)), ("norm1", (2, 3)), ("max", (0,))]
+)
+def test_a_deterministic_reduction_has_the_same_bits_every_time(op: str, axes: Any, dtype: str) -> None:
+    x = torch.randn(16, 64, 56, 56, device="cuda").to(getattr(torch, dtype))
+    first = cudnnpy.reduce_tensor(x, op, axes, deterministic=True).clone()
+    assert all(torch.equal(cudnnpy.reduce_tensor(x, op, axes, deterministic=True), first) for _ in range(10))
+    torch.testing.assert_close(cudnnpy.reduce_tensor(x, op, axes), first, rtol=1e-3, atol=1e-3)

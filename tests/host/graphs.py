@@ -29,6 +29,20 @@ def convolution_bias_tanh(g: Graph) -> Graph:
     return g
 
 
+def one_position_beside_channels_first(g: Graph) -> Graph:
+    """Of which engines that are compiled at run time write one picture's result over another's."""
+    x, w = (g.tensor(n, TensorSpec(s, "float16")) for n, s in (("x", (8, 64, 3, 3)), ("w", W)))
+    g.output("y", g.pointwise("relu_fwd", g.convolution(x, w)))
+    return g
+
+
+def one_position_channels_last(g: Graph) -> Graph:
+    """The same without others; x lies channels last, and the filter's strides are spelled as they are packed."""
+    x, w = g.tensor("x", last((8, 64, 1, 1))), g.tensor("w", TensorSpec((64, 64, 1, 1), "float16"))
+    g.output("y", g.pointwise("relu_fwd", g.convolution(x, w)))
+    return g
+
+
 def convolution_alone(g: Graph) -> Graph:
     x, w = g.tensor("x", last(X, "float32")), g.tensor("w", last(W, "float32"))
     g.output("y", g.convolution(x, w, padding=1))
@@ -101,7 +115,9 @@ OTHERS = (
     normalization_gradient,
     averages,
     convolution_bias_tanh,
+    one_position_channels_last,
 )
 GRAPHS: dict[str, Callable[[Graph], Graph]] = {
-    function.__name__: function for function in (*FUSED, *OTHERS, nothing_that_cudnn_takes)
+    function.__name__: function
+    for function in (*FUSED, *OTHERS, one_position_beside_channels_first, nothing_that_cudnn_takes)
 }

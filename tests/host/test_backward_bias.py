@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from standins import Array, World
 
-from cudnnpy import Convolution, plan_cache
+from cudnnpy import Convolution, plan_cache, reduce_tensor
 
 LARGE = (8, 64, 40, 40)
 LAST = (64 * 1600, 1, 64 * 40, 64)
@@ -30,6 +30,24 @@ def test_large_tensors_are_reduced_by_graphs(world: World, dtype: str) -> None:
     assert launched(world, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20)) == [GRAPH]
     assert [problem.specs[0].shape for problem in world.graphs] == [(12800, 64, 1, 1)]
     assert launched(world, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20), alpha=2.0) == [GRAPH, COPY]
+
+
+def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(world: World) -> None:
+    """Graphs add in any order; no signature is another's."""
+    dy = Array(*LARGE, pointer=1 << 20)
+    for conv, name in ((Convolution(), GRAPH), (Convolution(deterministic=True), REDUCE), (Convolution(), GRAPH)):
+        world.launches.clear()
+        conv.backward_bias(dy)
+        assert {launch for launch, _ in world.launches} == {name}
+    for op, deterministic, name in (
+        ("add", True, REDUCE),
+        ("add", False, GRAPH),
+        ("max", True, GRAPH),
+        ("norm2", True, REDUCE),
+    ):
+        world.launches.clear()
+        reduce_tensor(dy, op, (1, 2, 3), deterministic=deterministic)
+        assert world.launches[0][0] == name
 
 
 @pytest.mark.parametrize(

@@ -375,6 +375,50 @@ def test_a_tanh_that_overflows_is_not_taken(plan: Planner) -> None:
     assert TANH_OVERFLOWS not in {row["refused"] for row in relu}
 
 
+@pytest.mark.parametrize(
+    ("name", "refused"), [("one_position_beside_channels_first", True), ("one_position_channels_last", False)]
+)
+def test_engines_that_misread_one_position_are_not_taken(
+    monkeypatch: pytest.MonkeyPatch, name: str, refused: bool
+) -> None:
+    compiled, other = (
+        SimpleNamespace(
+            name=f"engine {n}", engine=n, knobs=None, numerical_notes=(), behavior_notes=notes, finalize=None
+        )
+        for n, notes in ((4, ("runtime_compilation",)), (5, ()))
+    )
+    monkeypatch.setattr(engines, "heuristics", lambda *_: [compiled, other])
+    monkeypatch.setattr(engines, "engines", lambda *_: [])
+    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    g = GRAPHS[name](Graph())
+    first, second = g.candidates(g.problem(), engines.Target())
+    assert ("misreads tensors of which some are channels last, or of one position" in first.refused) == refused
+    assert not second.refused
+    assert (first.deterministic, second.deterministic) == (True, True)
+    if not refused:
+        assert {node.spec.strides for node in (*g.inputs, *g.outputs)} == {(64, 1, 64, 64)}
+
+
+@pytest.mark.parametrize(("op", "deterministic"), [("add", False), ("avg", False), ("max", True), ("amax", True)])
+def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: str, deterministic: bool) -> None:
+    """Which no note of theirs says."""
+    compiled = SimpleNamespace(
+        name="engine 1",
+        engine=1,
+        knobs=None,
+        numerical_notes=(),
+        behavior_notes=("runtime_compilation",),
+        finalize=None,
+    )
+    monkeypatch.setattr(engines, "heuristics", lambda *_: [compiled])
+    monkeypatch.setattr(engines, "engines", lambda *_: [])
+    monkeypatch.setattr(Graph, "built", lambda *_: None)
+    g, x = started((2, 4, 6, 5))
+    g.output("y", g.reduction(op, x, (1,)))
+    (candidate,) = g.candidates(g.problem(), engines.Target())
+    assert candidate.deterministic == deterministic
+
+
 def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
     rows = plan("own_candidates", name="convolution_bias_relu")["candidates"]
     names = [row["name"] for row in rows if row["planned"]]

@@ -18,14 +18,17 @@ from cudnnpy.layouts import (
     canonical,
     channels_last_strides,
     extent,
+    have_one_order,
     is_channels_last,
     is_dense,
     is_packed,
+    lie_channels_last,
     packed,
     packed_as,
     packed_strides,
     result_strides,
     same_memory,
+    spelled_channels_last,
 )
 from cudnnpy.programs import described
 
@@ -201,3 +204,40 @@ def test_dense_tensors_fill_their_memory(spec: TensorSpec) -> None:
 def test_the_two_orders_that_have_names(shape: Any, strides: Any, packed_in_one: bool, last: bool) -> None:
     spec = TensorSpec(shape, "float32", strides)
     assert (is_packed(spec), is_channels_last(spec)) == (packed_in_one, last)
+
+
+# The tensors of one convolution
+
+
+def lying(shape: tuple[int, ...], order: str) -> TensorSpec:
+    return of(*shape, strides=channels_last_strides(shape) if order == "last" else packed_strides(shape))
+
+
+SIDE, ONE = (2, 8, 5, 4), (2, 8, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "y", "one_order", "last"),
+    [
+        (lying(SIDE, "last"), lying((6, 8, 3, 3), "last"), lying((2, 6, 3, 2), "last"), True, True),
+        (lying(SIDE, "first"), lying((6, 8, 3, 3), "first"), lying((2, 6, 3, 2), "first"), True, False),
+        (lying(SIDE, "first"), lying((6, 8, 1, 1), "first"), lying((2, 6, 5, 4), "first"), True, False),
+        (lying(SIDE, "last"), lying((6, 8, 3, 3), "first"), lying((2, 6, 3, 2), "last"), False, False),
+        (lying(SIDE, "first"), lying((6, 8, 3, 3), "last"), lying((2, 6, 3, 2), "first"), False, False),
+        # one position lies in both orders
+        (lying(SIDE, "last"), lying((6, 8, 5, 4), "last"), lying((2, 6, 1, 1), "first"), True, True),
+        (lying(SIDE, "first"), lying((6, 8, 5, 4), "first"), lying((2, 6, 1, 1), "first"), False, False),
+        (lying(ONE, "first"), lying((6, 8, 1, 1), "first"), lying((2, 6, 1, 1), "first"), True, True),
+        (lying(ONE, "first"), lying((6, 8, 3, 3), "first"), lying((2, 6, 1, 1), "first"), False, False),
+        # so does one channel, whose strides are channels first
+        (lying((2, 1, 5, 4), "first"), lying((6, 1, 3, 3), "first"), lying((2, 6, 3, 2), "first"), True, False),
+        (lying((2, 1, 5, 4), "first"), lying((6, 1, 3, 3), "first"), lying((2, 6, 3, 2), "last"), True, True),
+    ],
+)
+def test_whether_tensors_have_one_order(x: Any, w: Any, y: Any, one_order: bool, last: bool) -> None:
+    assert have_one_order(x, w, y) == one_order
+    assert lie_channels_last(x, w, y) == last
+    spelled = spelled_channels_last(x, w, y)
+    assert [spec.strides == channels_last_strides(spec.shape) for spec in spelled] == [True] * 3 or not last
+    assert all(same_memory(a, b) for a, b in zip(spelled, (x, w, y), strict=True))
+    assert last or spelled == (x, w, y)

@@ -593,6 +593,15 @@ def test_every_activation_has_a_plan_fused_or_after_it(plan: Planner, activation
             assert (row["kind"] == "GraphExecutable") == (row not in after)
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(plan: Planner, last: bool) -> None:
+    """By its strides it could be channels last too: engines took it for that (docs/gpu.md)."""
+    request = problem(x=(8, 64, 3, 3), y=(8, 64, 1, 1), dtype="float16", last=last, bias=[64], activation="relu")
+    rows = plan("survey", **with_options(request, padding=0))
+    assert usable(rows)
+    assert all(row["name"].endswith(" + epilogue") for row in rows) == (not last)
+
+
 def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
     rows = plan("survey", **problem(bias=[64], activation="tanh"))
     refused = [row for row in rows if row["refused"] == TANH_OVERFLOWS]
