@@ -57,6 +57,42 @@ DRAWN: list[Drawn] = [
         whole_numbers=True,
         seed=15922004,
     ),
+    # results of one position, beside an x that is channels first
+    Drawn(
+        operation="forward",
+        x_shape=(1, 32, 5, 6),
+        w_shape=(32, 16, 3, 3),
+        dtype="bfloat16",
+        padding=1,
+        stride=(1, 2),
+        dilation=(3, 3),
+        groups=2,
+        activation="relu",
+        deterministic=True,
+        whole_numbers=True,
+        stream="side",
+        repeats=6,
+        seed=26948,
+    ),
+    Drawn(
+        "forward",
+        (3, 32, 7, 8),
+        (32, 32, 3, 3),
+        "bfloat16",
+        stride=(1, 2),
+        dilation=(3, 3),
+        bias=True,
+        activation="relu",
+    ),
+    Drawn(
+        "forward", (3, 32, 7, 8), (32, 16, 3, 3), "float16", stride=(1, 2), dilation=(3, 3), groups=2, activation="relu"
+    ),
+    Drawn("forward", (3, 32, 1, 1), (32, 32, 1, 1), "float16", bias=True, activation="relu"),
+    Drawn(
+        "forward", (3, 32, 3, 3), (16, 32, 3, 3), "bfloat16", memory=(Memory(True),) * 3, bias=True, activation="relu"
+    ),
+    Drawn("forward", (3, 1, 9, 8), (16, 1, 3, 3), "float16", memory=(Memory(True),) * 3, bias=True, activation="relu"),
+    Drawn("forward", (3, 32, 5), (16, 32, 5), "float16", bias=True, activation="relu"),
 ]
 
 
