@@ -170,7 +170,7 @@ def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
 def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
     """Whether a convolution's tensors are all channels last, or none of them can be taken for it.
 
-    x or y of a single position that is not channels first by its strides can; a filter of one is read right either way.
+    x or y of one position can, whose channels lie together in either order; a filter of one is read right as both.
     """
     if lie_channels_last(x, w, y):
         return True
