@@ -404,8 +404,8 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     else:
         smallest = [max(1, span - pads) for span, pads in zip(reach, _total_padding(padding, reach), strict=True)]
     room = {1: 12, 2: 7, 3: 4}[rank]
-    if draw(_weighted((False, 11), (True, 1))):  # the least that gives a result: one position, as a network's last layers
-        room = 0
+    if draw(_weighted((False, 11), (True, 1))):
+        room = 0  # the least that gives a result: one position, as a network's last layers
     spatial = tuple(low + draw(st.integers(0, room)) for low in smallest)
     channels = groups * (filters if transpose else per_group)
     with_out = draw(st.booleans())
