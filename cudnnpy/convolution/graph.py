@@ -53,9 +53,11 @@ def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
 
 def operation_graph(problem: Problem, target: Target) -> Descriptor:
     """The problem as a finalized operation graph: the convolution, then the bias and the activation if there are."""
-    x, w, y = spelled_channels_last(problem.x, problem.w, problem.y)
+    x, w, y = problem.x, problem.w, problem.y
     wide = _wide(problem.compute_dtype)
     fused = problem.bias is not None or problem.activation is not None
+    if fused:
+        x, w, y = spelled_channels_last(x, w, y)
     tensors = {X: tensor(X, x), W: tensor(W, w)}
     between = y._replace(dtype=wide)
     tensors[CONVOLVED if fused else Y] = tensor(CONVOLVED, between, virtual=True) if fused else tensor(Y, y)

@@ -57,6 +57,17 @@ DRAWN: list[Drawn] = [
         whole_numbers=True,
         seed=15922004,
     ),
+    Drawn(
+        operation="backward_filter",
+        x_shape=(2, 8, 3, 1),
+        w_shape=(4, 8, 3, 4),
+        padding="same",
+        stride=(1, 3),
+        dilation=(1, 1),
+        with_out=True,
+    ),
+    Drawn("forward", (2, 1, 2), (16, 1, 2), stride=(2,), dilation=(1,), with_out=True, alpha=0.75, repeats=6, seed=528),
+    Drawn("forward", (2, 8, 2, 3), (16, 8, 2, 3), memory=(Memory(True),) * 3, with_out=True, alpha=0.75),
     # results of one position, beside an x that is channels first
     Drawn(
         operation="forward",
