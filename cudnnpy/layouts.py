@@ -161,7 +161,6 @@ def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
     """Tensors of a convolution with the strides of channels last for axes of size 1 too, if all of them lie so.
 
     Engines that fuse go by those strides: of one position with all strides 1 some take one picture's result for another's.
-    (Others, which do not, lose alpha where the strides of one position are spelled so: engine 71 of cuDNN 9.19.)
     """
     if not lie_channels_last(*specs):
         return specs
