@@ -65,7 +65,6 @@ def problem_of(request: dict[str, Any]) -> tuple[Operation, Problem]:
         bias=spec(request.get("bias")),
         activation=request.get("activation"),
         out=spec(request.get("out")),
-        alpha=request.get("alpha", 1.0),
         beta=request.get("beta", 0.0),
     )
     return operation, made

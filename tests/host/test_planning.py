@@ -602,19 +602,6 @@ def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(pl
     assert all(row["name"].endswith(" + epilogue") for row in rows) == (not last)
 
 
-@pytest.mark.parametrize(
-    ("y", "alpha", "refused"), [((8, 64, 1, 1), 0.5, True), ((8, 64, 1, 1), 1.0, False), (None, 0.5, False)]
-)
-def test_an_engine_that_loses_alpha_is_refused_where_it_does(
-    plan: Planner, y: tuple[int, ...] | None, alpha: float, refused: bool
-) -> None:
-    x = (8, 64, 28, 28) if y is None else (8, 64, 3, 3)
-    request = with_options(problem(x=x, last=True, alpha=alpha), padding=0)
-    rows = [row for row in plan("survey", **request) if row["engine"] and row["engine"]["index"] == 71]
-    assert rows
-    assert any(row["refused"] == "loses alpha for results of one position" for row in rows) == refused
-
-
 def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
     rows = plan("survey", **problem(bias=[64], activation="tanh"))
     refused = [row for row in rows if row["refused"] == TANH_OVERFLOWS]
