@@ -16,6 +16,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the inputs' own
 INT8 = ("int8",)
 INT8_RESULTS = ("int32", "float32", "int8")
 

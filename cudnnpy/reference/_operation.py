@@ -58,9 +58,9 @@ class Operation(Options):
         """Return activation(alpha * (x with w) + beta * out + bias).
 
         x and w have one dtype: float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 or int8. The result has
-        that dtype (int8: int32), or goes to out: float16, bfloat16, float32 or float64; for float8 also float8; for
-        int8 int32, float32 or int8, where integers are rounded to nearest even and saturate. bias has one entry for
-        each output channel, in the dtype of x or of the result, or float32. activation is None, "identity", "relu",
+        that dtype (int8: int32), or goes to out, of x's dtype; for float8 also float16, bfloat16 or float32; for int8
+        int32, float32 or int8, where integers are rounded to nearest even and saturate. bias has one entry for each
+        output channel, in the dtype of the result (float32 for results of 8 bits). activation is None, "identity", "relu",
         "sigmoid", "tanh", "elu" (with factor 1) or "swish". With beta 0, out is not read. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
@@ -70,21 +70,22 @@ class Operation(Options):
         _arrays.check_array("x", x, (*floats, *_arrays.INT8))
         _arrays.check_array("w", w, (*floats, *_arrays.INT8))
         _arrays.check_same_dtype("w", w, "x", x)
+        self._check_compute_dtype(x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
         alpha, beta = scales(alpha, beta, out=out)
         act = activation_named(activation)
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
         if out is not None:
-            results: tuple[str, ...] = _arrays.FLOATS
+            results: tuple[str, ...] = (x.dtype.name,)
             if x.dtype.name in _arrays.INT8:
                 results = _arrays.INT8_RESULTS
             elif x.dtype.name in _arrays.FLOAT8:
-                results = floats
+                results = (*_arrays.FLOAT8_RESULTS, x.dtype.name)
             _arrays.check_out(out, y_shape, results, x=x, w=w, bias=bias)
         channels = y_shape[-1 if self.channels_last else 1]
         if bias is not None:
             result = dtype if out is None else out.dtype
-            _arrays.check_array("bias", bias, tuple(dict.fromkeys((x.dtype.name, result.name, "float32"))))
+            _arrays.check_array("bias", bias, (result.name if result.itemsize > 1 else "float32",))
             if bias.shape != (channels,):
                 raise ValueError(f"bias has shape {bias.shape}: expected ({channels},), one for each output channel")
         with np.errstate(all="ignore"):
@@ -105,15 +106,15 @@ class Operation(Options):
     ) -> Array:
         """Return alpha * (gradient in x, of shape x_shape) + beta * out, for the gradient dy of forward's result.
 
-        x_shape may be left to out. dy and w have one dtype: float16, bfloat16, float32 or float64. The result has it,
-        or goes to out, of any of them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        x_shape may be left to out. dy, w and out have one dtype, and so has the result: float16, bfloat16,
+        float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
         self._check_pair("w", w, "dy", dy)
         x_shape = _shape_or_outs("x_shape", x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
-            _arrays.check_out(out, x_shape, _arrays.FLOATS, dy=dy, w=w)
+            _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
         with np.errstate(all="ignore"):
             gradient = self._product_data(self._float64(dy), self._filter64(w), geometry)
             return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
@@ -130,15 +131,15 @@ class Operation(Options):
     ) -> Array:
         """Return alpha * (gradient in w, of shape w_shape) + beta * out, for the gradient dy of forward's result.
 
-        w_shape may be left to out. dy and x have one dtype: float16, bfloat16, float32 or float64. The result has it,
-        or goes to out, of any of them. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        w_shape may be left to out. dy, x and out have one dtype, and so has the result: float16, bfloat16,
+        float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
         self._check_pair("x", x, "dy", dy)
         w_shape = _shape_or_outs("w_shape", w_shape, out)
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
-            _arrays.check_out(out, w_shape, _arrays.FLOATS, dy=dy, x=x)
+            _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
         with np.errstate(all="ignore"):
             gradient = self._flip(self._product_filter(self._float64(dy), self._float64(x), geometry))
             return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
@@ -148,14 +149,14 @@ class Operation(Options):
     ) -> Array:
         """Return alpha * (sum of dy over all axes but the channels) + beta * out, of shape (channels,).
 
-        dy is float16, bfloat16, float32 or float64. The result has its dtype, or goes to out, of any of them. With
-        beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        dy and out are float16, bfloat16, float32 or float64, both the same, as is the result. With beta 0, out is not
+        read. stream is ignored. Raises as `forward` does.
         """
         _arrays.check_array("dy", dy, _arrays.FLOATS)
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape), self)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
-            _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), _arrays.FLOATS, dy=dy)
+            _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
         with np.errstate(all="ignore"):
             values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
             values *= alpha
@@ -173,10 +174,17 @@ class Operation(Options):
         batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
         return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
 
+    def _check_compute_dtype(self, dtype: str) -> None:
+        allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}
+        if self.compute_dtype is not None and self.compute_dtype not in allowed.get(dtype, ("float32",)):
+            expected = " or ".join(map(repr, allowed.get(dtype, ("float32",))))
+            raise ValueError(f"compute_dtype={self.compute_dtype!r}: expected {expected} for {dtype}")
+
     def _check_pair(self, name: str, array: Array, dy_name: str, dy: Array) -> None:
         _arrays.check_array(dy_name, dy, _arrays.FLOATS)
         _arrays.check_array(name, array, _arrays.FLOATS)
         _arrays.check_same_dtype(name, array, dy_name, dy)
+        self._check_compute_dtype(dy.dtype.name)
 
     def _check_dy(self, dy: Array, x_shape: Shape, w_shape: Shape, x_name: str, w_name: str) -> Geometry:
         geometry, y_shape = self._shapes(x_shape, w_shape, x_name, w_name)

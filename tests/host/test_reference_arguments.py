@@ -190,9 +190,24 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("dx is dy", lambda: gradient_onto_itself(Y.copy()), ValueError, "out overlaps dy"),
     (
         "db shape",
-        lambda: Convolution().backward_bias(Y, out=np.ones(2)),
+        lambda: Convolution().backward_bias(Y, out=np.ones(2, np.float32)),
         ValueError,
         "out has shape (2,): expected (6,)",
+    ),
+    (
+        "y dtype",
+        lambda: Convolution().forward(X, W, out=np.ones(Y.shape)),
+        TypeError,
+        "out has dtype float64: expected",
+    ),
+    ("dx dtype", lambda: Convolution().backward_data(Y, W, out=X.astype(HALF)), TypeError, "out has dtype float16"),
+    ("dw dtype", lambda: Convolution().backward_filter(Y, X, out=W.astype(HALF)), TypeError, "out has dtype float16"),
+    ("db dtype", lambda: Convolution().backward_bias(Y, out=np.ones(6)), TypeError, "out has dtype float64"),
+    (
+        "compute",
+        lambda: Convolution(compute_dtype="int32").forward(X, W),
+        ValueError,
+        "compute_dtype='int32': expected",
     ),
     # the sigmoid
     ("sigmoid list", lambda: sigmoid([1.0]), TypeError, "x is a builtins.list"),

@@ -125,8 +125,9 @@ def test_int8_is_exact_and_saturates(seed: int, channels: int, result: str) -> N
     out = np.zeros(exact.shape, result)
     assert conv.forward(x, w, out=out) is out
     np.testing.assert_array_equal(out, np.clip(exact, -128, 127) if result == "int8" else exact)
-    conv.forward(x, w, bias=np.full(3, 0.25, np.float32), activation="relu", out=out, alpha=2.0**-9)
-    halves = np.maximum(exact * 2.0**-9 + 0.25, 0)
+    bias = np.full(3, 1, np.int32) if result == "int32" else np.full(3, 0.25, np.float32)
+    conv.forward(x, w, bias=bias, activation="relu", out=out, alpha=2.0**-9)
+    halves = np.maximum(exact * 2.0**-9 + float(bias[0]), 0)
     expected = halves if result == "float32" else np.rint(halves)
     np.testing.assert_array_equal(out, np.clip(expected, -128, 127) if result == "int8" else expected)
 
@@ -177,11 +178,11 @@ def test_forward_composes_as_written(
     seed=st.integers(0, 2**32 - 1),
 )
 def test_gradients_accumulate(kind: Any, layout: str, alpha: float, beta: float, dtype: Any, seed: int) -> None:
-    """alpha * gradient + beta * out in float64, rounded once to out's dtype, which need not be dy's."""
+    """alpha * gradient + beta * out in float64, rounded once."""
     rng = np.random.default_rng(seed)
-    x, w = rng.standard_normal((2, 4, 5, 4)).astype(np.float32), rng.standard_normal((4, 4, 2, 4)).astype(np.float32)
+    x, w = rng.standard_normal((2, 4, 5, 4)).astype(dtype), rng.standard_normal((4, 4, 2, 4)).astype(dtype)
     op = kind(padding=1, layout=layout)
-    dy = rng.standard_normal(op.output_shape(x.shape, w.shape)).astype(np.float32)
+    dy = rng.standard_normal(op.output_shape(x.shape, w.shape)).astype(dtype)
     x64, w64, dy64 = x.astype(np.float64), w.astype(np.float64), dy.astype(np.float64)
     for gradient, call in [
         (op.backward_data(dy64, w64, x.shape), lambda **out: op.backward_data(dy, w, x.shape, **out)),
