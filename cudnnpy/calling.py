@@ -124,6 +124,8 @@ def run(
     try:
         pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
     except MemoryError:  # another stream's first call, and less is left than there was: what fits now, if anything does
+        if capture_nearby(address):  # nothing is planned then
+            raise
         ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
         launcher, size = ready.launcher, ready.workspace_size
         pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
@@ -176,13 +178,15 @@ def _prepare(
     return ready
 
 
-def refuse_capture(operation: str, stream: int) -> None:
-    """CaptureError where the stream, or PyTorch's current one, is being captured: a signature is not planned then."""
-    if capture_nearby(stream):
-        raise CaptureError(
-            f"{operation}: this signature has not been planned yet, and a stream is being captured into a CUDA graph. "
-            "Call it once with arrays of the same shapes before the capture (a warm-up); the capture is intact"
-        )
+def refuse_capture(operation: str, stream: int, advice: str = "") -> None:
+    """CaptureError where the stream, or PyTorch's current one, is being captured: nothing is planned then."""
+    if not capture_nearby(stream):
+        return
+    why = "a stream is being captured into a CUDA graph"
+    if not advice:
+        why = f"this signature has not been planned yet, and {why}"
+        advice = "Call it once with arrays of the same shapes before the capture (a warm-up)"
+    raise CaptureError(f"{operation}: {why}. {advice}; the capture is intact")
 
 
 def check_writable(name: str, out: Any) -> None:

@@ -118,6 +118,7 @@ class Graph(Nodes):
         constants = tuple((node.uid, node.number) for node in self._constants)
         modes = {what["PW_DESCRIPTOR"][1]["MODE"] for *_, what in self._nodes if "PW_DESCRIPTOR" in what}
         overflows = raw.CUDNN_POINTWISE_TANH_FWD in modes and "convolution_forward" in self.operations
+        misread = self._is_misread()
         seen = set()
         for source, found in chain(
             (("heuristics", found) for found in engines.heuristics(built, target)),
@@ -128,7 +129,7 @@ class Graph(Nodes):
                 candidate = _candidate(source, found, uids, constants)
                 candidate.refused = TANH_OVERFLOWS if overflows and found.engine == 0 else ""
                 if candidate.compiled_at_run_time:
-                    candidate.refused = candidate.refused or (_MISREAD if self._is_misread else "")
+                    candidate.refused = candidate.refused or (_MISREAD if misread else "")
                     candidate.deterministic &= not self._adds_in_any_order
                 yield candidate
 
@@ -140,13 +141,16 @@ class Graph(Nodes):
             limit = limit_of(self.options, memory.free_bytes(problem.device))
             tried: list[Candidate] = []
             chosen: Candidate | None = None
-            found = self.candidates(problem, engines.Target(handle))
-            if self.options.prefer == "autotune":
-                tried = list(found)
+            tuned = self.options.prefer == "autotune"
+            if tuned:
+                tried = list(self.candidates(problem, engines.Target(handle)))
                 tune = tuner or Tuner(handle, (), None, 0)
-                chosen = tune(problem, self.options, tried, limit)  # type: ignore[arg-type]
-            else:
-                for candidate in found:
+                try:
+                    chosen = tune(problem, self.options, tried, limit)  # type: ignore[arg-type]
+                except MemoryError:  # there is none to measure in
+                    tuned, tried = False, []
+            if not tuned:
+                for candidate in self.candidates(problem, engines.Target(handle)):
                     tried.append(candidate)
                     if is_usable(candidate, problem, self.options, limit):  # type: ignore[arg-type]
                         chosen = candidate

@@ -14,7 +14,14 @@ from cudnnpy.arrays import read, spec_of
 from cudnnpy.backend import Descriptor
 from cudnnpy.checks import check_padding, check_per_axis, check_spec, for_each_axis
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import TensorSpec, have_one_order, packed_strides, result_strides, spelled_channels_last
+from cudnnpy.layouts import (
+    TensorSpec,
+    have_one_order,
+    packed_strides,
+    result_strides,
+    same_memory,
+    spelled_channels_last,
+)
 from cudnnpy.names import enumerator
 
 
@@ -47,7 +54,7 @@ class Nodes:
         self._uids = count(1)
         self._longest = 1
         self._adds_in_any_order = False  # what engines compiled at run time do for reductions, without a note
-        self._is_misread = False  # by engines that are compiled at run time
+        self._convolutions: list[tuple[Node, Node, Node]] = []
 
     # Tensors
 
@@ -71,10 +78,20 @@ class Nodes:
         if not node.virtual:
             raise ValueError(f"node: {node.name or 'a number'} is in memory already; expected what an operation made")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
-        strides = node.spec.strides if strides is None else tuple(strides)
+        if strides is None or same_memory(node.spec, node.spec._replace(strides=tuple(strides))):
+            strides = node.spec.strides  # which an axis of size 1 has, too
+        strides = None if strides is None else tuple(strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind, strides=strides), name, False
         self.outputs.append(node)
         return node
+
+    def _is_misread(self) -> bool:
+        """Whether engines that are compiled at run time misread a convolution's tensors (see convolution/forms.py)."""
+        return any(
+            not have_one_order(x.spec, w.spec, result.spec)
+            for x, w, y in self._convolutions
+            for result in (y, *(node for node in self.outputs if node.shape == y.shape))
+        )
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
@@ -124,7 +141,7 @@ class Nodes:
             raise ValueError(f"w: shape {w.shape} reaches beyond x with padding, {x.shape}")
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
         tensors = x, w, y
-        self._is_misread |= not have_one_order(*(node.spec for node in tensors))
+        self._convolutions.append(tensors)
         for node, spec in zip(tensors, spelled_channels_last(*(node.spec for node in tensors)), strict=True):
             node.spec = spec
         how = {

@@ -136,15 +136,12 @@ def capture_id(stream: int) -> int:
 
 
 def free_bytes(device: int) -> int:
-    """How many bytes of workspace the device could give: its free memory with what the pool holds unused, or a held buffer."""
+    """The device's free memory, in bytes, with what cuda.core's pool holds unused."""
     from cuda.bindings import driver
 
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
-    if status != driver.CUresult.CUDA_SUCCESS:
-        return 0
-    held: list[int] = [buffer[1] for at, buffer in _of_thread.__dict__.get("buffers", {}).items() if at[0] == device]
-    return max([int(free) + _unused(device), *held])
+    return int(free) + _unused(device) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
 def _unused(device: int) -> int:

@@ -88,6 +88,7 @@ class Bench:
     ) -> None:
         self.problem, self.options, self.handle, self.stream = problem, options, handle, stream
         self.is_made_up = False
+        self._owners: list[Any] = []
         device, count = problem.device, problem.results
         self.results = problem.specs[-count:]
         self.start = result if problem.beta else None
@@ -116,13 +117,14 @@ class Bench:
 
         memory = take(extent(spec), self.problem.device, self.stream)
         dtype = dtype_of(spec.dtype)
-        numbers = np.random.default_rng(0).uniform(-1.0, 1.0, 1 << 20)
+        owners = self._owners
+        numbers = np.random.default_rng(len(owners)).uniform(-1.0, 1.0, 1 << 20)  # each tensor has others
         block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(_numpy_dtype(dtype))
         for at in range(0, memory[1], block.nbytes):
             count = min(block.nbytes, memory[1] - at)
             driver.cuMemcpyHtoDAsync(memory[0] + at, block.ctypes.data, count, self.stream)
         driver.cuStreamSynchronize(self.stream)
-        self._owners = [*getattr(self, "_owners", []), memory]
+        owners.append(memory)
         return memory[0]
 
     def _reset(self) -> None:
@@ -189,8 +191,8 @@ class Bench:
     def _compare(self) -> str:
         """Why a result in scratch is wrong, "" if all are right."""
         if not self.anchor:
-            if isinstance(self.problem, Problem) and not self._tells_something():
-                return "wrong result: infinite, no number or 0 for random numbers"
+            if isinstance(self.problem, Problem) and not self._tells_something(zeros=True):
+                return "wrong result: infinite or no number for random numbers"
             self._become_anchor()
             return ""
         share = tolerance(self.problem, self.options.tf32)
@@ -203,11 +205,10 @@ class Bench:
                 return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
         return ""
 
-    def _tells_something(self) -> bool:
-        """Whether the results in scratch are finite, and not all 0."""
-        return all(
-            0 < self._largest(spec, memory) < math.inf for spec, memory in zip(self.results, self.scratch, strict=True)
-        )
+    def _tells_something(self, zeros: bool = False) -> bool:
+        """Whether the results in scratch are finite, and not all 0 unless these tell something, too."""
+        largest = [self._largest(spec, memory) for spec, memory in zip(self.results, self.scratch, strict=True)]
+        return all(math.isfinite(number) and (number > 0 or zeros) for number in largest)
 
     def _become_anchor(self) -> None:
         from cuda.bindings import driver

@@ -188,7 +188,7 @@ class Convolution:
         result = read(out, "out")[0] if inputs and out is not None else None
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
-            refuse_capture("plan", stream)
+            refuse_capture("plan", stream, "Plan before the capture, and keep the plan")
             return self._operation.choose_plan(problem, Tuner(Handle.default(problem.device), inputs, result, stream))
 
     def candidates(

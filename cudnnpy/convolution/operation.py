@@ -193,7 +193,17 @@ class Operation:
             "backward_filter": (two, result, one),
         }[operation]
         return ask.make_problem(
-            self.options, operation, x, w, y, alpha=alpha, beta=beta, bias=bias, activation=activation, device=device
+            self.options,
+            operation,
+            x,
+            w,
+            y,
+            alpha=alpha,
+            beta=beta,
+            bias=bias,
+            activation=activation,
+            device=device,
+            called=names,
         )
 
     def _logical(self, spec: TensorSpec, name: str) -> TensorSpec:

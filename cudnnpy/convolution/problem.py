@@ -240,8 +240,12 @@ def make_problem(
     bias: TensorSpec | None = None,
     activation: str | None = None,
     device: int = 0,
+    called: tuple[str, str] | None = None,
 ) -> Problem:
-    """A checked Problem from logical specs of the three tensors. Raises ValueError or TypeError naming the argument."""
+    """A checked Problem from logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
+
+    `called` is what the caller calls the two inputs, if not as the operation does.
+    """
     expected = output_shape(options, x.shape, w.shape)
     names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
         operation
@@ -250,7 +254,7 @@ def make_problem(
         raise ValueError(f"{names[2]}: shape {tuple(y.shape)} given; expected {expected} (logical order)")
     inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
     first, second = inputs
-    one, two = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}[operation]
+    one, two = called or _OPERANDS[operation][:2]
     if first.dtype != second.dtype:
         raise TypeError(f"{two}: {second.dtype} given; expected {first.dtype}, as {one}")
     if first.dtype in ("int32", "uint8"):

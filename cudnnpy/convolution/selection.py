@@ -103,10 +103,14 @@ def choose(
             tried += _to_measure(problem, options, target, limit)
             try:
                 found = tune(problem, options, tried, limit)
-                found = found or first(legacy_candidates(problem, options, target))
-            except MemoryError:  # there is none to measure in
+                scarce = found is None and not any(c.refused.startswith("wrong result") for c in tried)
+                scarce = scarce and any(c.refused.startswith("out of memory") for c in tried)
+            except MemoryError:
+                scarce = True
+            if scarce:  # there is none to measure in
                 tried.clear()
                 found = guessed()
+            found = found or first(legacy_candidates(problem, options, target))
         elif found is None:
             found = guessed()
     if found is None:
@@ -123,7 +127,6 @@ def _to_measure(problem: Problem, options: Options, target: Target, limit: int) 
     plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
     ranked = list(likely(problem, options, target))
-    found = [*ranked[:_BEST], *engines(problem, target), *ranked[_BEST:]]
     found = [*ranked[:_BEST], *engines(problem, target), *ranked[_BEST:]]
     measured: dict[str, Candidate] = {}
     for candidate in sorted(found, key=lambda candidate: candidate.compiled_at_run_time):

@@ -27,6 +27,7 @@ import cudnnpy
 REQUESTS = ("null", "write", "add")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
 MEGABYTE = 1 << 20
+MOST_SET_UPS = 64  # that a layer keeps, for as many sizes of its input
 WANTED_ACCURACY = 0.97
 
 
@@ -235,6 +236,8 @@ class ConvolutionLayer:
         if self.set_up is None or self.set_up.signature != signature:
             self._follow(x)
             known = self._set_ups.get(signature)
+            if known is None and len(self._set_ups) >= MOST_SET_UPS:
+                self._set_ups.clear()
             self.set_up = self._set_ups[signature] = known or self._derive(x, signature)
         bias = None if self.bias is None else self.bias.data
         return self.set_up.convolution.forward(x, self.weight.data, bias, self.activation)
@@ -272,8 +275,8 @@ class ConvolutionLayer:
         y_shape = convolution.output_shape(x_shape, w_shape)
         if library is cudnnpy.reference:
             return SetUp(signature, x_shape, y_shape, convolution)
-        # What the calls will choose, told before they are made: they plan by themselves, once for each signature, and
-        # share one workspace. `plan` plans anew each time, so what it says is kept.
+        # What the calls will choose (if by time, then about), told before they are made: they plan by themselves, once
+        # for each signature, and share one workspace. `plan` plans anew each time, so what it says is kept.
         w, dy = self.weight.data, cudnnpy.TensorSpec(y_shape, self.dtype.name)
         bias = None if self.bias is None else self.bias.data
         plans = {
@@ -281,6 +284,8 @@ class ConvolutionLayer:
             "backward_data": convolution.plan("backward_data", dy, w, x_shape),
             "backward_filter": convolution.plan("backward_filter", dy, x, w_shape),
         }
+        for plan in plans.values():
+            plan.candidates = []  # all others that were looked at
         set_up = SetUp(signature, x_shape, y_shape, convolution, plans)
         if self.cudnn_prefer == "fastest" and set_up.workspace_size > self.workspace_MB_limit * MEGABYTE:
             warnings.warn(

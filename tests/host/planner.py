@@ -98,11 +98,16 @@ class Bench:
 
     times: dict[str, float] = {}
     seen: list[str] = []
+    scarce = ""  # for what there is no memory: "to begin" or "for any" candidate
 
     def __init__(self, *_: Any) -> None:
-        pass
+        if self.scarce == "to begin":
+            raise MemoryError("no more")
 
     def measure(self, candidate: Candidate) -> bool:
+        if self.scarce:
+            candidate.refused = "out of memory: no more"
+            return False
         assert candidate.executable is not None
         assert not candidate.refused
         self.seen.append(candidate.name)
@@ -130,7 +135,7 @@ def choose(request: dict[str, Any]) -> Any:
     """The choice; with "times" (milliseconds by name) autotune measures."""
     operation, problem = problem_of(request)
     before, times = request.get("before"), request.get("times")
-    Bench.times, Bench.seen = times or {}, []
+    Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
     tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
     chosen, _ = selection.choose(
         problem,

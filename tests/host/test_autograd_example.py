@@ -304,6 +304,16 @@ def test_a_known_signature_is_not_planned_again(device):
     assert len(BoxConvolution.planned) == 3
 
 
+def test_a_layer_keeps_so_many_sizes_and_no_more(device, monkeypatch):
+    monkeypatch.setattr(example, "MOST_SET_UPS", 3)
+    layer = layer_of(2, 3, 3)
+    for size in (5, 6, 7, 8, 5):
+        layer(Box(draw(1, 2, size, size)))
+        assert len(layer._set_ups) <= 3
+    assert len(BoxConvolution.planned) == 5 * 3
+    assert all(plan.candidates == [] for plan in layer.set_up.plans.values())
+
+
 def test_alternating_sizes_and_devices_are_not_planned_again(device):
     """As the last, smaller batch of each epoch, and a layer that goes to the CPU in between."""
     layer = layer_of(2, 3, 3)

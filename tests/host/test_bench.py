@@ -13,6 +13,7 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy.arrays import _numpy_dtype
+from cudnnpy.convolution import bench as bench_module
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.bench import Bench, tolerance
 from cudnnpy.convolution.candidates import Candidate
@@ -137,9 +138,42 @@ def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
     bench = Sketch(convolution(), {"bad": math.nan}, {}, {"bad": math.nan, "slow": 3.0})
     bad, slow = candidate("bad"), candidate("slow")
     assert not bench.measure(bad)
-    assert bad.refused == "wrong result: infinite, no number or 0 for random numbers"
+    assert bad.refused == "wrong result: infinite or no number for random numbers"
     assert bench.measure(slow)
     assert bench.anchor[0][1] == 3.0
+
+
+def test_a_result_may_be_0_whatever_the_numbers() -> None:
+    """With alpha 0, say."""
+    bench = Sketch(convolution(), {"slow": 0.0, "fast": 0.0}, {"wrong": 1.0}, {"slow": 0.0, "fast": 0.0})
+    assert bench.measure(candidate("slow"))
+    assert bench.is_made_up
+    assert bench.measure(candidate("fast"))
+    assert not bench.measure(candidate("wrong"))
+
+
+def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of x and dy alike a gradient to w sums squares, which overflow float16."""
+    made: list[np.ndarray] = []
+
+    def copy(to: int, at: int, size: int, stream: int) -> None:
+        made.append(np.frombuffer((ctypes.c_char * size).from_address(at), np.float16).copy())
+
+    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyHtoDAsync", copy)
+    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
+    monkeypatch.setattr(bench_module, "take", lambda size, device, stream: (0, size, None))
+    options = problem.checked(problem.Options(padding=1))
+    shape = (8, 64, 56, 56)
+    x, w, y = (TensorSpec(s, "float16") for s in (shape, (64, 64, 3, 3), shape))
+    bench = Bench.__new__(Bench)
+    bench.problem = problem.make_problem(options, "backward_filter", x, w, y)
+    bench.results, bench.stream, bench._owners = bench.problem.specs[-1:], 0, []
+    bench._make_up()
+    half = len(made) // 2
+    one, two = (np.concatenate(part).astype(np.float64) for part in (made[:half], made[half:]))
+    assert one.size == two.size == math.prod(shape)
+    assert abs(one @ two) < 1e-2 * (one @ one)
+    assert -1 <= one.min() < -0.99 < 0.99 < one.max() <= 1
 
 
 def test_what_a_graph_makes_need_not_be_finite() -> None:

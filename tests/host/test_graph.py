@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from ctypes import c_float
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from planning import Planner, Refused
 from standins import Array, Unreal, World, made
 
 from cudnnpy import Graph, TensorSpec, engines, plan_cache, raw
-from cudnnpy.convolution.candidates import TANH_OVERFLOWS
+from cudnnpy.convolution.candidates import TANH_OVERFLOWS, Candidate
 from cudnnpy.engines import GraphExecutable
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import packed_strides
@@ -397,6 +398,41 @@ def test_engines_that_misread_one_position_are_not_taken(
     assert (first.deterministic, second.deterministic) == (True, True)
     if not refused:
         assert {node.spec.strides for node in (*g.inputs, *g.outputs)} == {(64, 1, 64, 64)}
+
+
+@pytest.mark.parametrize(("last", "misread"), [(False, False), (True, True)])
+def test_a_result_in_another_order_than_the_convolutions_is_misread_too(last: bool, misread: bool) -> None:
+    g = Graph()
+    x, w = g.tensor("x", spec(2, 8, 5, 5)), g.tensor("w", spec(8, 8, 3, 3))
+    y = g.pointwise("relu_fwd", g.convolution(x, w))
+    g.output("y", y, strides=(72, 1, 24, 8) if last else None)
+    assert g._is_misread() == misread
+
+
+def test_strides_of_a_single_position_are_the_nodes_own() -> None:
+    g = GRAPHS["one_position_channels_last"](Graph())
+    (node,) = g.outputs
+    other = Graph()
+    x, w = other.tensor("x", last((8, 64, 1, 1))), other.tensor("w", spec(64, 64, 1, 1))
+    other.output("y", other.convolution(x, w), strides=(64, 1, 1, 1))
+    assert other.outputs[0].spec.strides == node.spec.strides == (64, 1, 64, 64)
+
+
+def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tune(*_: Any) -> Any:
+        raise MemoryError("no more")
+
+    g, x = started((2, 4, 6, 5), prefer="autotune")
+    g.output("y", g.pointwise("relu_fwd", x))
+    executable = SimpleNamespace(workspace_size=0)
+    monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
+    monkeypatch.setattr("cudnnpy.graph.on_device", lambda device: nullcontext())
+    monkeypatch.setattr("cudnnpy.graph.memory.free_bytes", lambda device: 1 << 30)
+    made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
+    monkeypatch.setattr(Graph, "candidates", lambda self, problem, target: iter(made_up))
+    plan = g.plan(tuner=tune)
+    assert plan.name == "first"
+    assert [c.name for c in plan.candidates] == ["first"]
 
 
 @pytest.mark.parametrize(("op", "deterministic"), [("add", False), ("avg", False), ("max", True), ("amax", True)])

@@ -325,6 +325,32 @@ def test_a_transposed_convolution_refuses_a_bias_before_anything_is_queued(
     assert "cudnnBackendExecute" not in made(world)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda up: up.forward(Array(2, 6, 6, 6), Array(*W, dtype="float16")),
+            "w: float16 given; expected float32, as x",
+        ),
+        (
+            lambda up: up.forward(Array(2, 6, 6, 6, dtype="int32"), Array(*W, dtype="int32")),
+            "x: int32 given; expected a",
+        ),
+        (
+            lambda up: up.backward_filter(Array(2, 4, 8, 8, dtype="float16"), Array(2, 6, 6, 6), W),
+            "dy: float16 given; expected float32, as x",
+        ),
+        (
+            lambda up: up.backward_data(Array(2, 4, 8, 8), Array(*W, dtype="float16"), (2, 6, 6, 6)),
+            "w: float16 .* as dy",
+        ),
+    ],
+)
+def test_a_transposed_convolution_speaks_of_its_callers_arrays(world: World, call: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        call(ConvolutionTranspose())
+
+
 # Captures
 
 
@@ -358,7 +384,9 @@ def test_nothing_is_planned_while_pytorch_captures_its_current_stream(
     torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
     arrays = (TensorSpec(X), TensorSpec(W)) if specs else (Array(*X), Array(*W))
-    with pytest.raises(CaptureError, match="plan: this signature has not been planned yet"):
+    with pytest.raises(
+        CaptureError, match=r"plan: .* Plan before the capture, and keep the plan; the capture is intact"
+    ):
         Convolution().plan("forward", *arrays, device=0)
     with pytest.raises(CaptureError):
         Convolution().forward(Array(*X), Array(*W), stream=OTHER)
@@ -413,6 +441,22 @@ def test_a_stream_with_less_memory_than_the_first_gets_another_plan(
     assert [size for size, *_ in world.allocated] == [4096, 100]
     conv.forward(x, w)
     assert len(world.chosen) == 2
+
+
+def test_memory_that_runs_out_in_a_capture_is_told_as_that(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is planned there, and a warm-up would not help."""
+    conv, x, w = Convolution(), Array(*X), Array(*W)
+    world.workspace_size = 4096
+    conv.forward(x, w)
+    world.capturing = {STREAM}
+
+    def take(*_: Any) -> Any:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(workspace, "take", take)
+    with pytest.raises(MemoryError, match="no more"):
+        conv.forward(x, w)
+    assert len(world.chosen) == 1
 
 
 # Policies, saved plans

@@ -369,6 +369,13 @@ def test_autotune_measures_within_the_limit_and_the_filters(plan: Planner) -> No
     assert not {row["name"] for row in rows}.intersection(chosen["seen"][len(wanted) :])
 
 
+def test_autotune_without_memory_takes_the_best_guess(plan: Planner) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer="autotune")
+    guess = plan("choose", **PROBLEMS["forward float32"])["name"]
+    for scarce in ("to begin", "for any"):
+        assert plan("choose", **request, times={}, scarce=scarce)["name"] == guess
+
+
 def test_autotune_where_nothing_ran_is_an_error_with_every_candidate(plan: Planner) -> None:
     request = with_options(PROBLEMS["forward float32"], prefer="autotune")
     names = [row["name"] for row in plan("survey", **request)]
