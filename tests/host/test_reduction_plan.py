@@ -107,15 +107,19 @@ def check(
     kept = memory.copy()
     out = rng.integers(-4, 5, math.prod(shape)).astype(dtype)
     before = view(out, y).astype(np.float64)
-    carried_out(*found, memory, out)
+    with np.errstate(over="ignore"):  # a sum beyond float16 is infinite, in the plan as in NumPy
+        carried_out(*found, memory, out)
     axes = tuple(axis for axis, (m, n) in enumerate(zip(spec.shape, shape, strict=True)) if m != n or n == 1)
     exact = alpha * EXACT[op](view(kept, spec).astype(np.float64), axes) + beta * before
+    with np.errstate(over="ignore"):
+        exact = np.where(np.isinf(exact.astype(dtype)), exact.astype(dtype), exact)
     np.testing.assert_array_equal(memory, kept)
     np.testing.assert_allclose(
         view(out, y).astype(np.float64), exact, rtol=2e-3 if dtype == FLOAT16 else 1e-5, atol=1e-3
     )
 
 
+@example((TensorSpec((2, 96, 96), "float16", (9216, 96, 1)), (1, 1, 1)), "norm1", (2.0, 0.0))
 @given(problems(), st.sampled_from(list(EXACT)), st.sampled_from([(1.0, 0.0), (2.0, 0.0), (-0.5, 3.0)]))
 def test_the_steps_reduce_what_numpy_reduces(
     problem: tuple[TensorSpec, tuple[int, ...]], op: str, scales: tuple[float, float]
