@@ -117,14 +117,13 @@ class Bench:
 
         memory = take(extent(spec), self.problem.device, self.stream)
         dtype = dtype_of(spec.dtype)
-        owners = self._owners
-        numbers = np.random.default_rng(len(owners)).uniform(-1.0, 1.0, 1 << 20)  # each tensor has others
+        numbers = np.random.default_rng(len(self._owners)).uniform(-1.0, 1.0, 1 << 20)  # each tensor has others
         block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(_numpy_dtype(dtype))
         for at in range(0, memory[1], block.nbytes):
             count = min(block.nbytes, memory[1] - at)
             driver.cuMemcpyHtoDAsync(memory[0] + at, block.ctypes.data, count, self.stream)
         driver.cuStreamSynchronize(self.stream)
-        owners.append(memory)
+        self._owners.append(memory)
         return memory[0]
 
     def _reset(self) -> None:
@@ -158,16 +157,18 @@ class Bench:
     def measure(self, candidate: Candidate) -> bool:
         """Runs, checks and times a planned candidate; False, with the reason in `refused`, if it is of no use."""
         try:
-            launches = self._bind(candidate)
-            self._reset()
-            candidate.milliseconds = self._first(launches[0])
-            if not self.anchor and not self.is_made_up and not self._tells_something():
-                self._make_up()
-                self._take_turns()
-                launches = self._bind(candidate)
-                self._reset()
-                candidate.milliseconds = self._first(launches[0])
-            candidate.refused = self._compare()
+            launches = self._run_first(candidate)
+            if self.anchor:
+                candidate.refused = self._compare()
+            else:
+                largest = self._all_largest()
+                if not self.is_made_up and not all(0 < number < math.inf for number in largest):
+                    self._make_up()
+                    self._take_turns()
+                    launches = self._run_first(candidate)
+                    largest = self._all_largest()
+                candidate.refused = self._become_anchor(largest)
+            assert candidate.milliseconds is not None
             if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
                 candidate.milliseconds = self._time(launches)
         except MemoryError as error:
@@ -180,6 +181,13 @@ class Bench:
         self.best = min(self.best, milliseconds(candidate))
         return True
 
+    def _run_first(self, candidate: Candidate) -> list[Callable[[], int]]:
+        """Runs a candidate once, into scratch; its launches, for more."""
+        launches = self._bind(candidate)
+        self._reset()
+        candidate.milliseconds = self._first(launches[0])
+        return launches
+
     def _bind(self, candidate: Candidate) -> list[Callable[[], int]]:
         executable = candidate.executable
         assert executable is not None
@@ -190,11 +198,6 @@ class Bench:
 
     def _compare(self) -> str:
         """Why a result in scratch is wrong, "" if all are right."""
-        if not self.anchor:
-            if isinstance(self.problem, Problem) and not self._tells_something(zeros=True):
-                return "wrong result: infinite or no number for random numbers"
-            self._become_anchor()
-            return ""
         share = tolerance(self.problem, self.options.tf32)
         for spec, memory, (right, largest) in zip(self.results, self.scratch, self.anchor, strict=True):
             if not math.isfinite(largest):  # a graph's, whose operations may make what cannot be compared
@@ -205,18 +208,24 @@ class Bench:
                 return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
         return ""
 
-    def _tells_something(self, zeros: bool = False) -> bool:
-        """Whether the results in scratch are finite, and not all 0 unless these tell something, too."""
-        largest = [self._largest(spec, memory) for spec, memory in zip(self.results, self.scratch, strict=True)]
-        return all(math.isfinite(number) and (number > 0 or zeros) for number in largest)
+    def _all_largest(self) -> list[float]:
+        """The largest absolute element of each result in scratch."""
+        return [self._largest(spec, memory) for spec, memory in zip(self.results, self.scratch, strict=True)]
 
-    def _become_anchor(self) -> None:
+    def _become_anchor(self, largest: list[float]) -> str:
+        """Keeps the results in scratch for others to be compared with; why that cannot be, "" if it can."""
+        if isinstance(self.problem, Problem) and not all(map(math.isfinite, largest)):
+            return "wrong result: infinite or no number for random numbers"
+        self._keep(largest)
+        return ""
+
+    def _keep(self, largest: list[float]) -> None:
         from cuda.bindings import driver
 
-        for spec, memory in zip(self.results, self.scratch, strict=True):
+        for memory, number in zip(self.scratch, largest, strict=True):
             kept = take(memory[1], self.problem.device, self.stream)
             driver.cuMemcpyDtoDAsync(kept[0], memory[0], memory[1], self.stream)
-            self.anchor.append((kept, self._largest(spec, memory)))
+            self.anchor.append((kept, number))
 
     def _largest(self, spec: TensorSpec, memory: tuple[int, int, Any], minus: int | None = None) -> float:
         """The largest absolute element, of a result's memory or of its difference from another. NaN propagates.

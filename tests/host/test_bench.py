@@ -94,8 +94,8 @@ class Sketch(Bench):
     def _time(self, launches: Any) -> float:
         return {"slow": 100.0, "fast": 1.0}.get(self.now, 10.0)
 
-    def _become_anchor(self) -> None:
-        self.anchor = [((0, 0, None), self._largest(self.results[0], (0, 0, None)))]
+    def _keep(self, largest: list[float]) -> None:
+        self.anchor = [((0, 0, None), largest[0])]
 
     def _largest(self, spec: Any, memory: Any, minus: int | None = None) -> float:
         if minus is not None:
