@@ -207,7 +207,8 @@ class ConvolutionLayer:
         }
         if cudnn_prefer in ("limited_workspace", "autotune"):
             self.options["workspace_limit"] = workspace_MB_limit * MEGABYTE
-        cudnnpy.reference.Convolution(**self.options)  # refuses a wrong option now, whatever the device will be
+        # which refuses a wrong option now, and a wrong size later, whatever the device will be
+        self._twin = cudnnpy.reference.Convolution(**self.options)
 
         self.in_channels, self.dtype = in_channels, np.dtype(dtype)
         shape = (out_channels, in_channels // groups, *kernel_size)
@@ -234,11 +235,11 @@ class ConvolutionLayer:
     def _forward(self, x):
         signature = (device_of(x), str(x.dtype), tuple(x.shape))
         if self.set_up is None or self.set_up.signature != signature:
-            self._follow(x)
+            y_shape = self._follow(x)
             known = self._set_ups.get(signature)
             if known is None and len(self._set_ups) >= MOST_SET_UPS:
                 self._set_ups.clear()
-            self.set_up = self._set_ups[signature] = known or self._derive(x, signature)
+            self.set_up = self._set_ups[signature] = known or self._derive(x, signature, y_shape)
         bias = None if self.bias is None else self.bias.data
         return self.set_up.convolution.forward(x, self.weight.data, bias, self.activation)
 
@@ -256,25 +257,25 @@ class ConvolutionLayer:
             self.bias.take(partial(convolution.backward_bias, dy))
 
     def _follow(self, x):
-        """Refuse an x that does not fit the weight; the parameters go where x is."""
+        """Refuse an x that does not fit the weight; the parameters go where x is. Returns y's shape."""
         w_shape = tuple(self.weight.data.shape)
         if len(x.shape) != len(w_shape) or x.shape[1] != self.in_channels:
             sizes = ", ".join(["N", str(self.in_channels), *["size"] * (len(w_shape) - 2)])
             raise ValueError(f"x has shape {tuple(x.shape)}: expected ({sizes}), for a weight of shape {w_shape}")
-        cudnnpy.reference.Convolution(**self.options).output_shape(tuple(x.shape), w_shape)
+        y_shape = self._twin.output_shape(tuple(x.shape), w_shape)
         for variable in self.parameters:
             variable.data = place(variable.data, device_of(x))
             variable.grad = None if variable.grad is None else place(variable.grad, device_of(x))
+        return y_shape
 
-    def _derive(self, x, signature):
+    def _derive(self, x, signature, y_shape):
         """The set-up record for x."""
         device, _, x_shape = signature
         w_shape = tuple(self.weight.data.shape)
         library = library_on(device)
-        convolution = library.Convolution(**self.options)
-        y_shape = convolution.output_shape(x_shape, w_shape)
         if library is cudnnpy.reference:
-            return SetUp(signature, x_shape, y_shape, convolution)
+            return SetUp(signature, x_shape, y_shape, self._twin)
+        convolution = library.Convolution(**self.options)
         # What the calls will choose (if by time, then about), told before they are made: they plan by themselves, once
         # for each signature, and share one workspace. `plan` plans anew each time, so what it says is kept.
         w, dy = self.weight.data, cudnnpy.TensorSpec(y_shape, self.dtype.name)
