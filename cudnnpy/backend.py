@@ -23,6 +23,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._owned import Owned
+from cudnnpy.checks import elements
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 
@@ -134,10 +135,9 @@ def _as_values(name: str, kind: int, value: Any) -> Sequence[Any]:
         return [bytes([byte]) for byte in value.encode() + b"\0"]
     if kind == raw.CUDNN_TYPE_FRACTION:
         return _as_fractions(name, wanted, value)
-    if hasattr(value, "tolist"):  # NumPy's arrays, and its numbers
-        value = value.tolist()
-    values = list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
-    plain = (element.item() if hasattr(element, "item") else element for element in values)
+    several = elements(value)
+    values = (value,) if several is None else several
+    plain = (element.item() if hasattr(element, "item") else element for element in values)  # NumPy's numbers
     return [_as_element(name, wanted, kind, element) for element in plain]
 
 

@@ -89,7 +89,7 @@ def check_number(
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     """An int (for every axis), or a tuple of one int for each spatial axis."""
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
-    entries = _entries(value)
+    entries = elements(value)
     if entries is None:
         return check_integer(name, value, low, expected=expected)
     if not 1 <= len(entries) <= 3:
@@ -103,10 +103,10 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
         return check_option("padding", value, names)
     expected = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
     expected += f", or one of {', '.join(map(repr, names))}" if names else ""
-    entries = _entries(value)
+    entries = elements(value)
     if entries is None:
         return check_integer("padding", value, 0, expected=expected)
-    pairs = [_entries(axis) for axis in entries]
+    pairs = [elements(axis) for axis in entries]
     if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding: {value!r} given; expected {expected}")
     return tuple(
@@ -117,7 +117,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
     )
 
 
-def _entries(value: Any) -> tuple[Any, ...] | None:
+def elements(value: Any) -> tuple[Any, ...] | None:
     """The elements of a sequence or a NumPy array; None for anything else."""
     if isinstance(value, str | bytes):
         return None

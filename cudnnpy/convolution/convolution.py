@@ -10,9 +10,9 @@ from cudnnpy.checks import check_option, check_shape, check_spec
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.operation import INPUTS, Operation
+from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import OPERATIONS, Options, Problem
+from cudnnpy.convolution.problem import INPUTS, OPERATIONS, Options, Problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import TensorSpec, from_logical, to_logical
 
@@ -92,10 +92,7 @@ class Convolution:
         return self._operation.options
 
     def __repr__(self) -> str:
-        given = {
-            name: value for name, value in self.options._asdict().items() if value != Options._field_defaults[name]
-        }
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        return self.options.text(type(self))
 
     def forward(
         self,

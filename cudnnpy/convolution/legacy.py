@@ -61,11 +61,16 @@ def algorithm_names(operation: str) -> tuple[str, ...]:
     return tuple(name for name in short_names(_OPERATIONS[operation].algorithms) if name != "count")
 
 
-def algorithm_named(operation: str, given: str) -> str:
-    """The short name that a user's name means: ours, "algo_0", or Theano's. ValueError for an unknown one."""
+def _named(operation: str, given: str) -> str | None:
     name = given.lower().removeprefix("algo_").replace("non_fused", "nonfused")
     name = _THEANO[operation].get(name, name)
-    if name not in algorithm_names(operation):
+    return name if name in algorithm_names(operation) else None
+
+
+def algorithm_named(operation: str, given: str) -> str:
+    """The short name that a user's name means: ours, "algo_0", or Theano's. ValueError for an unknown one."""
+    name = _named(operation, given)
+    if name is None:
         theano = ", ".join(_THEANO[operation])
         raise ValueError(
             f"algorithm: {given!r} given; for {operation} expected one of {', '.join(algorithm_names(operation))}, or "
@@ -76,11 +81,7 @@ def algorithm_named(operation: str, given: str) -> str:
 
 def check_algorithm(given: str) -> None:
     """ValueError for the name of no operation's algorithm."""
-    for operation in _OPERATIONS:
-        try:
-            algorithm_named(operation, given)
-        except ValueError:
-            continue
+    if any(_named(operation, given) for operation in _OPERATIONS):
         return
     known = (
         f"for {operation} {', '.join((*algorithm_names(operation), *_THEANO[operation]))}" for operation in _OPERATIONS

@@ -14,7 +14,7 @@ from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate, Engine
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.problem import INPUTS, Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
@@ -26,9 +26,7 @@ from cudnnpy.reduction import reduction
 
 _of_plans = count(-1, -1)  # numbers that stand for the options of one object, which has a Plan of its own
 
-# operation: names of the two inputs, in the order of the arguments
-INPUTS = {"forward": ("x", "w"), "backward_data": ("dy", "w"), "backward_filter": ("dy", "x")}
-# the same as a transposed convolution's caller knows them
+# the inputs' names as a transposed convolution's caller knows them
 OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
@@ -178,9 +176,7 @@ class Operation:
             wanted: tuple[int, ...] = ask.output_shape(self.options, one.shape, two.shape)
         else:
             name = "x_shape" if operation == "backward_data" else "w_shape"
-            given = out.shape if shape is None and out is not None else shape
-            if given is None:
-                raise TypeError(f"{name}: not given; expected the shape of the result, or out")
+            given = ask.given_shape(name, shape, None if out is None else out.shape)
             wanted = to_logical(check_shape(name, given, len(one.shape)), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype

@@ -32,6 +32,7 @@ PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
 POLICIES = ("on_shape_change", "once")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 _OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
+INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
 PADDINGS = ("valid", "same", "half", "full")
 DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
 
@@ -59,6 +60,11 @@ class Options(NamedTuple):
     def channels_last(self) -> bool:
         """Whether the arrays' own axis order is (N, spatial..., C)."""
         return self.layout in CHANNELS_LAST.values()
+
+    def text(self, kind: type) -> str:
+        """The call that makes an object of a class with these options."""
+        given = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
+        return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def checked(options: Options) -> Options:
@@ -117,6 +123,13 @@ def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int
         return Geometry(tuple(both), tuple(both), stride, dilation)
     pairs = [p if isinstance(p, tuple) else (p, p) for p in for_each_axis("padding", given, rank)]
     return Geometry(tuple(p[0] for p in pairs), tuple(p[1] for p in pairs), stride, dilation)
+
+
+def given_shape(name: str, shape: Any, of_out: Any) -> Any:
+    """The shape that is wanted: the one given, or the given result's. TypeError where there is neither."""
+    if shape is None and of_out is None:
+        raise TypeError(f"{name}: not given; expected the shape of the result, or out")
+    return of_out if shape is None else shape
 
 
 def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
@@ -254,7 +267,7 @@ def make_problem(
         raise ValueError(f"{names[2]}: shape {tuple(y.shape)} given; expected {expected} (logical order)")
     inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
     first, second = inputs
-    one, two = called or _OPERANDS[operation][:2]
+    one, two = called or INPUTS[operation]
     if first.dtype != second.dtype:
         raise TypeError(f"{two}: {second.dtype} given; expected {first.dtype}, as {one}")
     if first.dtype in ("int32", "uint8"):

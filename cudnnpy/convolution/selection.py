@@ -110,7 +110,8 @@ def choose(
             if scarce:  # there is none to measure in
                 tried.clear()
                 found = guessed()
-            found = found or first(legacy_candidates(problem, options, target))
+            elif found is None:
+                found = first(legacy_candidates(problem, options, target))
         elif found is None:
             found = guessed()
     if found is None:

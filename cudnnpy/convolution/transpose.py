@@ -69,8 +69,7 @@ class ConvolutionTranspose:
         self._known: dict[Any, tuple[Operation, tuple[int, ...]]] = {}  # by the shapes of x and w
 
     def __repr__(self) -> str:
-        given = {n: v for n, v in self.options._asdict().items() if v != Options._field_defaults[n]}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        return self.options.text(type(self))
 
     def forward(
         self,
@@ -98,9 +97,7 @@ class ConvolutionTranspose:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out, which is the plain convolution of dy."""
-        given = _shape(out, "out") if x_shape is None and out is not None else x_shape
-        if given is None:
-            raise TypeError("x_shape: not given; expected the shape of the result, or out")
+        given = _wanted("x_shape", x_shape, out)
         filters = _shape(w, "w")
         operation, wanted = self._behind(check_shape("x_shape", given, len(filters)), filters)
         if _shape(dy, "dy") != wanted:
@@ -118,9 +115,7 @@ class ConvolutionTranspose:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out."""
-        given = _shape(out, "out") if w_shape is None and out is not None else w_shape
-        if given is None:
-            raise TypeError("w_shape: not given; expected the shape of the result, or out")
+        given = _wanted("w_shape", w_shape, out)
         filters = check_shape("w_shape", given, len(_shape(x, "x")))
         operation, wanted = self._behind(_shape(x, "x"), filters)
         if _shape(dy, "dy") != wanted:
@@ -188,6 +183,10 @@ class ConvolutionTranspose:
                 self._known.clear()
             found = self._known[x_shape, w_shape] = operation, y_shape
         return found
+
+
+def _wanted(name: str, shape: Any, out: Any) -> Any:
+    return ask.given_shape(name, shape, _shape(out, "out") if shape is None and out is not None else None)
 
 
 def _shape(array: Any, name: str) -> tuple[int, ...]:
