@@ -13,7 +13,8 @@ from cudnnpy import calling
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_number, check_option
 from cudnnpy.descriptors import ActivationDescriptor
-from cudnnpy.functions import given, in_rows, like, no_overlaps, number_of, result, rows
+from cudnnpy.frozen import Frozen
+from cudnnpy.functions import given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
 from cudnnpy.layouts import TensorSpec, as_lies, same_memory
@@ -23,7 +24,7 @@ MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(Frozen):
     """An activation and its gradient, elementwise, on device arrays of 1 to 5 axes.
 
     mode: "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish". coefficient: the ceiling of
@@ -36,19 +37,17 @@ class Activation:
     mode: str = "relu"
     coefficient: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Checks the options."""
+    def _checked(self) -> dict[str, Any]:
         check_option("mode", self.mode, MODES)
-        object.__setattr__(self, "coefficient", check_number("coefficient", self.coefficient))
-        object.__setattr__(self, "_number", number_of(self))
+        return {"coefficient": check_number("coefficient", self.coefficient)}
 
     def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * activation(x) + beta * out, in `out` or a new array of x's library, shape, dtype and memory order.
 
         `out` may be x itself (in place). Queued on `stream`, by default the library's current one.
         """
-        head = self._number, "Activation.forward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("x", "out"), (x,), (out,), stream, self._forward, alpha, beta)
+        prepare = Activation._forward
+        return calling.run("Activation.forward", self, prepare, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
         self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
@@ -58,8 +57,8 @@ class Activation:
         sigmoid and tanh read y alone, relu, clipped_relu and swish x alone, elu either: after a forward in place give y for
         both (right for sigmoid, tanh, relu and clipped_relu). `out` may be dy itself (in place).
         """
-        head = self._number, "Activation.backward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)
+        name, names = "Activation.backward", ("dy", "x", "y", "out")
+        return calling.run(name, self, Activation._backward, names, (dy, x, y), (out,), stream, alpha, beta)
 
     def _descriptor(self, coefficient: float) -> ActivationDescriptor:
         swish = coefficient if self.mode == "swish" else None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import workspace as memory
 from cudnnpy.arrays import ArrayLibrary, _libraries, finish, library_of, read, spec_of
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import CaptureError
+from cudnnpy.frozen import Identity
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.launching import Launcher, capture_nearby
 from cudnnpy.layouts import TensorSpec, packed_strides
@@ -58,34 +59,46 @@ def _own_address(array: Any) -> int:
     return int(array.pointer)
 
 
+class Owner(Protocol):
+    """What an operation belongs to: its identity stands for all of its options in keys (see cudnnpy.frozen)."""
+
+    _identity: Identity
+
+
 def run(
-    head: tuple[Any, ...],
+    operation: str,
+    owner: Owner | None,
+    prepare: Prepare,
     names: tuple[str, ...],
     inputs: tuple[Any, ...],
     outs: tuple[Any, ...],
     stream: Any,
-    prepare: Prepare,
     *arguments: Any,
 ) -> Any:
     """Runs an operation on arrays, and returns its result, or a tuple of its results.
 
-    `head` tells the operation from all others with arrays of the same signatures; its second item is its name. `names`
-    are the arrays', the inputs' first; an input that is None is not there, an out that is None is a new array of the
-    first input's library.
-    `prepare(call, *arguments)` plans a new signature. The addresses go to the launch in the same order.
+    `operation` is its name, for errors. `names` are the arrays', the inputs' first; an input that is None is not there,
+    an out that is None is a new array of the first input's library. The addresses go to the launch in the same order.
+
+    `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature: the key
+    of the plan is what it is given, the types of the arguments too, since True == 1 == 1.0.
     """
     first = inputs[0]
     known = _libraries.get
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
     pointers = [bits]
-    key: list[Any] = [head, library[0], signature]  # with the library's name: results are of that library
+    kinds: tuple[Any, ...] = tuple(map(type, arguments))
+    if tuple in kinds:  # one of sizes or axes, whose types count as well; nothing that is valid is nested deeper
+        kinds = tuple([tuple(map(type, one)) if one.__class__ is tuple else one.__class__ for one in arguments])
+    # with the library's name: results are of that library
+    key: list[Any] = [None if owner is None else owner._identity, prepare, arguments, kinds, library[0], signature]
     device = signature[3]
     for array in inputs[1:]:
         if array is None:
             key.append(None)
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 2])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 5])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
@@ -96,7 +109,7 @@ def run(
             pointers.append(0)
             missing = True
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 2])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 5])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
@@ -110,7 +123,7 @@ def run(
     except TypeError:  # an argument that cannot be hashed is none that an operation takes: it says so itself
         ready = None
     if ready is None:
-        ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
+        ready = _prepare(signatures, operation, owner, names, inputs, outs, address)
     results = outs
     if missing:
         if len(outs) == 1:
@@ -126,7 +139,7 @@ def run(
     except MemoryError:  # another stream's first call, and less is left than there was: what fits now, if anything does
         if capture_nearby(address):  # nothing is planned then
             raise
-        ready = _prepare(signatures, names, inputs, outs, address, prepare, arguments)
+        ready = _prepare(signatures, operation, owner, names, inputs, outs, address)
         launcher, size = ready.launcher, ready.workspace_size
         pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
     launcher.run(tuple(pointers), address)
@@ -148,15 +161,16 @@ def _addresses(ready: Ready, results: tuple[Any, ...], outs: tuple[Any, ...]) ->
 
 def _prepare(
     key: tuple[Any, ...],
+    operation: str,
+    owner: Owner | None,
     names: tuple[str, ...],
     inputs: tuple[Any, ...],
     outs: tuple[Any, ...],
     stream: int,
-    prepare: Prepare,
-    arguments: tuple[Any, ...],
 ) -> Ready:
     """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
-    refuse_capture(str(key[0][1]), stream)
+    refuse_capture(operation, stream)
+    _, prepare, arguments, *_ = key  # from the key, so that nothing else can decide
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
     device: int = found[names[0]][1][3]
@@ -172,7 +186,8 @@ def _prepare(
             check_writable(name, out)
     addresses = {name: pointer for name, (pointer, _) in found.items()}
     with on_device(device):
-        plan, results = prepare(Call(specs, addresses, device, stream, arrays), *arguments)
+        call = Call(specs, addresses, device, stream, arrays)
+        plan, results = prepare(call, *arguments) if owner is None else prepare(owner, call, *arguments)
         ready = Ready(plan, library_of(inputs[0], names[0]), results, device)
     plan_cache().store(key, ready)
     return ready

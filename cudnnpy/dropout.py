@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from ctypes import byref, c_size_t
-from itertools import count
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy import calling, raw
@@ -12,53 +12,50 @@ from cudnnpy import workspace as memory
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_integer, check_number
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
+from cudnnpy.frozen import Frozen, Identity
 from cudnnpy.functions import given, no_overlaps, result
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, is_dense, packed, same_memory
 from cudnnpy.programs import At, Function, Operand, Program, arranged
 
-_numbers = count()
 
-
-class Dropout:
+@dataclass(frozen=True)
+class Dropout(Frozen):
     """Elements set to 0 at random and the others divided by 1 - probability, and the gradient, on device arrays.
 
     probability: of an element to become 0; at least 0, less than 1. seed: 0 to 2 ** 64 - 1. The object holds the state
     of its random numbers, one for each device, in device memory; forward changes it: the same seed and the same calls
-    give the same masks again. One thread and one stream at a time.
+    give the same masks again. Equality compares the options, not the state; a copy begins with its seed. One thread and
+    one stream at a time.
 
     Arrays are float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for options and
     arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
 
-    def __init__(self, probability: float = 0.5, seed: int = 0) -> None:
-        self._probability = check_number("probability", probability, 0.0, below=1.0)
-        self._seed = check_integer("seed", seed, 0, 2**64 - 1)
-        self._number = next(_numbers)
-        self._states: dict[int, tuple[Any, DropoutDescriptor]] = {}
+    probability: float = 0.5
+    seed: int = 0
+    _states: dict[int, tuple[Any, DropoutDescriptor]] = field(init=False, repr=False, compare=False)
 
-    def __repr__(self) -> str:
-        return f"Dropout(probability={self.probability}, seed={self.seed})"
+    def _checked(self) -> dict[str, Any]:
+        return {
+            "probability": check_number("probability", self.probability, 0.0, below=1.0),
+            "seed": check_integer("seed", self.seed, 0, 2**64 - 1),
+            "_states": {},
+        }
 
-    @property
-    def probability(self) -> float:
-        """The probability of an element to become 0."""
-        return self._probability
-
-    @property
-    def seed(self) -> int:
-        """What the random numbers began with."""
-        return self._seed
+    def _identified(self) -> Identity:
+        """Its own: plans have the state of its random numbers in them."""
+        return Identity()
 
     def forward(self, x: Any, out: Any = None, stream: Any = None) -> Any:
         """(y, reserve): y in `out` or a new array like x, and a uint8 array of what backward needs to know."""
-        head = self._number, "Dropout.forward"
-        return calling.run(head, ("x", "out", "reserve"), (x,), (out, None), stream, self._forward)
+        names = "x", "out", "reserve"
+        return calling.run("Dropout.forward", self, Dropout._forward, names, (x,), (out, None), stream)
 
     def backward(self, dy: Any, reserve: Any, out: Any = None, stream: Any = None) -> Any:
         """The gradient in x, in `out` or a new array like dy; `reserve` is what forward returned beside y."""
-        head = self._number, "Dropout.backward"
-        return calling.run(head, ("dy", "reserve", "out"), (dy, reserve), (out,), stream, self._backward)
+        names = "dy", "reserve", "out"
+        return calling.run("Dropout.backward", self, Dropout._backward, names, (dy, reserve), (out,), stream)
 
     def _descriptor(self, call: Call) -> DropoutDescriptor:
         held = self._states.get(call.device)
@@ -67,7 +64,7 @@ class Dropout:
             handle.set_stream(call.stream)
             size = DropoutDescriptor.needed_states_size(handle)
             states = memory.allocate(size, call.device, call.stream)
-            how = DropoutDescriptor(handle, self._probability, states=states[0], states_size=size, seed=self._seed)
+            how = DropoutDescriptor(handle, self.probability, states=states[0], states_size=size, seed=self.seed)
             held = self._states[call.device] = (states, how)
         return held[1]
 

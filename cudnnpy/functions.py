@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from cudnnpy.calling import Call, Specs
 from cudnnpy.checks import check_layout_rank
@@ -134,11 +133,3 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
 def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
     """A dense tensor as rows."""
     return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)
-
-
-_numbers: dict[Any, int] = {}
-
-
-def number_of(options: Any) -> int:
-    """A small number that stands for an operation's options in keys: what is hashed on every call stays small."""
-    return _numbers.setdefault((type(options), options), len(_numbers))

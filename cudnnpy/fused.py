@@ -13,7 +13,8 @@ from cudnnpy.checks import check_option, check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.problem import Options
-from cudnnpy.functions import given, logical, logical_like, logical_result, no_overlaps, number_of
+from cudnnpy.frozen import Frozen
+from cudnnpy.functions import given, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
@@ -26,7 +27,7 @@ _NAMES = ("x", "w", "scale", "bias", "residual", "out")
 
 
 @dataclass(frozen=True)
-class FusedConvolution:
+class FusedConvolution(Frozen):
     """activation(scale * convolution(x, w) + bias + residual) as one plan, on device arrays.
 
     The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32,
@@ -46,17 +47,16 @@ class FusedConvolution:
     tf32: bool = True
     tune_seconds: float = 5.0
 
-    def __post_init__(self) -> None:
-        """Checks the options as Convolution does."""
-        options = ask.checked(Options(**{name: getattr(self, name) for name in self.__dataclass_fields__}))
-        for name in self.__dataclass_fields__:
-            object.__setattr__(self, name, getattr(options, name))
-        object.__setattr__(self, "_options", options)
-        object.__setattr__(self, "_number", number_of(self))
+    def _checked(self) -> dict[str, Any]:
+        options = ask.checked(self._asked())
+        return {name: getattr(options, name) for name in self._fields()}
+
+    def _asked(self) -> Options:
+        return Options(**self._fields())
 
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of forward's result, in the layout's axis order."""
-        options: Options = self._options  # type: ignore[attr-defined]
+        options = self._asked()
         last = options.channels_last
         shapes = [to_logical(check_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
@@ -79,11 +79,11 @@ class FusedConvolution:
 
         Raises TypeError and ValueError for arrays that do not fit, NoAlgorithmError where no engine fuses this.
         """
-        head = self._number, "FusedConvolution.forward", activation  # type: ignore[attr-defined]
-        return calling.run(head, _NAMES, (x, w, scale, bias, residual), (out,), stream, self._prepare, activation)
+        name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
+        return calling.run(name, self, FusedConvolution._prepare, _NAMES, inputs, (out,), stream, activation)
 
     def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
-        options: Options = self._options  # type: ignore[attr-defined]
+        options = self._asked()
         if activation is not None:
             check_option("activation", activation, ACTIVATIONS)
         x = logical(call, "x", self.layout, dtypes=DTYPES)

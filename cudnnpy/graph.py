@@ -18,9 +18,10 @@ cuDNN's to say: NoAlgorithmError has the table of those it offers, and why each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import chain, count
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 from cudnnpy import calling, engines, raw
 from cudnnpy import workspace as memory
@@ -30,11 +31,10 @@ from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
 from cudnnpy.errors import NoAlgorithmError, StatusError
+from cudnnpy.frozen import Identity
 from cudnnpy.graph_nodes import Nodes, spelled
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import TensorSpec, same_memory
-
-_numbers = count()
 
 # As convolution/forms.py says of bias and activation.
 _MISREAD = "misreads tensors of which some are channels last, or of one position, and others are not"
@@ -88,7 +88,11 @@ class Graph(Nodes):
         super().__init__(compute_dtype)
         options = Options(prefer=prefer, workspace_limit=workspace_limit, deterministic=deterministic, tf32=tf32)
         self.options = checked(options._replace(tune_seconds=tune_seconds))
-        self._number = next(_numbers)
+        self._identity = Identity()
+
+    def __copy__(self) -> Self:
+        """A graph of its own: nodes that are added to the one are none of the other."""
+        return deepcopy(self)
 
     def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
         """The graph on a device; `specs` give the alignments of arrays."""
@@ -192,12 +196,12 @@ class Graph(Nodes):
         missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]
         if missing or arrays:
             raise TypeError(f"inputs missing: {missing}, unknown: {list(arrays)}; the graph has {self._names()}")
-        return calling.run((self._number, "graph"), self._names(), inputs, outs, stream, self._prepare)
+        return calling.run("graph", self, Graph._prepare, self._names(), inputs, outs, stream, len(self.operations))
 
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))
 
-    def _prepare(self, call: calling.Call) -> tuple[Plan, list[TensorSpec]]:
+    def _prepare(self, call: calling.Call, _operations: int) -> tuple[Plan, list[TensorSpec]]:
         for node in (*self.inputs, *self.outputs):
             given = call.specs.get(node.name)
             if given is None:

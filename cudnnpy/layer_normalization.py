@@ -18,6 +18,7 @@ from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_number
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.frozen import Frozen
 from cudnnpy.functions import (
     given,
     like,
@@ -25,7 +26,6 @@ from cudnnpy.functions import (
     logical_like,
     logical_result,
     no_overlaps,
-    number_of,
     result,
 )
 from cudnnpy.graph import Graph
@@ -40,7 +40,7 @@ DTYPES = ("float16", "bfloat16", "float32")
 
 
 @dataclass(frozen=True)
-class LayerNormalization:
+class LayerNormalization(Frozen):
     """Normalization over the last axes of x, those of scale.shape, and its gradient, on device arrays of 2 to 5 axes.
 
     epsilon: added to variances; 0 or more. x is float16, bfloat16 or float32; scale, bias and the statistics are packed
@@ -50,40 +50,33 @@ class LayerNormalization:
 
     epsilon: float = 1e-5
 
-    def __post_init__(self) -> None:
-        """Checks the option."""
-        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
-        object.__setattr__(self, "_number", number_of(self))
+    def _checked(self) -> dict[str, Any]:
+        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
         """(y, mean, inverse_variance): y = scale * (x - mean) * inverse_variance + bias.
 
         mean and inverse_variance = 1 / sqrt(variance + epsilon) are float32, of x's shape without the normalized axes.
         """
-        head = self._number, "LayerNormalization.forward_training"  # type: ignore[attr-defined]
-        names = "x", "scale", "bias", "out", "mean", "inverse_variance"
-        return calling.run(
-            head, names, (x, scale, bias), (out, None, None), stream, _rows_forward, self.epsilon, True, True
-        )
+        name, names = "LayerNormalization.forward_training", ("x", "scale", "bias", "out", "mean", "inverse_variance")
+        return calling.run(name, self, _rows_forward, names, (x, scale, bias), (out, None, None), stream, True, True)
 
     def forward_inference(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
         """The same y alone."""
-        head = self._number, "LayerNormalization.forward_inference"  # type: ignore[attr-defined]
-        names = "x", "scale", "bias", "out"
-        return calling.run(head, names, (x, scale, bias), (out,), stream, _rows_forward, self.epsilon, False, True)
+        name, names = "LayerNormalization.forward_inference", ("x", "scale", "bias", "out")
+        return calling.run(name, self, _rows_forward, names, (x, scale, bias), (out,), stream, False, True)
 
     def backward(
         self, dy: Any, x: Any, scale: Any, mean: Any, inverse_variance: Any, out: Any = None, stream: Any = None
     ) -> Any:
         """(dx, dscale, dbias) for forward_training's x and statistics, and the gradient dy in y."""
-        head = self._number, "LayerNormalization.backward"  # type: ignore[attr-defined]
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", "dscale", "dbias"
-        inputs = dy, x, scale, mean, inverse_variance
-        return calling.run(head, names, inputs, (out, None, None), stream, _rows_backward, True)
+        inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)
+        return calling.run("LayerNormalization.backward", self, _rows_backward, names, inputs, outs, stream, True)
 
 
 @dataclass(frozen=True)
-class RMSNormalization:
+class RMSNormalization(Frozen):
     """x / sqrt(mean(x * x) + epsilon) * scale over the last axes of x, and its gradient; the rest is as LayerNormalization.
 
     Zhang, Sennrich: Root Mean Square Layer Normalization, 2019.
@@ -91,33 +84,28 @@ class RMSNormalization:
 
     epsilon: float = 1e-5
 
-    def __post_init__(self) -> None:
-        """Checks the option."""
-        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
-        object.__setattr__(self, "_number", number_of(self))
+    def _checked(self) -> dict[str, Any]:
+        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(self, x: Any, scale: Any, out: Any = None, stream: Any = None) -> Any:
         """(y, inverse_rms): y = scale * x * inverse_rms, inverse_rms = 1 / sqrt(mean(x * x) + epsilon) in float32."""
-        head = self._number, "RMSNormalization.forward_training"  # type: ignore[attr-defined]
-        names = "x", "scale", "out", "inverse_rms"
-        return calling.run(head, names, (x, scale), (out, None), stream, _rows_forward, self.epsilon, True, False)
+        name, names = "RMSNormalization.forward_training", ("x", "scale", "out", "inverse_rms")
+        return calling.run(name, self, _rows_forward, names, (x, scale), (out, None), stream, True, False)
 
     def forward_inference(self, x: Any, scale: Any, out: Any = None, stream: Any = None) -> Any:
         """The same y alone."""
-        head = self._number, "RMSNormalization.forward_inference"  # type: ignore[attr-defined]
-        return calling.run(
-            head, ("x", "scale", "out"), (x, scale), (out,), stream, _rows_forward, self.epsilon, False, False
-        )
+        name, names = "RMSNormalization.forward_inference", ("x", "scale", "out")
+        return calling.run(name, self, _rows_forward, names, (x, scale), (out,), stream, False, False)
 
     def backward(self, dy: Any, x: Any, scale: Any, inverse_rms: Any, out: Any = None, stream: Any = None) -> Any:
         """(dx, dscale) for forward_training's x and inverse_rms, and the gradient dy in y."""
-        head = self._number, "RMSNormalization.backward"  # type: ignore[attr-defined]
         names = "dy", "x", "scale", "inverse_rms", "out", "dscale"
-        return calling.run(head, names, (dy, x, scale, inverse_rms), (out, None), stream, _rows_backward, False)
+        inputs, outs = (dy, x, scale, inverse_rms), (out, None)
+        return calling.run("RMSNormalization.backward", self, _rows_backward, names, inputs, outs, stream, False)
 
 
 @dataclass(frozen=True)
-class InstanceNormalization:
+class InstanceNormalization(Frozen):
     """Normalization of each channel of each n over its spatial axes, and its gradient, on device arrays of 3 to 5 axes.
 
     scale and bias are (C,), the statistics (N, C), in packed float32. layout: "NCHW", or "NHWC" for arrays whose axis
@@ -128,32 +116,31 @@ class InstanceNormalization:
     epsilon: float = 1e-5
     layout: str = "NCHW"
 
-    def __post_init__(self) -> None:
-        """Checks the options."""
-        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
+    def _checked(self) -> dict[str, Any]:
         check_layout(self.layout)
-        object.__setattr__(self, "_number", number_of(self))
+        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
         """(y, mean, inverse_variance): y = scale * (x - mean) * inverse_variance + bias."""
-        head = self._number, "InstanceNormalization.forward_training"  # type: ignore[attr-defined]
+        name, prepare = "InstanceNormalization.forward_training", InstanceNormalization._forward
         names = "x", "scale", "bias", "out", "mean", "inverse_variance"
-        return calling.run(head, names, (x, scale, bias), (out, None, None), stream, self._forward, True)
+        return calling.run(name, self, prepare, names, (x, scale, bias), (out, None, None), stream, True)
 
     def forward_inference(self, x: Any, scale: Any, bias: Any, out: Any = None, stream: Any = None) -> Any:
         """The same y alone."""
-        head = self._number, "InstanceNormalization.forward_inference"  # type: ignore[attr-defined]
+        name, prepare = "InstanceNormalization.forward_inference", InstanceNormalization._forward
         names = "x", "scale", "bias", "out"
-        return calling.run(head, names, (x, scale, bias), (out,), stream, self._forward, False)
+        return calling.run(name, self, prepare, names, (x, scale, bias), (out,), stream, False)
 
     def backward(
         self, dy: Any, x: Any, scale: Any, mean: Any, inverse_variance: Any, out: Any = None, stream: Any = None
     ) -> Any:
         """(dx, dscale, dbias) for forward_training's x and statistics, and the gradient dy in y."""
-        head = self._number, "InstanceNormalization.backward"  # type: ignore[attr-defined]
+        name, prepare = "InstanceNormalization.backward", InstanceNormalization._backward
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", "dscale", "dbias"
-        inputs = dy, x, scale, mean, inverse_variance
-        return calling.run(head, names, inputs, (out, None, None), stream, self._backward)
+        return calling.run(
+            name, self, prepare, names, (dy, x, scale, mean, inverse_variance), (out, None, None), stream
+        )
 
     def _forward(self, call: Call, training: bool) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, dtypes=DTYPES)
@@ -186,7 +173,9 @@ class InstanceNormalization:
 # What is normalized together as a row: layer and RMS normalization, which is the one without a bias
 
 
-def _rows_forward(call: Call, epsilon: float, training: bool, layer: bool) -> tuple[Program, list[TensorSpec]]:
+def _rows_forward(
+    how: LayerNormalization | RMSNormalization, call: Call, training: bool, layer: bool
+) -> tuple[Program, list[TensorSpec]]:
     x = given(call, "x", range(2, 6), DTYPES)
     kept = _kept_axes(call, x)
     y = result(call, "out", x.shape, x.dtype, x)
@@ -199,10 +188,12 @@ def _rows_forward(call: Call, epsilon: float, training: bool, layer: bool) -> tu
     operands += [Operand("out", y, True), *_results(statistics, means)]
     views = [wide, *(row for _ in names), wide, *(mean for _ in means)]
     mode = "layer_norm" if layer else "rms_norm"
-    return _forward(call, mode, epsilon, training, operands, views), [y, *means]
+    return _forward(call, mode, how.epsilon, training, operands, views), [y, *means]
 
 
-def _rows_backward(call: Call, layer: bool) -> tuple[Program, list[TensorSpec]]:
+def _rows_backward(
+    how: LayerNormalization | RMSNormalization, call: Call, layer: bool
+) -> tuple[Program, list[TensorSpec]]:
     dy = given(call, "dy", range(2, 6), DTYPES)
     x = like(call, "x", dy.shape, dy.dtype)
     kept = _kept_axes(call, x)

@@ -12,12 +12,12 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_integer, check_layout, check_number
 from cudnnpy.descriptors import LRNDescriptor
+from cudnnpy.frozen import Frozen
 from cudnnpy.functions import (
     logical,
     logical_like,
     logical_result,
     no_overlaps,
-    number_of,
 )
 from cudnnpy.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
 from cudnnpy.programs import At, Function, Operand, Program, arranged, described, scales
@@ -27,7 +27,7 @@ _RANKS = range(4, 6)
 
 
 @dataclass(frozen=True)
-class LocalResponseNormalization:
+class LocalResponseNormalization(Frozen):
     """y = x / (k + alpha / size * s) ** beta and its gradient, on device arrays; s sums x * x over nearby channels.
 
     size: how many channels s sums over, from c - (size - 1) // 2 to c + size // 2; 1 to 16. beta: at least 0.01. k: at
@@ -44,25 +44,26 @@ class LocalResponseNormalization:
     k: float = 2.0
     layout: str = "NCHW"
 
-    def __post_init__(self) -> None:
-        """Checks the options."""
-        check_integer("size", self.size, raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N)
-        for name, least in (("alpha", float("-inf")), ("beta", raw.CUDNN_LRN_MIN_BETA), ("k", raw.CUDNN_LRN_MIN_K)):
-            object.__setattr__(self, name, check_number(name, getattr(self, name), least))
+    def _checked(self) -> dict[str, Any]:
         check_layout(self.layout)
-        object.__setattr__(self, "_number", number_of(self))
+        return {
+            "size": check_integer("size", self.size, raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N),
+            "alpha": check_number("alpha", self.alpha),
+            "beta": check_number("beta", self.beta, raw.CUDNN_LRN_MIN_BETA),
+            "k": check_number("k", self.k, raw.CUDNN_LRN_MIN_K),
+        }
 
     def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * (x normalized) + beta * out, in `out` or a new array like x."""
-        head = self._number, "LocalResponseNormalization.forward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("x", "out"), (x,), (out,), stream, self._forward, alpha, beta)
+        name, prepare = "LocalResponseNormalization.forward", LocalResponseNormalization._forward
+        return calling.run(name, self, prepare, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
         self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
     ) -> Any:
         """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y."""
-        head = self._number, "LocalResponseNormalization.backward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)
+        name, prepare = "LocalResponseNormalization.backward", LocalResponseNormalization._backward
+        return calling.run(name, self, prepare, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, alpha, beta)
 
     def _descriptor(self) -> LRNDescriptor:
         return LRNDescriptor(self.size, self.alpha, self.beta, self.k)

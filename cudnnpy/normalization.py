@@ -16,6 +16,7 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_number, check_option
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.frozen import Frozen
 from cudnnpy.functions import (
     is_large,
     like,
@@ -23,7 +24,6 @@ from cudnnpy.functions import (
     logical_like,
     logical_result,
     no_overlaps,
-    number_of,
     result,
 )
 from cudnnpy.graph import Graph
@@ -35,7 +35,7 @@ _RANKS = range(2, 6)
 
 
 @dataclass(frozen=True)
-class BatchNormalization:
+class BatchNormalization(Frozen):
     """Batch normalization and its gradient, on device arrays of 2 to 5 axes.
 
     mode: "spatial" (a mean for each channel) or "per_activation" (one for each element of x.shape[1:]). epsilon: added
@@ -50,12 +50,10 @@ class BatchNormalization:
     epsilon: float = 1e-5
     layout: str = "NCHW"
 
-    def __post_init__(self) -> None:
-        """Checks the options."""
+    def _checked(self) -> dict[str, Any]:
         check_option("mode", self.mode, MODES)
-        object.__setattr__(self, "epsilon", check_number("epsilon", self.epsilon, 0.0, finite=True))
         check_layout(self.layout)
-        object.__setattr__(self, "_number", number_of(self))
+        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(
         self,
@@ -78,14 +76,14 @@ class BatchNormalization:
         (1 - average_factor) * running + average_factor * the batch's, the variance unbiased. activation: None or "relu",
         fused (then alpha is 1 and beta 0).
         """
-        head = self._number, "BatchNormalization.forward_training", average_factor, activation, alpha, beta  # type: ignore[attr-defined]
         return calling.run(
-            head,
+            "BatchNormalization.forward_training",
+            self,
+            BatchNormalization._training,
             ("x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"),
             (x, scale, bias, running_mean, running_variance),
             (out, None, None),
             stream,
-            self._training,
             average_factor,
             activation,
             alpha,
@@ -105,9 +103,9 @@ class BatchNormalization:
         stream: Any = None,
     ) -> Any:
         """alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out."""
-        head = self._number, "BatchNormalization.forward_inference", alpha, beta  # type: ignore[attr-defined]
-        names = "x", "scale", "bias", "mean", "variance", "out"
-        return calling.run(head, names, (x, scale, bias, mean, variance), (out,), stream, self._inference, alpha, beta)
+        name, names = "BatchNormalization.forward_inference", ("x", "scale", "bias", "mean", "variance", "out")
+        inputs, prepare = (x, scale, bias, mean, variance), BatchNormalization._inference
+        return calling.run(name, self, prepare, names, inputs, (out,), stream, alpha, beta)
 
     def backward(
         self,
@@ -130,14 +128,14 @@ class BatchNormalization:
         dx = alpha * ... + beta * out; dscale and dbias = parameter_alpha * ... + parameter_beta * out_scale, out_bias.
         saved_mean and saved_inverse_variance are forward_training's, both or neither (then they are computed again).
         """
-        head = self._number, "BatchNormalization.backward", alpha, beta, parameter_alpha, parameter_beta  # type: ignore[attr-defined]
         return calling.run(
-            head,
+            "BatchNormalization.backward",
+            self,
+            BatchNormalization._backward,
             ("dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", "out_scale", "out_bias"),
             (dy, x, scale, saved_mean, saved_inverse_variance),
             (out, out_scale, out_bias),
             stream,
-            self._backward,
             (alpha, beta),
             (parameter_alpha, parameter_beta),
         )

@@ -13,13 +13,13 @@ from cudnnpy import calling
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_option, check_per_axis, check_shape, for_each_axis
 from cudnnpy.descriptors import PoolingDescriptor
+from cudnnpy.frozen import Frozen
 from cudnnpy.functions import (
     is_large,
     logical,
     logical_like,
     logical_result,
     no_overlaps,
-    number_of,
 )
 from cudnnpy.graph import Graph
 from cudnnpy.layouts import (
@@ -41,7 +41,7 @@ _SECOND = 1  # of the heuristics' proposals for averages the second takes 0.4 to
 
 
 @dataclass(frozen=True)
-class Pooling:
+class Pooling(Frozen):
     """Pooling over 1, 2 or 3 spatial dimensions, and its gradient, on device arrays.
 
     mode: "max", "max_deterministic", "average_include_padding" or "average_exclude_padding" (Theano's names
@@ -59,19 +59,16 @@ class Pooling:
     stride: Any = None
     layout: str = "NCHW"
 
-    def __post_init__(self) -> None:
-        """Checks the options, and brings them to one form."""
+    def _checked(self) -> dict[str, Any]:
         check_option("mode", self.mode, (*MODES, *THEANO))
         check_layout(self.layout)
         options: dict[str, Any] = {"mode": THEANO.get(self.mode, self.mode)}
         options["window"] = check_per_axis("window", self.window, 1)
         options["padding"] = check_per_axis("padding", self.padding, 0)
         options["stride"] = None if self.stride is None else check_per_axis("stride", self.stride, 1)
-        for name, value in options.items():
-            object.__setattr__(self, name, value)
         ranks = {len(value) for value in options.values() if isinstance(value, tuple)}
-        self._each(next(iter(ranks), 1))
-        object.__setattr__(self, "_number", number_of(self))
+        _each(options["window"], options["padding"], options["stride"], next(iter(ranks), 1))
+        return options
 
     def output_shape(self, x_shape: Any) -> tuple[int, ...]:
         """The shape of forward's result, in the layout's axis order: floor((size + 2 padding - window) / stride) + 1."""
@@ -81,8 +78,7 @@ class Pooling:
 
     def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * (x pooled) + beta * out, in `out` or a new array of x's library, dtype and memory order."""
-        head = self._number, "Pooling.forward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("x", "out"), (x,), (out,), stream, self._forward, alpha, beta)
+        return calling.run("Pooling.forward", self, Pooling._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
         self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
@@ -91,8 +87,8 @@ class Pooling:
 
         Each element of dy goes to the maximum of its window, or is spread over the elements that were averaged.
         """
-        head = self._number, "Pooling.backward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, self._backward, alpha, beta)
+        name, names = "Pooling.backward", ("dy", "x", "y", "out")
+        return calling.run(name, self, Pooling._backward, names, (dy, x, y), (out,), stream, alpha, beta)
 
     @property
     def _channels_last(self) -> bool:
@@ -103,12 +99,7 @@ class Pooling:
 
     def _each(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Window, padding and stride of every spatial axis."""
-        window, padding = for_each_axis("window", self.window, rank), for_each_axis("padding", self.padding, rank)
-        stride = window if self.stride is None else for_each_axis("stride", self.stride, rank)
-        for pad, size in zip(padding, window, strict=True):
-            if pad >= size:
-                raise ValueError(f"padding: {padding} given; expected less than the window, {window}")
-        return window, padding, stride
+        return _each(self.window, self.padding, self.stride, rank)
 
     def _output(self, shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
         if rank not in (3, 4, 5):
@@ -178,3 +169,14 @@ class Pooling:
             return False
         window, _, stride = self._each(len(x.shape) - 2)
         return all(size <= step for size, step in zip(window, stride, strict=True))
+
+
+def _each(
+    window: Any, padding: Any, stride: Any, rank: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Window, padding and stride of every spatial axis. Raises ValueError for padding of the window's size or more."""
+    window, padding = for_each_axis("window", window, rank), for_each_axis("padding", padding, rank)
+    for pad, size in zip(padding, window, strict=True):
+        if pad >= size:
+            raise ValueError(f"padding: {padding} given; expected less than the window, {window}")
+    return window, padding, window if stride is None else for_each_axis("stride", stride, rank)

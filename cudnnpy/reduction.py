@@ -69,8 +69,8 @@ def reduce_tensor(
             axes = tuple(axes)  # what can be hashed
         except TypeError:
             raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
-    how = op, axes, alpha, beta, deterministic
-    return calling.run((0, "reduce_tensor", *how), ("x", "out"), (x,), (out,), stream, _prepare, *how)
+    name, names = "reduce_tensor", ("x", "out")
+    return calling.run(name, None, _prepare, names, (x,), (out,), stream, op, axes, alpha, beta, deterministic)
 
 
 def _prepare(

@@ -16,7 +16,8 @@ from cudnnpy import calling
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_option
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.functions import logical, logical_like, logical_result, no_overlaps, number_of
+from cudnnpy.frozen import Frozen
+from cudnnpy.functions import logical, logical_like, logical_result, no_overlaps
 from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
 from cudnnpy.names import short_names
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, scales
@@ -28,7 +29,7 @@ _RANKS = range(2, 6)
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Frozen):
     """Softmax and its gradient on device arrays of 2 to 5 axes.
 
     algorithm: "fast" (overflows above about 88 in float32), "accurate" (the maximum is subtracted first) or "log" (its
@@ -43,24 +44,22 @@ class Softmax:
     mode: str = "channel"
     layout: str = "NCHW"
 
-    def __post_init__(self) -> None:
-        """Checks the options."""
+    def _checked(self) -> dict[str, Any]:
         check_option("algorithm", self.algorithm, ALGORITHMS)
         check_option("mode", self.mode, MODES)
         check_layout(self.layout)
-        object.__setattr__(self, "_number", number_of(self))
+        return {}
 
     def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * softmax(x) + beta * out, in `out` (which may be x: in place) or a new array like x."""
-        head = self._number, "Softmax.forward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("x", "out"), (x,), (out,), stream, self._forward, alpha, beta)
+        return calling.run("Softmax.forward", self, Softmax._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
         self, dy: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
     ) -> Any:
         """alpha * (gradient in x) + beta * out, for forward's result y and the gradient dy in it; `out` may be dy."""
-        head = self._number, "Softmax.backward", alpha, beta  # type: ignore[attr-defined]
-        return calling.run(head, ("dy", "y", "out"), (dy, y), (out,), stream, self._backward, alpha, beta)
+        name, names = "Softmax.backward", ("dy", "y", "out")
+        return calling.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
 
     def _kind(self) -> tuple[int, int]:
         algorithm = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm]

@@ -31,7 +31,7 @@ def add_tensor(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float 
 
     Raises TypeError and ValueError for arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
-    return calling.run((0, "add_tensor", alpha, beta), ("a", "b", "out"), (a, b), (out,), stream, _add, alpha, beta)
+    return calling.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
 
 
 def scale_tensor(x: Any, alpha: float, out: Any = None, stream: Any = None) -> Any:
@@ -39,7 +39,7 @@ def scale_tensor(x: Any, alpha: float, out: Any = None, stream: Any = None) -> A
 
     x is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
     """
-    return calling.run((0, "scale_tensor", alpha), ("x", "out"), (x,), (out,), stream, _scale, alpha)
+    return calling.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
 
 
 def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
@@ -47,7 +47,9 @@ def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
 
     out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
     """
-    return calling.run((0, "set_tensor", repr(value)), ("out", "out"), (out,), (out,), stream, _set, value)
+    number = value if value.__class__ is float else check_number("value", value, nan=True)
+    # as text: 0.0 and -0.0 are equal, and NaN is not equal to itself
+    return calling.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
 
 
 def transform_tensor(
@@ -67,8 +69,8 @@ def transform_tensor(
 
     Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
     """
-    head = 0, "transform_tensor", layout, dtype, alpha, beta
-    return calling.run(head, ("x", "out"), (x,), (out,), stream, _transform, layout, dtype, alpha, beta)
+    name, names = "transform_tensor", ("x", "out")
+    return calling.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -146,9 +148,8 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
     return Program("multiple", call.device, operands, [Step(executable, (0, 1))]), [y]
 
 
-def _set(call: Call, value: float) -> tuple[Program, list[TensorSpec]]:
-    out = given(call, "out")
-    check_number("value", value, nan=True)
+def _set(call: Call, text: str) -> tuple[Program, list[TensorSpec]]:
+    out, value = given(call, "out"), float.fromhex(text)
     operands = Operand("out", out, True, ("out",)), Operand("out", out)
     dense = is_dense(out) and out.dtype != "float64"
     number = scales(0.0, 0.0, out.dtype)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy.arrays import current_device, library_of, read, spec_of
@@ -10,14 +11,16 @@ from cudnnpy.checks import check_option, check_shape, check_spec
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.candidates import Candidate
+from cudnnpy.convolution.layer import Layer, shape_argument
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import INPUTS, OPERATIONS, Options, Problem
+from cudnnpy.convolution.problem import INPUTS, OPERATIONS, Problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import TensorSpec, from_logical, to_logical
 
 
-class Convolution:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Convolution(Layer):
     """A convolution's geometry and how its algorithms are chosen; no weights, no state that a result depends on.
 
     Parameters (all by keyword)
@@ -49,50 +52,11 @@ class Convolution:
     nothing can run, CaptureError for an unplanned call during a graph capture, StatusError if cuDNN fails.
     """
 
-    def __init__(
-        self,
-        *,
-        padding: Any = 0,
-        stride: Any = 1,
-        dilation: Any = 1,
-        groups: int = 1,
-        mode: str = "cross_correlation",
-        layout: str = "NCHW",
-        compute_dtype: Any = None,
-        prefer: str = "fastest",
-        workspace_limit: int | None = None,
-        deterministic: bool = False,
-        tf32: bool = True,
-        algorithm: Any = None,
-        policy: str = "on_shape_change",
-        tune_seconds: float = 5.0,
-    ) -> None:
-        options = Options(
-            padding,
-            stride,
-            dilation,
-            groups,
-            mode,
-            layout,
-            compute_dtype,
-            prefer,
-            workspace_limit,
-            deterministic,
-            tf32,
-            algorithm,
-            policy,
-            tune_seconds,
-        )
-        self._operation = Operation(options)
-        self._run = self._operation.run
+    _operation: Operation = field(init=False, repr=False, compare=False)
 
-    @property
-    def options(self) -> Options:
-        """The options in one canonical form."""
-        return self._operation.options
-
-    def __repr__(self) -> str:
-        return self.options.text(type(self))
+    def _checked(self) -> dict[str, Any]:
+        found = super()._checked()
+        return {**found, "_operation": Operation(found["options"])}
 
     def forward(
         self,
@@ -111,7 +75,7 @@ class Convolution:
         sigmoid, tanh, elu, swish, identity. Bias and activation are fused into the convolution where cuDNN can.
         C functions: cudnnBackendExecute, or cudnnConvolutionForward for a forced v7 algorithm.
         """
-        return self._run("forward", x, w, None, bias, activation, out, alpha, beta, stream)
+        return self._operation.run("forward", x, w, None, bias, activation, out, alpha, beta, stream)
 
     def backward_data(
         self,
@@ -124,8 +88,8 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out. `x_shape` is x's, in the arrays' axis order; `out` may stand for it."""
-        shape = x_shape if x_shape is None or isinstance(x_shape, tuple) else check_shape("x_shape", x_shape)
-        return self._run("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
+        shape = shape_argument("x_shape", x_shape)
+        return self._operation.run("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
 
     def backward_filter(
         self,
@@ -138,8 +102,8 @@ class Convolution:
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out. `w_shape` is w's, in the arrays' axis order; `out` may stand for it."""
-        shape = w_shape if w_shape is None or isinstance(w_shape, tuple) else check_shape("w_shape", w_shape)
-        return self._run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
+        shape = shape_argument("w_shape", w_shape)
+        return self._operation.run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
         """alpha * (dy summed over all axes but the channels) + beta * out; shape (K,).

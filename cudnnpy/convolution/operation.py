@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling
@@ -18,20 +18,55 @@ from cudnnpy.convolution.problem import INPUTS, Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.functions import in_logical_order, no_overlaps, number_of
+from cudnnpy.frozen import Frozen, identity_of
+from cudnnpy.functions import in_logical_order, no_overlaps
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
 from cudnnpy.programs import Operand, Program, check_scales
 from cudnnpy.reduction import reduction
 
-_of_plans = count(-1, -1)  # numbers that stand for the options of one object, which has a Plan of its own
-
 # the inputs' names as a transposed convolution's caller knows them
 OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
+@dataclass(frozen=True)
+class BiasGradient(Frozen):
+    """backward_bias, under those options of a convolution that it depends on."""
+
+    layout: str
+    deterministic: bool
+
+    def _checked(self) -> dict[str, Any]:
+        return {}
+
+    def _prepare(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
+        """A reduction of dy.
+
+        cudnnConvolutionBackwardBias is left alone: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as it
+        should on large tensors, and it faults on addresses that are no multiples of 16 (docs/benchmarks).
+        """
+        spec = canonical(logical(call.specs["dy"], "dy", self.layout), "dy")
+        if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
+            raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
+        if any(size < 1 for size in spec.shape):
+            raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
+        channels, out = (spec.shape[1],), call.specs.get("out")
+        if beta and out is None:
+            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
+        check_scales(alpha, beta)
+        if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
+            raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
+        row = (1, *channels, *(1 for _ in spec.shape[2:]))
+        sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
+        operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
+        program = reduction(
+            "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.deterministic
+        )
+        return program, [TensorSpec(channels, spec.dtype)]
+
+
 class Operation:
-    """Options, and the operations under them. `number` stands for the options in cache keys.
+    """Options, and the operations under them.
 
     `inputs` are the caller's names of the arrays, for what is said of them.
     """
@@ -39,8 +74,8 @@ class Operation:
     def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
         self.options, self.inputs = checked(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
-        # options that are kept for good hold no plan
-        self.number = next(_of_plans) if isinstance(self.options.algorithm, Plan) else number_of(self.options)
+        self._identity = identity_of(Operation, *self.options)
+        self._bias_gradient = BiasGradient(self.options.layout, self.options.deterministic)
         # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
@@ -59,12 +94,13 @@ class Operation:
     ) -> Any:
         """Runs an operation on two arrays, and returns `out` or a new array of the first one's library."""
         return calling.run(
-            (self.number, operation, shape, activation, alpha, beta),
+            operation,
+            self,
+            Operation._prepare,
             self._names[operation],
             (first, second, bias),
             (out,),
             stream,
-            self._prepare,
             operation,
             shape,
             activation,
@@ -74,8 +110,8 @@ class Operation:
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
         """backward_bias: the same manners for one input."""
-        head = self.options.layout, "backward_bias", alpha, beta, self.options.deterministic
-        return calling.run(head, ("dy", "out"), (dy,), (out,), stream, self._prepare_bias, alpha, beta)
+        owner, prepare = self._bias_gradient, BiasGradient._prepare
+        return calling.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
 
     # Set-up, once for each signature
 
@@ -101,31 +137,6 @@ class Operation:
         if plan is not self.options.algorithm:
             plan.candidates = []  # a cache of thousands of plans need not keep them
         return plan, [in_layout(problem.specs[-1], self.options.channels_last)]
-
-    def _prepare_bias(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        """A reduction of dy.
-
-        cudnnConvolutionBackwardBias is left alone: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as it
-        should on large tensors, and it faults on addresses that are no multiples of 16 (docs/benchmarks).
-        """
-        spec = canonical(self._logical(call.specs["dy"], "dy"), "dy")
-        if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
-            raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
-        if any(size < 1 for size in spec.shape):
-            raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
-        channels, out = (spec.shape[1],), call.specs.get("out")
-        if beta and out is None:
-            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
-        check_scales(alpha, beta)
-        if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
-            raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
-        row = (1, *channels, *(1 for _ in spec.shape[2:]))
-        sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
-        operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
-        program = reduction(
-            "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.options.deterministic
-        )
-        return program, [TensorSpec(channels, spec.dtype)]
 
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
         """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
@@ -170,8 +181,8 @@ class Operation:
         if operation == "forward" and shape is not None:
             raise ValueError(f"shape: {shape!r} given for forward; expected None: it follows from x and w")
         names = self.inputs[operation]
-        one, two = self._logical(first, names[0]), self._logical(second, names[1])
-        result = None if out is None else self._logical(out, "out")
+        one, two = logical(first, names[0], self.options.layout), logical(second, names[1], self.options.layout)
+        result = None if out is None else logical(out, "out", self.options.layout)
         if operation == "forward":
             wanted: tuple[int, ...] = ask.output_shape(self.options, one.shape, two.shape)
         else:
@@ -201,12 +212,6 @@ class Operation:
             device=device,
             called=names,
         )
-
-    def _logical(self, spec: TensorSpec, name: str) -> TensorSpec:
-        rank = len(spec.shape)
-        if rank not in CHANNELS_FIRST:
-            raise ValueError(f"{name}: shape {tuple(spec.shape)} has {rank} axes; expected 3, 4 or 5")
-        return in_logical_order(spec, name, self.options.layout)
 
     def choose_plan(self, problem: Problem, tuner: Tuner, cap: int | None = None) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
@@ -238,6 +243,14 @@ class Operation:
             return survey(
                 problem, self.options, Target(Handle.default(problem.device)), memory.free_bytes(problem.device)
             )
+
+
+def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
+    """A tensor of 3, 4 or 5 axes with its axes as (N, C, spatial...). Raises ValueError."""
+    rank = len(spec.shape)
+    if rank not in CHANNELS_FIRST:
+        raise ValueError(f"{name}: shape {tuple(spec.shape)} has {rank} axes; expected 3, 4 or 5")
+    return in_logical_order(spec, name, layout)
 
 
 def checked(options: Options) -> Options:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy.arrays import read
 from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, checked
-from cudnnpy.convolution.problem import Options
+from cudnnpy.convolution.layer import Layer
+from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
 
 _MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
 
 
-class ConvolutionTranspose:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConvolutionTranspose(Layer):
     """The transpose of the Convolution with the same options: forward is its backward_data, and the other way round.
 
     Filters are those of the convolution that is transposed: (C_in, C_out / groups, spatial...), in layout "NHWC"
@@ -27,49 +29,14 @@ class ConvolutionTranspose:
     The other options are Convolution's, with the same meaning; so are arrays, streams and errors.
     """
 
-    def __init__(
-        self,
-        *,
-        padding: Any = 0,
-        stride: Any = 1,
-        dilation: Any = 1,
-        groups: int = 1,
-        mode: str = "cross_correlation",
-        layout: str = "NCHW",
-        compute_dtype: Any = None,
-        prefer: str = "fastest",
-        workspace_limit: int | None = None,
-        deterministic: bool = False,
-        tf32: bool = True,
-        algorithm: Any = None,
-        policy: str = "on_shape_change",
-        tune_seconds: float = 5.0,
-        output_padding: Any = 0,
-    ) -> None:
-        self.options = checked(
-            Options(
-                padding,
-                stride,
-                dilation,
-                groups,
-                mode,
-                layout,
-                compute_dtype,
-                prefer,
-                workspace_limit,
-                deterministic,
-                tf32,
-                algorithm,
-                policy,
-                tune_seconds,
-                output_padding,
-            )
-        )
-        self._operations: dict[Any, Operation] = {}  # by padding
-        self._known: dict[Any, tuple[Operation, tuple[int, ...]]] = {}  # by the shapes of x and w
+    output_padding: Any = 0
+    _operations: dict[Any, Operation] = field(init=False, repr=False, compare=False)  # by padding
+    _known: dict[Any, tuple[Operation, tuple[int, ...]]] = field(
+        init=False, repr=False, compare=False
+    )  # by the shapes of x and w
 
-    def __repr__(self) -> str:
-        return self.options.text(type(self))
+    def _checked(self) -> dict[str, Any]:
+        return {**super()._checked(), "_operations": {}, "_known": {}}
 
     def forward(
         self,

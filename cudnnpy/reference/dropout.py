@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ UInt8: TypeAlias = NDArray[np.uint8]
 SEEDS = 1 << 64
 
 
+@dataclass(frozen=True)
 class Dropout:
     """Elements set to 0 at random and the others made larger, and the gradient, on NumPy arrays.
 
@@ -23,30 +25,23 @@ class Dropout:
     seed          an int from 0 to 2 ** 64 - 1
 
     The object holds the state of its random numbers, which forward changes: the same seed and the same calls give the
-    same masks again. They are other masks than a GPU's. A wrong option is a ValueError or TypeError that names it.
+    same masks again. Equality compares the options, not the state; a copy has a copy of the state.
+    They are other masks than a GPU's. A wrong option is a ValueError or TypeError that names it.
     """
 
-    def __init__(self, probability: float = 0.5, seed: int = 0) -> None:
-        self._probability = real("probability", probability)
-        if not 0 <= self._probability < 1:
-            raise ValueError(f"probability={self._probability}: expected at least 0 and less than 1")
-        self._seed = integer("seed", seed, 0)
-        if self._seed >= SEEDS:
-            raise ValueError(f"seed={self._seed}: expected less than 2 ** 64")
-        self._random = np.random.default_rng(self._seed)
+    probability: float = 0.5
+    seed: int = 0
+    _random: np.random.Generator = field(init=False, repr=False, compare=False)
 
-    def __repr__(self) -> str:
-        return f"Dropout(probability={self.probability}, seed={self.seed})"
-
-    @property
-    def probability(self) -> float:
-        """The probability of an element to become 0."""
-        return self._probability
-
-    @property
-    def seed(self) -> int:
-        """What the random numbers began with."""
-        return self._seed
+    def __post_init__(self) -> None:
+        """Check the options, and begin with the random numbers."""
+        probability, seed = real("probability", self.probability), integer("seed", self.seed, 0)
+        if not 0 <= probability < 1:
+            raise ValueError(f"probability={probability}: expected at least 0 and less than 1")
+        if seed >= SEEDS:
+            raise ValueError(f"seed={seed}: expected less than 2 ** 64")
+        for name, value in {"probability": probability, "seed": seed, "_random": np.random.default_rng(seed)}.items():
+            object.__setattr__(self, name, value)
 
     def forward(self, x: Array, out: Array | None = None, stream: object = None) -> tuple[Array, UInt8]:
         """Return y, of x's shape and dtype, and what backward needs to know.

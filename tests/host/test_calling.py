@@ -280,7 +280,7 @@ def ran(plan: Recorded, inputs: Any, outs: Any, seen: list[Call], space: int = 0
         plan.workspace_size = space
         return plan, [TensorSpec((3,)), TensorSpec((2, 2), "float16", (1, 2))]
 
-    return calling.run((0, "recorded"), NAMES, inputs, outs, None, prepare, "word")
+    return calling.run("recorded", None, prepare, NAMES, inputs, outs, None, "word")
 
 
 def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(world: World) -> None:
@@ -329,7 +329,7 @@ def test_what_fails_to_be_prepared_is_not_remembered(world: World) -> None:
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
-            calling.run((0, "failing"), ("x", "out"), (Array(3),), (None,), None, fail)
+            calling.run("failing", None, fail, ("x", "out"), (Array(3),), (None,), None)
     assert plan_cache.cache_info() == (0, 16_384, 0, 0)
 
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import Activation, Pooling, Softmax, TensorSpec, functions
+from cudnnpy import TensorSpec, functions
 from cudnnpy.calling import Call, Specs
 from cudnnpy.functions import (
     like,
     logical,
     logical_like,
     logical_result,
-    number_of,
     result,
 )
 from cudnnpy.layouts import packed_strides
@@ -149,18 +148,3 @@ def test_axes_are_turned_to_n_c_and_space(layout: str, shape: Any, turned: Any) 
 def test_a_layout_that_is_spelled_out_has_the_arrays_axes(layout: str, rank: int) -> None:
     with pytest.raises(ValueError, match=f"^layout: '{layout}' has {len(layout)} axes; x has {rank}$"):
         logical(call(x=of(*(2,) * rank)), "x", layout, range(1, 6))
-
-
-# Options
-
-
-def test_numbers_stand_for_options() -> None:
-    """Equal options have one number, whatever object or class has them; others have others."""
-    numbers = [
-        number_of(options)
-        for options in (Activation(), Activation("relu", 1), Activation("tanh"), Softmax(), Pooling())
-    ]
-    assert numbers[0] == numbers[1]
-    assert len(set(numbers)) == 4
-    assert number_of((1, 2)) != number_of(frozenset({1, 2}))
-    assert [number_of(("made up", at)) for at in (1, 2, 1)] == [number_of(("made up", at)) for at in (1, 2, 1)]

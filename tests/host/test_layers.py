@@ -24,12 +24,12 @@ ORDER = re.findall(
     """
     _version errors
     raw._api raw._removed raw._library raw
-    names dtypes layouts checks _owned handle launching arrays _descriptor descriptors backend engines plan_cache workspace
-    calling programs functions
+    names frozen dtypes layouts checks _owned handle launching arrays _descriptor descriptors backend engines plan_cache
+    workspace calling programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
     convolution.candidates convolution.selection convolution.plan convolution.bench convolution.autotune
-    graph_nodes graph reduction convolution.operation convolution.convolution convolution.transpose convolution
-    activation pooling softmax local_response dropout tensors normalization layer_normalization fused
+    graph_nodes graph reduction convolution.operation convolution.layer convolution.convolution convolution.transpose
+    convolution activation pooling softmax local_response dropout tensors normalization layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors

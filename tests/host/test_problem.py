@@ -496,15 +496,15 @@ OTHER_OPTIONS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def test_every_value_of_every_option_has_a_number_of_its_own() -> None:
+def test_every_value_of_every_option_has_an_identity_of_its_own() -> None:
     assert set(OTHER_OPTIONS) == set(Options._fields)
     every = [Options(), *(Options(**{name: value}) for name, values in OTHER_OPTIONS.items() for value in values)]
-    numbers = [Operation(options).number for options in every]
-    assert len(set(numbers)) == len(every)
-    assert [Operation(options).number for options in every] == numbers
+    identities = [Operation(options)._identity for options in every]
+    assert len(set(identities)) == len(every)
+    assert [Operation(options)._identity for options in every] == identities
 
 
-def test_what_means_the_same_has_the_same_number() -> None:
+def test_what_means_the_same_has_the_same_identity() -> None:
     pairs = [
         (Options(padding=[1, 2]), Options(padding=(1, 2))),
         (Options(padding=([0, 1], 2)), Options(padding=((0, 1), 2))),
@@ -513,7 +513,8 @@ def test_what_means_the_same_has_the_same_number() -> None:
         (Options(tune_seconds=5), Options()),
     ]
     for one, other in pairs:
-        assert Operation(one).number == Operation(other).number
+        first = Operation(one)  # the identity lives as long as one that has it
+        assert first._identity is Operation(other)._identity
 
 
 def test_every_field_of_a_problem_tells_problems_apart() -> None:

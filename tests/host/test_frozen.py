@@ -1,0 +1,298 @@
+"""Operation objects: frozen, equal by value, hashable, picklable; and what stands for them in keys is never another's."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
+
+import pytest
+from standins import Array, World, made
+
+import cudnnpy
+from cudnnpy import Convolution, TensorSpec, calling, frozen, plan_cache
+from cudnnpy.calling import Call
+from cudnnpy.frozen import Frozen, Identity, identity_of
+
+X = (2, 4, 6, 6)
+
+# Of each class: options by which its objects differ.
+OBJECTS: dict[str, list[dict[str, Any]]] = {
+    "Activation": [{}, {"mode": "tanh"}, {"mode": "clipped_relu", "coefficient": 6}],
+    "BatchNormalization": [{}, {"mode": "per_activation"}, {"epsilon": 1e-3}],
+    "Convolution": [{}, {"padding": 1}, {"stride": [2, 1], "algorithm": "gemm"}, {"tf32": False, "tune_seconds": 1}],
+    "ConvolutionTranspose": [{}, {"stride": 2}, {"stride": 2, "output_padding": 1}],
+    "Dropout": [{}, {"probability": 0.25}, {"seed": 7}],
+    "FusedConvolution": [{}, {"padding": ((0, 1), 2)}, {"prefer": "no_workspace"}],
+    "InstanceNormalization": [{}, {"layout": "NHWC"}],
+    "LayerNormalization": [{}, {"epsilon": 0}],
+    "LocalResponseNormalization": [{}, {"size": 3}, {"k": 1}],
+    "Pooling": [{}, {"window": [3, 2], "stride": 1}, {"mode": "average_inc_pad"}],
+    "RMSNormalization": [{}, {"epsilon": 0}],
+    "Softmax": [{}, {"algorithm": "log"}, {"mode": "instance"}],
+}
+EACH = [(name, options) for name, every in OBJECTS.items() for options in every]
+
+
+def misses() -> int:
+    return plan_cache.cache_info().misses
+
+
+def test_every_operation_class_is_tried() -> None:
+    found = {name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)}
+    assert {name for name in found if issubclass(getattr(cudnnpy, name), Frozen)} == set(OBJECTS)
+    reference = {name for name in cudnnpy.reference.__all__ if name[0].isupper()}
+    assert reference == set(OBJECTS)
+
+
+@pytest.mark.parametrize("package", [cudnnpy, cudnnpy.reference], ids=["device", "reference"])
+@pytest.mark.parametrize(("name", "options"), EACH)
+def test_objects_are_frozen_equal_by_value_hashable_and_picklable(package: Any, name: str, options: Any) -> None:
+    kind = getattr(package, name)
+    one, other = kind(**options), kind(**options)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one != Identity()
+    for copied in (pickle.loads(pickle.dumps(one)), copy.copy(one), copy.deepcopy(one)):
+        assert type(copied) is kind
+        assert copied == one
+        assert repr(copied) == repr(one)
+    different = [kind(**more) for more in OBJECTS[name]]
+    assert sum(one == another for another in different) == 1
+    assert len({*different, one}) == len(different)
+    for attribute in (*options, "paddin"):
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, attribute, 1)
+    with pytest.raises(FrozenInstanceError):
+        delattr(one, next(iter(kind.__dataclass_fields__)))
+
+
+@pytest.mark.parametrize(("name", "options"), EACH)
+def test_options_are_attributes_and_make_the_same_object_again(name: str, options: Any) -> None:
+    for package in (cudnnpy, cudnnpy.reference):
+        kind = getattr(package, name)
+        one = kind(**options)
+        again = {option: getattr(one, option) for option in kind.__dataclass_fields__ if option in options}
+        assert kind(**again) == one
+
+
+@pytest.mark.parametrize(("name", "options"), EACH)
+def test_equal_objects_share_an_identity_and_others_never_do(name: str, options: Any) -> None:
+    kind = getattr(cudnnpy, name)
+    every = [kind(**more) for more in OBJECTS[name]]
+    identities = [key_of(one) for one in every]
+    assert len(set(identities)) == len(every)
+    same = pickle.loads(pickle.dumps(kind(**options)))
+    shared = [key_of(same) is identity for identity in identities]
+    assert sum(shared) == (0 if name == "Dropout" else 1)  # each Dropout has random numbers of its own
+
+
+def key_of(one: Any) -> Identity:
+    """What stands for an object in keys."""
+    found = getattr(getattr(one, "_operation", one), "_identity", None)
+    assert isinstance(found, Identity)
+    return found
+
+
+def test_an_unpickled_object_runs_its_own_plan(world: World) -> None:
+    """In a process whose first object was another: a number of the first process must mean nothing there."""
+    text = pickle.dumps((cudnnpy.Activation("tanh"), cudnnpy.Activation(), Convolution(padding=0)))
+    program = f"""
+import pickle, sys
+import cudnnpy
+first = cudnnpy.Activation("relu"), cudnnpy.Pooling(), cudnnpy.Convolution(padding=1)
+tanh, relu, conv = pickle.loads({text!r})
+assert tanh._identity is not first[0]._identity
+assert relu._identity is first[0]._identity
+assert conv._operation._identity is not first[2]._operation._identity
+assert conv.output_shape((1, 1, 5, 5), (1, 1, 3, 3)) == (1, 1, 3, 3)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+# The identity
+
+
+def test_an_identity_is_equal_to_itself_alone() -> None:
+    one = Identity()
+    for other in (Identity(), copy.copy(one), copy.deepcopy(one), pickle.loads(pickle.dumps(one))):
+        assert other != one
+        assert isinstance(other, Identity)
+
+
+def test_copies_of_a_graph_and_of_a_dropout_have_identities_of_their_own() -> None:
+    graph = cudnnpy.Graph()
+    graph.tensor("x", TensorSpec((1, 2, 3, 4)))
+    for one, other in ((graph, copy.deepcopy(graph)), (graph, copy.copy(graph))):
+        assert one._identity is not other._identity
+    dropout = cudnnpy.Dropout(0.5, 3)
+    copied = copy.deepcopy(dropout)
+    assert copied._identity is not dropout._identity
+    assert copied._states is not dropout._states
+
+
+def test_values_of_other_types_have_other_identities() -> None:
+    kept = [identity_of(int, value) for value in (1, 1.0, True)] + [identity_of(float, 1)]
+    assert len(set(kept)) == 4
+
+
+def test_an_identity_lives_as_long_as_it_is_used() -> None:
+    before = len(frozen._of_values)
+    identity = identity_of(str, "a value that nothing else has")
+    assert identity_of(str, "a value that nothing else has") is identity
+    gone = weakref.ref(identity)
+    del identity
+    gc.collect()
+    assert gone() is None
+    assert len(frozen._of_values) == before
+
+
+class Slow(str):
+    """A value whose hash runs Python, so that threads change places in it."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        for _ in range(50):
+            pass
+        return str.__hash__(self)
+
+
+def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
+    found: list[tuple[str, Identity]] = []
+    barrier = threading.Barrier(8)
+
+    def make(number: int) -> None:
+        barrier.wait(30)
+        for turn in range(200):
+            text = f"{turn} {number % 4}"  # every value in two threads
+            found.append((text, identity_of(str, Slow(text))))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert len(found) == 8 * 200
+    values: dict[int, set[str]] = {}
+    for text, identity in found:
+        values.setdefault(id(identity), set()).add(text)
+    assert all(len(texts) == 1 for texts in values.values())
+
+
+# The key is what planning is given
+
+
+@dataclass(frozen=True)
+class MadeUp(Frozen):
+    """An operation that nobody has told calling.run about."""
+
+    option: Any = 0
+
+    def _checked(self) -> dict[str, Any]:
+        return {}
+
+    def prepare(self, call: Call, *arguments: Any) -> Any:
+        seen.append((self.option, arguments))
+        return Recorded(), [TensorSpec((3,))]
+
+
+class Recorded:
+    """A plan without work."""
+
+    name, device, replayable, workspace_size = "recorded", 0, False, 0
+
+    def bind(self, handle: Any, pointers: tuple[int, ...]) -> Any:
+        return lambda: 0
+
+
+seen: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_seen() -> None:
+    seen.clear()
+
+
+# Arguments that differ, though many of them are equal to each other.
+DIFFERENT: list[tuple[Any, ...]] = [
+    (), (None,), (1,), (1.0,), (True,), (0,), (0.0,), (False,), ("1",), (b"1",), (1, 0), (0, 1), (1, None),
+    ((1, 2),), ((1.0, 2),), ((True, 2),), ((1, 2), None), (None, (1, 2)), ((2, 1),), ((),), (1, 2),
+    ("add", (0,), 1.0, 0.0, False), ("add", (0,), 1.0, 0.0, 0), ("add", (0.0,), 1.0, 0.0, False),
+]  # fmt: skip
+
+
+def test_an_argument_that_is_added_to_an_operation_is_in_its_key(world: World) -> None:
+    """An operation passes its arguments once: those that are planned with are those of the key."""
+    for turn in range(2):
+        for owner in (MadeUp(), MadeUp(1), MadeUp(1.0)):
+            for arguments in DIFFERENT:
+                calling.run("made up", owner, MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, *arguments)
+        assert len(seen) == 3 * len(DIFFERENT), turn
+    wanted = [(option, arguments) for option in (0, 1, 1.0) for arguments in DIFFERENT]
+    assert repr(seen) == repr(wanted)
+
+
+def test_what_prepares_is_in_the_key(world: World) -> None:
+    def one(call: Call) -> Any:
+        seen.append("one")
+        return Recorded(), [TensorSpec((3,))]
+
+    def other(call: Call) -> Any:
+        seen.append("other")
+        return Recorded(), [TensorSpec((3,))]
+
+    for prepare in (one, other, one, other):
+        calling.run("the same name", None, prepare, ("x", "out"), (Array(3),), (None,), None)
+    assert seen == ["one", "other"]
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "text"),
+    [
+        (lambda x: cudnnpy.Activation().forward(x, alpha=1.0), lambda x: cudnnpy.Activation().forward(x, alpha=True), "alpha"),
+        (lambda x: cudnnpy.Softmax().forward(x, beta=0.0), lambda x: cudnnpy.Softmax().forward(x, beta=False), "beta"),
+        (lambda x: cudnnpy.scale_tensor(x, 1.0), lambda x: cudnnpy.scale_tensor(x, True), "alpha"),
+        (lambda x: cudnnpy.set_tensor(x, 1.0), lambda x: cudnnpy.set_tensor(x, True), "value"),
+        (lambda x: cudnnpy.reduce_tensor(x, axes=(1,)), lambda x: cudnnpy.reduce_tensor(x, axes=(1.0,)), "axes"),
+        (lambda x: cudnnpy.reduce_tensor(x, axes=(1,)), lambda x: cudnnpy.reduce_tensor(x, axes=(True,)), "axes"),
+        (lambda x: cudnnpy.reduce_tensor(x), lambda x: cudnnpy.reduce_tensor(x, deterministic=0), "deterministic"),
+        (
+            lambda x: Convolution().backward_data(x, Array(4, 3, 1, 1), (2, 3, 6, 6)),
+            lambda x: Convolution().backward_data(x, Array(4, 3, 1, 1), (2.0, 3, 6, 6)),
+            "x_shape",
+        ),
+        (
+            lambda x: Convolution().backward_filter(x, x, (4, 4, 1, 1)),
+            lambda x: Convolution().backward_filter(x, x, (4, 4, True, 1)),
+            "w_shape",
+        ),
+        (
+            lambda x: Convolution().forward(x, Array(4, 4, 1, 1), alpha=1.0),
+            lambda x: Convolution().forward(x, Array(4, 4, 1, 1), alpha=True),
+            "alpha",
+        ),
+        (lambda x: Convolution().backward_bias(x), lambda x: Convolution().backward_bias(x, beta=False), "beta"),
+    ],
+)  # fmt: skip
+def test_a_refusal_does_not_depend_on_what_was_planned_before(world: World, good: Any, bad: Any, text: str) -> None:
+    x = Array(*X)
+    with pytest.raises(TypeError, match=text):
+        bad(x)
+    good(x)
+    world.c.clear()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=text):
+            bad(x)
+    assert made(world) == {}
