@@ -12,6 +12,7 @@ from cudnnpy.layouts import (
     TensorSpec,
     canonical,
     is_dense,
+    memory_order,
     packed_as,
     packed_strides,
     same_memory,
@@ -37,15 +38,23 @@ def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
     return operands
 
 
-def given(call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS) -> TensorSpec:
-    """An array of a call, checked: its dtype, its rank, that it is not empty and that no stride is 0 or less."""
+def given(
+    call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS, *, empty: bool = False
+) -> TensorSpec:
+    """An array of a call, checked: its dtype, its rank, and that no stride is 0 or less.
+
+    Without `empty` it has elements. One that has none gets the strides of a packed tensor in its memory order.
+    """
     spec = call.specs[name]
     if spec.dtype not in dtypes:
         raise TypeError(f"{name}: {spec.dtype} given; expected {' or '.join(dtypes)}")
     if len(spec.shape) not in ranks:
         raise ValueError(f"{name}: shape {spec.shape} given; expected {ranks[0]} to {ranks[-1]} axes")
-    if any(size < 1 for size in spec.shape):
-        raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
+    if 0 in spec.shape:
+        if not empty:
+            raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
+        order = None if spec.strides is None else memory_order(spec.strides)
+        return spec._replace(strides=packed_strides(spec.shape, order))
     if len(spec.shape) == 1:
         strides = (1,) if spec.strides is None or spec.shape == (1,) else spec.strides
         if strides[0] < 1:
@@ -55,8 +64,8 @@ def given(call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[st
 
 
 def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
-    """An array of a call that has to have a shape and dtype."""
-    spec = given(call, name, dtypes=FLOATS)
+    """An array of a call that has to have a shape and dtype; it is empty where the shape is."""
+    spec = given(call, name, dtypes=FLOATS, empty=0 in shape)
     if spec.dtype != dtype:
         raise TypeError(f"{name}: {spec.dtype} given; expected {dtype}")
     if spec.shape != tuple(shape):
@@ -87,16 +96,22 @@ def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
 
 
 def logical(
-    call: Call, name: str, layout: str, ranks: range = range(3, 6), dtypes: Sequence[str] = FLOATS
+    call: Call,
+    name: str,
+    layout: str,
+    ranks: range = range(3, 6),
+    dtypes: Sequence[str] = FLOATS,
+    *,
+    empty: bool = False,
 ) -> TensorSpec:
     """An array of a call with its axes as (N, C, spatial...), checked as `given` does; its layout's name, too."""
     spec = in_logical_order(call.specs[name], name, layout)
-    return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes)
+    return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
 
 
 def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
     """An array of a call with its axes as (N, C, spatial...), which has to have a shape and dtype."""
-    spec = logical(call, name, layout, range(1, 6))
+    spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
     return like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
 
 

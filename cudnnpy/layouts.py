@@ -32,11 +32,14 @@ class TensorSpec(NamedTuple):
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default)."""
+    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default).
+
+    An axis of size 0 counts as one of size 1, so that no stride is 0.
+    """
     strides, step = [0] * len(shape), 1
     for axis in reversed(order if order is not None else range(len(shape))):
         strides[axis] = step
-        step *= shape[axis]
+        step *= shape[axis] or 1
     return tuple(strides)
 
 
@@ -131,8 +134,10 @@ def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
 
 
 def extent(spec: TensorSpec) -> int:
-    """How many bytes lie between the first and the end of the last element."""
+    """How many bytes lie between the first and the end of the last element; 0 where there is none."""
     assert spec.strides is not None
+    if 0 in spec.shape:
+        return 0
     reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
     return (reach + 1) * dtype_of(spec.dtype).itemsize
 

@@ -113,7 +113,8 @@ class Steps:
 
     def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), main: Executable | None = None) -> None:
         self.steps, self.scratch, self.main = steps, scratch, main
-        self.workspace_size = sum(map(rounded, scratch)) + max(step.executable.workspace_size for step in steps)
+        most = max((step.executable.workspace_size for step in steps), default=0)
+        self.workspace_size = sum(map(rounded, scratch)) + most
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """The launch on these addresses; it ends with the first step that fails, and returns that step's status."""
@@ -159,9 +160,10 @@ class Operand(NamedTuple):
 
 
 class Program:
-    """Steps for a Launcher, which gives the operands' addresses and the workspace's: the operands are checked."""
+    """Steps for a Launcher, which gives the operands' addresses and the workspace's: the operands are checked.
 
-    replayable = True
+    A program without steps launches nothing: that of a result without elements.
+    """
 
     def __init__(
         self, name: str, device: int, operands: Sequence[Operand], steps: Sequence[Step], scratch: Sequence[int] = ()
@@ -169,6 +171,7 @@ class Program:
         self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
         self._whole = Steps(steps, scratch)
         self.workspace_size = self._whole.workspace_size
+        self.replayable = bool(steps)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Callable[[], int]:
         """The launch, once the addresses are checked. Raises ValueError for a result that overlaps another operand."""
@@ -182,9 +185,10 @@ def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None
     for operand, start in zip(operands, pointers, strict=True):
         if not operand.is_result:
             continue
-        end = start + extent(operand.spec)
+        size = extent(operand.spec)
         for other, pointer in zip(operands, pointers, strict=True):
-            if other is operand or not (pointer < end and start < pointer + extent(other.spec)):
+            length = extent(other.spec)
+            if other is operand or not (size and length and pointer < start + size and start < pointer + length):
                 continue
             same = pointer == start and other.spec.shape == operand.spec.shape and same_memory(other.spec, operand.spec)
             if not (same and other.name in operand.in_place):

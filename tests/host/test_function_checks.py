@@ -69,6 +69,22 @@ def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text:
             logical(call(x=spec), "x", "NHWC")
 
 
+@pytest.mark.parametrize(
+    ("spec", "strides"),
+    [
+        (of(0), (1,)),
+        (of(2, 0, 3), (3, 3, 1)),
+        (of(0, 3, 4, 5, strides=(60, 1, 15, 3)), (60, 1, 15, 3)),
+        (of(0, 3, 4, 5, strides=(0, 0, 0, 0)), (60, 20, 5, 1)),
+    ],
+)
+def test_empty_arrays_are_taken_where_an_operation_says_so(spec: TensorSpec, strides: tuple[int, ...]) -> None:
+    assert functions.given(call(x=spec), "x", empty=True) == spec._replace(strides=strides)
+    assert functions.like(call(x=spec), "x", spec.shape, "float32") == spec._replace(strides=strides)
+    with pytest.raises(ValueError, match=r"^x: shape .* is empty; expected sizes of 1 or more$"):
+        functions.like(call(x=spec), "x", [size or 1 for size in spec.shape], "float32")
+
+
 def test_ranks_and_types_may_be_fewer() -> None:
     with pytest.raises(ValueError, match=r"^x: shape \(2,\) given; expected 2 to 5 axes$"):
         functions.given(call(x=of(2)), "x", range(2, 6))

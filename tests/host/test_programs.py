@@ -270,3 +270,23 @@ def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
     assert no_overlaps(call, operands) is operands
     with pytest.raises(ValueError, match="out overlaps more"):
         no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
+
+
+# Nothing to do
+
+
+def test_a_program_without_steps_launches_nothing() -> None:
+    """Its operands may lie anywhere, since they have no elements, and it is not worth a CUDA graph."""
+    empty = TensorSpec((0, 3), "float32", (3, 1))
+    program = Program("nothing", 0, [Operand("x", empty), Operand("out", empty, True)], [])
+    assert program.workspace_size == 0
+    assert not program.replayable
+    for pointers in ((0, 0), (4096, 4096)):
+        assert program.bind(HANDLE, (*pointers, 0))() == 0
+
+
+@given(st.integers(0, 64), st.integers(0, 64))
+def test_what_has_no_elements_overlaps_nothing(one: int, other: int) -> None:
+    full, empty = TensorSpec((16,), "float32", (1,)), TensorSpec((0,), "float32", (1,))
+    for x, out in ((full, empty), (empty, full), (empty, empty)):
+        programs.check_overlaps([Operand("x", x), Operand("out", out, True)], [one, other])
