@@ -18,7 +18,7 @@ python:
 
 edges: python
 	@$(ENVIRONMENT) .venv/edges --extras cli --cudnn auto
-	@.venv/edges/bin/cudnnpy edges -o edges.png
+	@.venv/edges/bin/cudnnpy edges -o edges.png --force
 
 test-environment: python
 	@$(ENVIRONMENT) .venv/test --extras generate,test,style --cudnn auto --without-driver cu12

@@ -1,63 +1,92 @@
 """The command `cudnnpy`: `info` says whether cuDNN is usable here, `edges` finds the edges of a picture.
 
 Exit status: 0; 1 when cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on stderr,
-and for options that no algorithm meets, with the table of why not on stderr.
+and for options that no algorithm meets, with the table of why not on stderr; 130 after Ctrl-C; 141 when the reader of
+the output went away.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import io
+import os
 import sys
 from collections.abc import Sequence
-from fractions import Fraction
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
-from cudnnpy import availability, pictures
 from cudnnpy._version import __version__
-from cudnnpy.convolution.problem import PREFERENCES
-from cudnnpy.edges import DEVICES, detect
-from cudnnpy.errors import CudnnError, NoAlgorithmError
 
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
-_UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", 1)}
+# What a command needs is imported when it runs: an import takes long enough for a Ctrl-C, which `main` looks after.
 
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage text in front of it."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
-
-def size(text: str) -> int:
-    """Return a number of bytes: "64MiB", "1GiB", "512KB", "1.5 GB", "1000"; KB counts thousands, KiB 1024s.
-
-    Raises argparse.ArgumentTypeError for anything else.
-    """
-    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: expected for example 64MiB, 1GiB, 512KB or 1000000")
-    return int(Fraction(match[1]) * _UNITS[match[2].upper()])
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:  # argparse's own would hide that the output cannot be written
+            (file or sys.stderr).write(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (by default the process's) and return its exit status."""
+    try:
+        if sys.stderr is None:  # closed: what would be printed there must not go to standard output
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+        status = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _forget(sys.stdout)
+        return 130
+    except BrokenPipeError:
+        _forget(sys.stdout)
+        return 141
+    except OSError as error:  # a full disk; what concerns the files that a command names, it tells itself
+        _forget(sys.stdout)
+        place = "standard output" if error.filename is None else error.filename
+        return _fail(2, f"{place}: {error.strerror or error}")
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = _Parser(prog="cudnnpy", description="cuDNN from Python.")
     parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_info(commands)
     _add_edges(commands)
-    options = parser.parse_args(arguments)
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as ended:  # after --help, --version, or a wrong argument
+        return ended.code if isinstance(ended.code, int) else 0
+    if "run" not in options:
+        parser.print_help()
+        return 0
     status: int = options.run(options)
     return status
 
 
-def _fail(command: str, status: int, text: str) -> int:
-    print(f"cudnnpy {command}: {text}", file=sys.stderr)
+def _fail(status: int, text: str) -> int:
+    try:
+        print(f"cudnnpy: {text}", file=sys.stderr)
+    except OSError:
+        _forget(sys.stderr)
     return status
+
+
+def _forget(stream: TextIO | None) -> None:
+    """Lead a stream that cannot be written to nowhere, so that Python does not try again at its end."""
+    try:
+        if stream is not None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    except (OSError, ValueError):  # it is no file
+        return
 
 
 def _add_info(commands: argparse._SubParsersAction[_Parser]) -> None:
@@ -70,6 +99,8 @@ def _add_info(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 
 def _info(_options: argparse.Namespace) -> int:
+    from cudnnpy import availability
+
     found = availability.report()
     rows = list(found.rows())
     if not (sys.stdout.isatty() and _print_table(rows)):
@@ -104,50 +135,7 @@ def _add_edges(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="find the edges of a picture",
         description="Convolve a picture with a 3x3 edge kernel and write the result, by cuDNN or by NumPy.",
     )
-    parser.add_argument(
-        "input", nargs="?", type=Path, metavar="INPUT", help="a picture (default: the sample of the package)"
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, default=Path("edges.png"), help="where to write (default: %(default)s)"
-    )
-    parser.add_argument("--device", choices=DEVICES, default="auto", help="default: auto, the GPU if cuDNN can be used")
-    parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
-    parser.add_argument(
-        "--prefer",
-        choices=PREFERENCES,
-        default="fastest",
-        help="how to choose cuDNN's algorithm (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--workspace-limit", type=size, metavar="SIZE", help="at most so much workspace, for example 64MiB"
-    )
-    parser.set_defaults(run=_edges)
+    from cudnnpy import edges_command
 
-
-def _edges(options: argparse.Namespace) -> int:
-    source: Path = options.input or pictures.SAMPLE
-    try:
-        pictures.check_writable(options.output)
-        picture = pictures.load(source)
-        found = detect(
-            picture,
-            device=options.device,
-            sigmoid=options.sigmoid,
-            prefer=options.prefer,
-            workspace_limit=options.workspace_limit,
-        )
-        pictures.save(options.output, found.picture)
-    except (pictures.PictureError, availability.UnavailableError, ImportError) as error:
-        return _fail("edges", 2, " ".join(str(error).split()))
-    except NoAlgorithmError as error:
-        return _fail("edges", 2, str(error))
-    except (CudnnError, MemoryError) as error:
-        return _fail("edges", 1, str(error))
-    _, height, width, _ = picture.shape
-    name = "the sample picture" if options.input is None else str(source)
-    print(f"{options.output}: the edges of {name}, {width} x {height}")
-    print(f"device     {found.device}{' (without cuDNN)' if found.device == 'CPU' else ''}")
-    print(f"algorithm  {found.algorithm}")
-    print(f"workspace  {found.workspace_size} bytes")
-    print(f"time       {found.milliseconds:.3f} ms")
-    return 0
+    edges_command.add_arguments(parser)
+    parser.set_defaults(run=edges_command.run)

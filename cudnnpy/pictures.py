@@ -3,53 +3,123 @@
 from __future__ import annotations
 
 import os
-import secrets
+import warnings
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy.picture_files import (
+    PictureError,
+    check_size,
+    check_writable,
+    encode,
+    format_of,
+    one_line,
+    pillow,
+    write,
+)
+from cudnnpy.tiles import tiles
+
 if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
+    from PIL.Image import Image as PillowImage
+
+__all__ = ["SAMPLE", "Canvas", "Picture", "PictureError", "check_writable", "load", "save", "to_bytes"]
 
 SAMPLE = Path(__file__).resolve().with_name("data") / "sample.png"
 """The sample picture that comes with the package, 640 x 400."""
 
+LARGEST_STREAM = 1 << 30
+"""Bytes of a picture that comes through a pipe; what comes from a file is not limited."""
 
-class PictureError(ValueError):
-    """A picture cannot be read, or a result cannot be written there; one line that names the file."""
+_AT_ONCE = 1 << 18  # pixels that are converted at a time, which takes about 60 bytes for each
 
 
-def load(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Return a picture as a float32 array (1, height, width, 3), red, green and blue, scaled so as to span 0 to 1.
+class Picture:
+    """A picture that is decoded; `pixels` makes floats of a part of it, scaled so that the whole picture spans 0 to 1.
 
     The smallest value of the whole picture becomes 0 and the largest 1; a picture of a single value becomes all 0.
     Greyscale (also 16-bit) is repeated in the three channels, transparency is laid on white, a palette is resolved,
-    the camera's orientation is applied, and of an animation the first picture is taken.
-
-    Raises PictureError for a file that is missing, cannot be read, is no picture, or has no pixels; ImportError without
-    Pillow.
+    the camera's orientation is applied, and of an animation the first picture is taken. It takes 1 to 4 bytes a pixel.
     """
-    Image = _pillow()
-    from PIL import ImageOps
 
-    path = Path(path)
-    try:
-        with Image.open(path) as opened:
-            width, height = opened.size
-            if width < 1 or height < 1:
-                raise PictureError(f"{path}: the picture has no pixels ({width} x {height})")
-            pixels = _colours(ImageOps.exif_transpose(opened))
-    except PictureError:
-        raise
-    except Image.UnidentifiedImageError:
-        raise PictureError(f"{path}: not a picture, or of a format that Pillow cannot read") from None
-    except OSError as error:  # missing, a folder, forbidden, or cut short
-        raise PictureError(f"{path}: {_reason(error)}") from None
-    except (Image.DecompressionBombError, SyntaxError, ValueError, EOFError) as error:  # what damaged files raise
-        raise PictureError(f"{path}: the picture cannot be read: {error}") from None
-    return _spanning(pixels, 1.0)[np.newaxis]
+    def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> None:
+        """Read a file, or an open one, which messages call `name`.
+
+        Raises PictureError for a file that is missing, cannot be read, is no picture, has no pixels, or has so many
+        that Pillow suspects an attack; ImportError without Pillow.
+        """
+        Image = pillow()
+        name = str(source) if name is None else name
+        try:
+            with warnings.catch_warnings():  # of damaged metadata; of large pictures, which take little memory here
+                warnings.simplefilter("ignore")
+                if isinstance(source, str | os.PathLike):
+                    with open(source, "rb") as file:
+                        self._image = _decode(file)
+                else:
+                    self._image = _decode(source)
+            self.width, self.height = self._image.size
+            self._low, self._high = self._extremes()
+        except MemoryError:
+            raise
+        except Image.UnidentifiedImageError:
+            raise PictureError(f"{name}: not a picture, or of a format that Pillow cannot read") from None
+        except OSError as error:  # missing, a folder, forbidden, or cut short
+            raise PictureError(f"{name}: {one_line(error)}") from None
+        except Exception as error:  # a damaged file makes its decoder raise anything
+            raise PictureError(f"{name}: the picture cannot be read: {one_line(error)}") from None
+
+    def close(self) -> None:
+        """Free the picture's memory."""
+        self._image.close()
+
+    def pixels(self, rows: slice, columns: slice) -> NDArray[np.float32]:
+        """Return a part as a float32 array (1, rows, columns, 3): red, green and blue."""
+        found = np.empty((1, rows.stop - rows.start, columns.stop - columns.start, 3), np.float32)
+        for part in _parts(*found.shape[1:3]):
+            values = self._colours(slice(rows.start + part.start, rows.start + part.stop), columns)
+            found[0, part] = _scaled(values, self._low, self._high, 1.0)
+        return found
+
+    def _extremes(self) -> tuple[float, float]:
+        low, high = np.inf, -np.inf
+        for tile in tiles(self.height, self.width, _AT_ONCE):
+            values = self._colours(tile.rows.result, tile.columns.result)
+            low, high = min(low, float(values.min())), max(high, float(values.max()))
+            if not np.isfinite(values).all():
+                raise ValueError("it has values that are not finite")
+        return low, high
+
+    def _colours(self, rows: slice, columns: slice) -> NDArray[Any]:
+        """Return (rows, columns, 3) of any mode that Pillow knows."""
+        part = self._image.crop((columns.start, rows.start, columns.stop, rows.stop))
+        if part.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would cut off
+            return np.repeat(np.asarray(part, dtype=np.float32)[..., np.newaxis], 3, axis=2)
+        if part.mode in ("RGBA", "LA", "PA") or "transparency" in part.info:
+            colours = part.convert("RGBA")
+            part = pillow().alpha_composite(pillow().new("RGBA", colours.size, "white"), colours)
+        return np.asarray(part.convert("RGB"))
+
+
+class Canvas:
+    """A picture of 8-bit colours that is painted in parts, from float arrays whose values span `low` to `high`."""
+
+    def __init__(self, height: int, width: int, low: float, high: float) -> None:
+        self._low, self._high = low, high
+        self.image: PillowImage = pillow().new("RGB", (width, height))
+
+    def paint(self, values: NDArray[np.float32], top: int, left: int) -> None:
+        """Paint (rows, columns, 3) with its upper left corner at (top, left); `low` becomes 0 and `high` 255."""
+        self.image.paste(pillow().fromarray(_levels(values, self._low, self._high)), (left, top))
+
+
+def load(path: str | os.PathLike[str]) -> NDArray[np.float32]:
+    """Return a whole picture as a float32 array (1, height, width, 3), scaled as by `Picture`, which raises the same."""
+    picture = Picture(path)
+    return picture.pixels(slice(0, picture.height), slice(0, picture.width))
 
 
 def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
@@ -63,96 +133,52 @@ def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
     values = np.maximum(picture[0], 0)
     if not np.isfinite(values).all():
         raise ValueError("picture has values that are not finite")
-    return np.rint(_spanning(values, 255.0)).astype(np.uint8)
+    return _levels(values, float(values.min()), float(values.max()))
 
 
-def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise PictureError if `save` could not write there: an unknown format, no such folder, no permission.
-
-    For use before a long computation. Raises ImportError without Pillow.
-    """
-    path = Path(path)
-    _format(path)
-    folder = _target(path).parent
-    if path.is_dir():
-        raise PictureError(f"{path}: is a folder, not a file to write")
-    if not folder.is_dir():
-        raise PictureError(f"{path}: there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise PictureError(f"{path}: the folder {folder} cannot be written to")
-    if path.exists() and not os.access(path, os.W_OK):
-        raise PictureError(f"{path}: there is such a file, and it may not be written to")
-
-
-def save(path: str | os.PathLike[str], picture: NDArray[Any]) -> None:
+def save(path: str | os.PathLike[str], picture: NDArray[Any], *, overwrite: bool = False) -> None:
     """Write `to_bytes(picture)` in the format that the file's ending names, whole or not at all.
 
-    The file is written beside its place under another name and then moved there, so that a reader never sees half of it
-    and an earlier file survives a failure. Raises what `to_bytes` and `check_writable` raise.
+    Raises what `to_bytes` and `check_writable` raise; a file that is there already is replaced if `overwrite`.
     """
-    Image = _pillow()
-    path = Path(path)
+    check_writable(path, overwrite=overwrite)
     pixels = to_bytes(picture)
-    check_writable(path)
-    kind, target = _format(path), _target(path)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    try:
-        try:
-            with open(partial, "xb") as file:
-                Image.fromarray(pixels).save(file, format=kind)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except (OSError, ValueError) as error:  # a full disk; a size that the format cannot hold
-        raise PictureError(f"{path}: cannot be written: {_reason(error)}") from None
+    kind = format_of(path)
+    check_size(path, kind, pixels.shape[1], pixels.shape[0])
+    write(path, encode(path, pillow().fromarray(pixels), kind), overwrite=overwrite)
 
 
-def _pillow() -> Any:
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError("pictures need Pillow: pip install 'cudnnpy[images]'") from None
-    return Image
+def _decode(file: BinaryIO) -> PillowImage:
+    from PIL import ImageOps
+
+    if not file.seekable():
+        content = file.read(LARGEST_STREAM + 1)
+        if len(content) > LARGEST_STREAM:
+            raise ValueError(f"more than {LARGEST_STREAM} bytes came through a pipe; save them to a file first")
+        file = BytesIO(content)
+    image: PillowImage = pillow().open(file)
+    if 0 in image.size:
+        raise ValueError("it has no pixels ({} x {})".format(*image.size))
+    image.load()
+    ImageOps.exif_transpose(image, in_place=True)
+    return image
 
 
-def _colours(opened: Picture) -> NDArray[np.float32]:
-    """Return (height, width, 3) for any mode that Pillow knows."""
-    if opened.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would cut off
-        grey = np.asarray(opened, dtype=np.float32)
-        if not np.isfinite(grey).all():
-            raise ValueError("it has values that are not finite")
-        return np.repeat(grey[..., np.newaxis], 3, axis=2)
-    if opened.mode in ("RGBA", "LA", "PA") or "transparency" in opened.info:
-        from PIL import Image
-
-        colours = opened.convert("RGBA")
-        white = Image.new("RGBA", colours.size, "white")
-        opened = Image.alpha_composite(white, colours)
-    return np.asarray(opened.convert("RGB"), dtype=np.float32)
+def _parts(height: int, width: int) -> list[slice]:
+    """Cut rows into parts of about _AT_ONCE pixels."""
+    step = max(1, _AT_ONCE // width)
+    return [slice(start, min(start + step, height)) for start in range(0, height, step)]
 
 
-def _spanning(values: NDArray[Any], top: float) -> NDArray[np.float32]:
-    """Scale values linearly so that they span 0 to top."""
-    low, high = float(values.min()), float(values.max())
+def _scaled(values: NDArray[Any], low: float, high: float, top: float) -> NDArray[np.float32]:
+    """Scale values linearly, in float64, so that low becomes 0 and high becomes `top`."""
     if high == low:
         return np.zeros(values.shape, np.float32)
     return ((values.astype(np.float64) - low) * (top / (high - low))).astype(np.float32)
 
 
-def _format(path: Path) -> str:
-    Image = _pillow()
-    Image.init()
-    kind: str | None = Image.registered_extensions().get(path.suffix.lower())
-    if kind is None or kind not in Image.SAVE:
-        ending = f"the ending {path.suffix!r}" if path.suffix else "no ending"
-        raise PictureError(f"{path}: {ending} names no picture format that can be written; try .png or .jpg")
-    return kind
-
-
-def _target(path: Path) -> Path:
-    """Return the file behind symbolic links, which stay links."""
-    return Path(os.path.realpath(path))
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _levels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
+    found = np.empty(values.shape, np.uint8)
+    for part in _parts(*values.shape[:2]):
+        found[part] = np.rint(_scaled(values[part], low, high, 255.0))
+    return found

@@ -1,25 +1,20 @@
-"""The command: `edges` and `info`, their output, their exit status, and every bad input."""
+"""The command: what every part of it shares (help, Ctrl-C, closed pipes, full disks), and `info`."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from PIL import Image
 
 import cudnnpy
-from cudnnpy import availability, cli, edges, pictures, raw
-from cudnnpy.errors import CudnnError, NoAlgorithmError
+from cudnnpy import availability, cli, raw
 
 ROOT = Path(__file__).resolve().parents[2]
+WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
 
 
 def command(*arguments, cwd=ROOT, **environment):
@@ -27,7 +22,7 @@ def command(*arguments, cwd=ROOT, **environment):
     return subprocess.run(
         [sys.executable, "-m", "cudnnpy", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **environment},
+        env={**WITHOUT_GPU, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -39,148 +34,96 @@ def test_version():
     assert (done.returncode, done.stdout) == (0, f"cudnnpy {cudnnpy.__version__}\n")
 
 
-def test_edges_of_the_sample_into_the_current_folder(tmp_path):
-    done = command("edges", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == "edges.png: the edges of the sample picture, 640 x 400"
-    assert [line.split()[0] for line in lines[1:]] == ["device", "algorithm", "workspace", "time"]
-    assert "CPU" in lines[1]
-    assert lines[3].split()[1:] == ["0", "bytes"]
-    assert float(lines[4].split()[1]) > 0
-    expected = pictures.to_bytes(edges.detect(pictures.load(pictures.SAMPLE), device="cpu").picture)
-    assert (np.asarray(Image.open(tmp_path / "edges.png")) == expected).all()
-    assert [path.name for path in tmp_path.iterdir()] == ["edges.png"]
+def test_alone_it_prints_its_help():
+    alone, asked = command(), command("--help")
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == asked.stdout
+    for name in ("info", "edges"):
+        assert f"    {name} " in alone.stdout
 
 
-@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK"])
-@pytest.mark.parametrize("size", [(1, 1), (7, 3)])
-def test_every_kind_of_picture_is_accepted(tmp_path, capsys, mode, size):
-    name = "p.tiff" if mode == "CMYK" else "p.png"
-    Image.effect_noise(size, 90).convert(mode).save(tmp_path / name)
-    out = tmp_path / "out.png"
-    assert cli.main(["edges", str(tmp_path / name), "-o", str(out), "--device", "cpu"]) == 0
-    assert f"{size[0]} x {size[1]}" in capsys.readouterr().out
-    written = Image.open(out)
-    assert (written.size, written.mode) == (size, "RGB")
-
-
-def test_sigmoid_changes_the_picture(tmp_path):
-    plain, curved = tmp_path / "a.png", tmp_path / "b.png"
-    assert cli.main(["edges", "--device", "cpu", "-o", str(plain)]) == 0
-    assert cli.main(["edges", "--device", "cpu", "--sigmoid", "-o", str(curved)]) == 0
-    found = edges.detect(pictures.load(pictures.SAMPLE), device="cpu", sigmoid=True).picture
-    assert (np.asarray(Image.open(curved)) == pictures.to_bytes(found)).all()
-    assert (np.asarray(Image.open(plain)) != np.asarray(Image.open(curved))).any()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["edges", "missing.png"], "missing.png"),
-        (["edges", "text.png"], "not a picture"),
-        (["edges", "empty.ppm"], "no pixels|not a picture|cannot be read"),
-        (["edges", "."], "directory"),
-        (["edges", "-o", "nowhere/x.png"], "nowhere"),
-        (["edges", "-o", "x.unknown"], "'.unknown'"),
-        (["edges", "--prefer", "quickest"], "quickest"),
-        (["edges", "--device", "tpu"], "tpu"),
-        (["edges", "--device", "cuda"], "driver|GPU"),
-        (["edges", "--workspace-limit", "64 apples"], "64 apples"),
-        (["edges", "--workspace-limit", "-1"], "-1|argument"),
-        (["edges", "--workspace-limit"], "argument"),
-        (["edges", "a.png", "b.png"], "b.png"),
-        (["paint"], "paint"),
-        ([], "COMMAND"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_2(tmp_path, arguments, words):
-    (tmp_path / "text.png").write_text("no picture")
-    (tmp_path / "empty.ppm").write_bytes(b"P6 0 0 255\n")
-    before = sorted(tmp_path.iterdir())
-    done = command(*arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
+@pytest.mark.parametrize("arguments", [["paint"], ["--paint"], ["info", "more\nthan this"]])
+def test_wrong_arguments_are_one_line_and_status_2(arguments):
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stderr.startswith("cudnnpy")
-    assert any(word in done.stderr for word in words.split("|"))
-    assert sorted(tmp_path.iterdir()) == before
+    assert done.stderr.startswith("cudnnpy: ")
+    assert done.stderr.endswith(" --help)\n")
 
 
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (
-            NoAlgorithmError("forward: x", "prefer='no_workspace'", "  engine 1  too large\n  engine 2  uses tf32", []),
-            2,
-        ),
-        (CudnnError("the GPU fell\nfrom the table"), 1),
-        (MemoryError("device 0 has no 1 bytes"), 1),
-    ],
-)
-def test_what_cudnn_could_not_do_is_told_whole(tmp_path, capsys, monkeypatch, error, status):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr(cli, "detect", fail)
-    assert cli.main(["edges", "-o", str(tmp_path / "x.png")]) == status
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", f"cudnnpy edges: {error}\n")
-    assert list(tmp_path.iterdir()) == []
+PRINTING = [["info"], ["--help"], ["--version"], [], ["edges", "--help"], ["edges", "-o", "{folder}/x.png"]]
 
 
-def test_the_commands_options_reach_the_detector(tmp_path, monkeypatch):
-    given_to = {}
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_a_closed_pipe_ends_it_quietly(tmp_path, arguments, unbuffered):
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as closed:
+        done = run_into(closed, tmp_path, arguments, unbuffered)
+    assert done.returncode == 141
+    assert [line for line in done.stderr.splitlines() if "the GPU was not used" not in line] == []
 
-    def remember(picture, **options):
-        given_to.update(options)
-        return edges.Edges(picture, "a GPU", "engine 7", 5, 0.25)
 
-    monkeypatch.setattr(cli, "detect", remember)
-    out = tmp_path / "x.png"
-    options = ["--device", "cuda", "--sigmoid", "--prefer", "limited_workspace", "--workspace-limit", "64MiB"]
-    assert cli.main(["edges", "-o", str(out), *options]) == 0
-    expected = {"device": "cuda", "sigmoid": True, "prefer": "limited_workspace", "workspace_limit": 64 * 2**20}
-    assert given_to == expected
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", PRINTING, ids=" ".join)
+def test_a_full_disk_is_one_line(tmp_path, arguments, unbuffered):
+    with open("/dev/full", "wb") as full:
+        done = run_into(full, tmp_path, arguments, unbuffered)
+    assert done.returncode == 2
+    said = [line for line in done.stderr.splitlines() if "the GPU was not used" not in line]
+    assert said == ["cudnnpy: standard output: No space left on device"]
+
+
+def run_into(output, folder, arguments, unbuffered):
+    return subprocess.run(
+        [sys.executable, "-m", "cudnnpy", *(word.format(folder=folder) for word in arguments)],
+        env={**WITHOUT_GPU, "PYTHONUNBUFFERED": unbuffered},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+
+def test_errors_that_nobody_can_read_change_nothing_else():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cudnnpy", "edges", "missing.png"],
+            env=WITHOUT_GPU,
+            stdout=subprocess.PIPE,
+            stderr=full,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
+    def interrupted(_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_info", interrupted)
+    assert cli.main(["info"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_importing_the_command_is_so_short_that_ctrl_c_meets_main():
+    program = (
+        "import sys; before = set(sys.modules); import cudnnpy.cli; "
+        "print(*sorted(name for name in set(sys.modules) - before if name.startswith(('cudnnpy', 'numpy', 'PIL'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["cudnnpy", "cudnnpy._version", "cudnnpy.cli"]
 
 
 def test_the_command_loads_neither_cudnn_nor_cuda():
     program = (
-        "import sys, cudnnpy.cli; from cudnnpy.raw import _library; assert _library._loaded is None; "
+        "import sys, cudnnpy.cli, cudnnpy.edges_command; from cudnnpy.raw import _library; "
+        "assert _library._loaded is None; "
         "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL', 'rich')})"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0", 0),
-        ("1000", 1000),
-        ("17B", 17),
-        ("512KB", 512_000),
-        ("512kb", 512_000),
-        ("64MiB", 64 * 2**20),
-        ("1GiB", 2**30),
-        ("1 GB", 10**9),
-        ("2TiB", 2**41),
-        ("1.5KiB", 1536),
-        (str(10**18), 10**18),
-    ],
-)
-def test_sizes(text, expected):
-    assert cli.size(text) == expected
-
-
-@given(st.one_of(st.text(), st.from_regex(r"-?[0-9.]*\s?[A-Za-z]{0,4}", fullmatch=True)))
-def test_any_text_is_a_size_or_refused(text):
-    try:
-        number = cli.size(text)
-    except argparse.ArgumentTypeError:
-        number = 0
-    assert isinstance(number, int)
-    assert number >= 0
 
 
 def test_info_without_a_gpu(tmp_path):

@@ -34,7 +34,7 @@ ORDER = re.findall(
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors
     reference._moments reference.normalization reference.layer_normalization reference.fused reference
-    availability pictures edges cli __main__
+    availability tiles picture_files pictures edges edges_command cli __main__
     """,
 )
 
