@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="edges.png",
         help="where to write, or - for standard output (default: %(default)s); the ending names the format",
     )
-    parser.add_argument("--format", help="the format to write, for example jpg (default: the output's ending, else png)")
+    parser.add_argument(
+        "--format", help="the format to write, for example jpg (default: the output's ending, else png)"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")
     parser.add_argument("--device", choices=DEVICES, default="auto", help="default: auto, the GPU if cuDNN can be used")
     parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
@@ -102,8 +104,8 @@ def _edges(options: argparse.Namespace) -> int:
     picture.close()  # encoding may need the memory
     content = encode(output, drawn.image, kind)
     if to_stream:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+        with open(sys.stdout.fileno(), "wb", closefd=False) as stream:  # PYTHONUNBUFFERED's own writes only a part
+            stream.write(content)
     else:
         write(options.output, content, overwrite=options.force, format=options.format)
     _tell(options.input, output, drawn, sys.stderr if to_stream else sys.stdout)
@@ -114,7 +116,9 @@ def _check_standard_output(options: argparse.Namespace) -> None:
     if sys.stdout is None:
         raise PictureError("standard output: is closed")
     if sys.stdout.isatty() and not options.force:
-        raise PictureError("standard output: is a terminal; redirect it, or name a file with -o (--force writes anyway)")
+        raise PictureError(
+            "standard output: is a terminal; redirect it, or name a file with -o (--force writes anyway)"
+        )
     if options.input in (None, STREAM):
         return
     try:

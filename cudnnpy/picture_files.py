@@ -45,7 +45,7 @@ def format_of(path: str | os.PathLike[str], wanted: str | None = None) -> str:
     if not suffix and _is_stream(_status(path)):
         return DEFAULT_FORMAT
     kind: str | None = Image.registered_extensions().get(suffix.lower())
-    if kind is None or _why_not(kind, 1, 1) is not None:
+    if kind is None or _why_not(kind, (40, 30)) is not None:  # of icons, a size that none has
         ending = f"the ending {suffix!r}" if suffix else "no ending"
         named = ending if wanted is None else f"format {wanted!r}"
         raise PictureError(f"{path}: {named} names no picture format that can be written; try png or jpg")
@@ -54,19 +54,21 @@ def format_of(path: str | os.PathLike[str], wanted: str | None = None) -> str:
 
 def check_size(path: str | os.PathLike[str], kind: str, width: int, height: int) -> None:
     """Raise PictureError if a format cannot hold a picture of that size, as it is."""
-    why = _why_not(kind, width, height)
+    largest = _LARGEST.get(kind)
+    if largest is not None and max(width, height) > largest:
+        why: str | None = f"at most {largest} pixels a side"
+    else:
+        why = _why_not(kind, (width, 1), (1, height))
     if why is not None:
         raise PictureError(f"{path}: {kind} cannot hold a picture of {width} x {height}: {why}")
 
 
-def _why_not(kind: str, width: int, height: int) -> str | None:
-    """Return why a format cannot hold such a picture, found by writing one column and one row of it."""
+def _why_not(kind: str, *sizes: tuple[int, int]) -> str | None:
+    """Return why a format cannot hold pictures of these sizes, found by writing them, or None if it can."""
     Image = pillow()
     if kind not in Image.SAVE:
         return "it can only be read"
-    if max(width, height) > _LARGEST.get(kind, width + height):
-        return f"at most {_LARGEST[kind]} pixels a side"
-    for size in {(width, 1), (1, height)}:
+    for size in sizes:
         file = BytesIO()
         try:
             Image.new("RGB", size).save(file, format=kind)
@@ -130,7 +132,9 @@ def encode(path: str | os.PathLike[str], image: PillowImage, kind: str) -> memor
     return file.getbuffer()
 
 
-def write(path: str | os.PathLike[str], content: memoryview, *, overwrite: bool = False, format: str | None = None) -> None:
+def write(
+    path: str | os.PathLike[str], content: memoryview, *, overwrite: bool = False, format: str | None = None
+) -> None:
     """Write a file, whole or not at all.
 
     A file is written beside its place under another name and then moved there, so that a reader never sees half of it

@@ -1,6 +1,6 @@
 """The edge detector of the well-known cuDNN walkthrough, step for step, on cudnnpy.raw and cuda-python.
 
-    python docs/examples/edge_detector.py [INPUT] [-o OUTPUT] [--sigmoid] [--workspace-limit BYTES]
+    python docs/examples/edge_detector.py [INPUT] [-o OUTPUT] [--force] [--sigmoid] [--workspace-limit BYTES]
 
 Every cuDNN call below is the C call under its C name, with the C arguments. Three things are done differently, because
 cuDNN 9 or Python asks for it: the algorithm comes from the _v7 call, which lists candidates in place of taking a
@@ -237,14 +237,15 @@ def main():
     parser = Parser(description="Find the edges of a picture with cuDNN.")
     parser.add_argument("input", nargs="?", type=Path, default=pictures.SAMPLE)
     parser.add_argument("-o", "--output", type=Path, default=Path("cudnn-out.png"))
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")
     parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the output, in place")
     parser.add_argument("--workspace-limit", type=int, metavar="BYTES", help="where memory is scarce")
     arguments = parser.parse_args()
     try:
-        pictures.check_writable(arguments.output)
+        pictures.check_writable(arguments.output, overwrite=arguments.force, source=arguments.input)
         image = pictures.load(arguments.input)
         output = detect_edges(image, arguments.sigmoid, arguments.workspace_limit)
-        pictures.save(arguments.output, output)
+        pictures.save(arguments.output, output, overwrite=arguments.force)
     except (pictures.PictureError, ImportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

@@ -62,6 +62,35 @@ def test_the_floats_agree_too():
 
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
+@pytest.mark.parametrize(
+    ("area", "kept", "sigmoid"),
+    [(1 << 15, 0, True), (1 << 18, edges._KEPT, False), (edges._OnGpu.area, edges._KEPT, False)],
+)
+def test_tiles_on_the_gpu_are_the_cpus_picture(tmp_path, monkeypatch, area, kept, sigmoid, prefer):
+    """Each tile has the shape that the plan was made for, and the second pass meets what the first measured."""
+    path = tmp_path / "p.png"
+    Image.fromarray(pictures.to_bytes(picture("photograph"))).save(path, compress_level=1)
+    source = pictures.Picture(path)
+    monkeypatch.setattr(edges._OnGpu, "area", area)
+    monkeypatch.setattr(edges, "_KEPT", kept)
+    shapes = set()
+    convolve = edges._OnGpu.convolve
+    monkeypatch.setattr(
+        edges._OnGpu, "convolve", lambda self, pixels: shapes.add(pixels.shape) or convolve(self, pixels)
+    )
+    drawn = edges.draw(source, device="cuda", sigmoid=sigmoid, prefer=prefer)
+    expected = edges.draw(source, device="cpu", sigmoid=sigmoid)
+    difference = abs(np.asarray(drawn.image).astype(int) - np.asarray(expected.image))
+    print(f"area {area}, kept {kept}, {prefer}: {drawn.algorithm}, {drawn.milliseconds:.3f} ms, {difference.max()}")
+    assert difference.max() <= 1
+    assert drawn.why_no_gpu is None
+    assert drawn.device not in ("", "CPU")
+    (shape,) = shapes
+    assert shape[1] * shape[2] <= area
+    assert (shape == (1, 1080, 1920, 3)) is (area >= 1080 * 1920)
+
+
+@pytest.mark.parametrize("prefer", PREFERENCES)
 def test_a_limit_is_kept(prefer):
     assert edges.detect(picture("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size == 0
 
@@ -117,6 +146,14 @@ def test_the_command(tmp_path):
     )
     assert_like_the_cpu(out, sigmoid=False)
     assert "\nalgorithm  engine " in printed
+    done = subprocess.run(
+        [sys.executable, "-m", "cudnnpy", "edges", "-o", "-", "--format", "png"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert done.stdout.startswith(b"\x89PNG")
+    assert "the GPU was not used" not in done.stderr.decode()
     assert "without cuDNN" not in printed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from PIL import Image
 
-from cudnnpy import edges, pictures
+from cudnnpy import edges, pictures, reference, tiles
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "edge_detector.py"
@@ -75,6 +77,58 @@ def test_edges_are_bright_and_gradients_dark():
     assert levels.shape == (400, 640, 3)
     assert levels[320:384, 40:104].max() > 200  # the chessboard
     assert levels[20:140, 20:380].max() <= 2  # the sky
+
+
+@given(
+    hnp.arrays(np.uint16, st.tuples(st.integers(1, 12), st.integers(1, 12))),
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.sampled_from([0, 200, 1 << 20]),
+    st.booleans(),
+)
+def test_tiles_change_no_result(values, area, longest, kept, sigmoid):
+    """Whatever their shape, and whether results are kept for the second pass or computed again."""
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, format="PNG")
+    picture = pictures.Picture(file)
+    pixels = picture.pixels(slice(0, picture.height), slice(0, picture.width))
+    whole = reference.Convolution(padding=1, layout="NHWC").forward(pixels, edges.EDGE_KERNEL.transpose(0, 2, 3, 1))
+    if sigmoid:
+        whole = reference.sigmoid(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edges._OnCpu, "area", area)
+        patch.setattr(tiles, "LONGEST", longest)
+        patch.setattr(edges, "_KEPT", kept)
+        assert (edges.detect(pixels, device="cpu", sigmoid=sigmoid).picture == whole).all()
+        drawn = edges.draw(picture, device="cpu", sigmoid=sigmoid)
+    assert (np.asarray(drawn.image) == pictures.to_bytes(whole)).all()
+    assert drawn.milliseconds > 0
+
+
+def test_memory_does_not_grow_by_more_than_two_pictures(tmp_path):
+    """4 bytes a pixel for the picture that is read and 4 for the one that is written; whole arrays of floats took 74."""
+    path = tmp_path / "p.png"
+    Image.effect_mandelbrot((4000, 4000), (-2, -1.5, 1, 1.5), 50).convert("RGB").save(path, compress_level=1)
+    program = (
+        "import resource, subprocess, sys\n"
+        "done = subprocess.run([sys.executable, '-m', 'cudnnpy', 'edges', *sys.argv[1:]])\n"
+        "print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)"
+    )
+    peaks = []
+    for source in ([], [path]):
+        done = run("-c", program, *source, "-o", tmp_path / "x.bmp", "--force", "--device", "cpu")
+        status, peak = done.stdout.splitlines()[-1].split()
+        assert status == "0", done.stderr
+        peaks.append(int(peak))
+    small, large = peaks
+    assert large - small < 8.5 * 4000 * 4000 + edges._KEPT
+    assert small + 8.5 * 9000 * 9000 + edges._KEPT < 1e9
+
+
+def test_a_result_that_is_not_finite_is_an_error_of_the_device(monkeypatch):
+    monkeypatch.setattr(edges._OnCpu, "convolve", lambda _self, pixels: np.full_like(pixels, np.nan))
+    with pytest.raises(edges.CudnnError, match="not finite"):
+        edges.draw(pictures.Picture(pictures.SAMPLE), device="cpu")
 
 
 def test_auto_is_the_cpu_where_cudnn_cannot_be_used(monkeypatch):
