@@ -114,11 +114,9 @@ def _edges(options: argparse.Namespace) -> int:
 
 def _check_standard_output(options: argparse.Namespace) -> None:
     if sys.stdout is None:
-        raise PictureError("standard output: is closed")
+        raise PictureError("standard output is closed")
     if sys.stdout.isatty() and not options.force:
-        raise PictureError(
-            "standard output: is a terminal; redirect it, or name a file with -o (--force writes anyway)"
-        )
+        raise PictureError("standard output is a terminal; redirect it, name a file with -o, or use --force")
     if options.input in (None, STREAM):
         return
     try:
@@ -126,16 +124,16 @@ def _check_standard_output(options: argparse.Namespace) -> None:
     except OSError:
         return  # of no file; or there is no input, which opening it tells
     if stat.S_ISREG(written.st_mode) and os.path.samestat(written, read):
-        raise PictureError("standard output: is the picture that is read, which the shell has opened for writing")
+        raise PictureError("standard output is the input, which the shell has opened for writing")
 
 
 def _open(source: str | None) -> pictures.Picture:
     if source != STREAM:
         return pictures.Picture(pictures.SAMPLE if source is None else source)
     if sys.stdin is None:
-        raise PictureError("standard input: is closed")
+        raise PictureError("standard input is closed")
     if sys.stdin.isatty():
-        raise PictureError("standard input: is a terminal; redirect it, or name a file")
+        raise PictureError("standard input is a terminal; redirect it, or name a file")
     return pictures.Picture(sys.stdin.buffer, "standard input")
 
 

@@ -114,10 +114,10 @@ def check_writable(
         raise PictureError(f"{path}: there is no folder {folder}")
     if status is not None and not overwrite:
         if source is not None and os.path.exists(source) and os.path.samefile(source, path):
-            raise PictureError(f"{path}: is the picture that is read; --force overwrites it")
-        raise PictureError(f"{path}: there is such a file; --force overwrites it")
+            raise PictureError(f"{path}: is the input; --force overwrites it")
+        raise PictureError(f"{path}: the file exists; --force overwrites it")
     if status is not None and not os.access(path, os.W_OK):
-        raise PictureError(f"{path}: there is such a file, and it may not be written to")
+        raise PictureError(f"{path}: the file exists and may not be written to")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PictureError(f"{path}: the folder {folder} cannot be written to")
 

@@ -120,10 +120,10 @@ def test_it_says_in_one_line_why_the_gpu_was_not_used(tmp_path, monkeypatch, cap
         (["wide.png", "-o", "x.webp"], "WEBP cannot hold a picture of 66000 x 1"),
         (["--format", "xyz"], "format 'xyz' names no"),
         (["-o", "."], "is a folder"),
-        (["-o", "there.png"], "there.png: there is such a file; --force overwrites it"),
-        (["there.png", "-o", "there.png"], "there.png: is the picture that is read; --force"),
-        (["there.png", "-o", "link.png"], "link.png: is the picture that is read; --force"),
-        (["there.png", "-o", "twin.png"], "twin.png: is the picture that is read; --force"),
+        (["-o", "there.png"], "there.png: the file exists; --force overwrites it"),
+        (["there.png", "-o", "there.png"], "there.png: is the input; --force"),
+        (["there.png", "-o", "link.png"], "link.png: is the input; --force"),
+        (["there.png", "-o", "twin.png"], "twin.png: is the input; --force"),
         (["-o", "socket", "--format", "png", "--force"], "is a socket"),
         (["-o", "loop.png"], "loop.png: Too many levels of symbolic links"),
         (["-o", "n" * 300 + ".png"], "File name too long"),
@@ -301,7 +301,7 @@ def test_standard_output_that_is_the_input_is_refused(tmp_path, mode):
     with open(path, mode) as output:
         done = command("p.png", "-o", "-", "--force", cwd=tmp_path, stdout=output)
     assert done.returncode == 2
-    assert b"standard output: is the picture that is read" in done.stderr
+    assert b"standard output is the input" in done.stderr
     assert path.read_bytes() == before
 
 
@@ -333,7 +333,7 @@ def test_closed_standard_streams_are_told(closed):
         [sys.executable, "-c", program, *COMMAND, "-", "-o", "-"], env=ENVIRONMENT, capture_output=True, check=False
     )
     assert done.returncode == 2, done.stderr
-    assert done.stderr.endswith(b"put: is closed\n")
+    assert done.stderr.endswith(b"put is closed\n")
     assert len(done.stderr.splitlines()) == 1
 
 

@@ -28,7 +28,7 @@ CONTENT = memoryview(bytes(range(256)) * 1000)
         ("p.xyz", "'.xyz'"),
         ("p", "no ending"),
         ("folder.png", "is a folder"),
-        ("there.png", "there is such a file"),
+        ("there.png", "the file exists"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_and_at_the_end(tmp_path, name, words):
@@ -56,7 +56,7 @@ def test_a_file_that_comes_while_computing_is_not_overwritten(tmp_path):
     path = tmp_path / "p.png"
     picture_files.check_writable(path)
     path.write_bytes(b"somebody else's")
-    with pytest.raises(pictures.PictureError, match="there is such a file"):
+    with pytest.raises(pictures.PictureError, match="the file exists"):
         picture_files.write(path, CONTENT)
     assert path.read_bytes() == b"somebody else's"
 

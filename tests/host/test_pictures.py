@@ -106,8 +106,8 @@ def test_a_part_is_that_part_of_the_whole(tmp_path, monkeypatch, mode):
     elif mode in ("LA", "PA", "RGBA"):
         picture.putalpha(Image.fromarray(random.integers(0, 256, (9, 13), np.uint8)))
     picture = picture if picture.mode == mode else picture.convert(mode)
-    name = tmp_path / ("p.tiff" if mode in ("CMYK", "YCbCr", "I", "F", "PA", "I;16") else "p.png")
-    if mode in ("HSV", "PA"):
+    name = tmp_path / ("p.tiff" if mode in ("CMYK", "I", "F", "I;16") else "p.png")
+    if mode in ("HSV", "PA", "YCbCr"):
         monkeypatch.setattr(pictures, "_decode", lambda _file: picture.copy())  # no file holds it
         name.touch()
     else:
@@ -125,6 +125,7 @@ def test_a_part_is_that_part_of_the_whole(tmp_path, monkeypatch, mode):
 
 
 def test_warnings_about_metadata_and_large_pictures_are_not_the_users(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(pictures, "_AT_ONCE", 640 * 10)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 640 * 400 - 1)
     assert pictures.load(pictures.SAMPLE).shape == (1, 400, 640, 3)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 320 * 400 - 1)
@@ -216,7 +217,7 @@ def test_damaged_files_never_raise_anything_else(tmp_path):
     """Bytes changed, lost or added anywhere in files of several formats."""
     random = np.random.default_rng(11)
     sources = []
-    for ending in ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga", "pcx", "ico", "dds", "sgi", "jp2", "qoi"):
+    for ending in ("png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga", "pcx", "ico", "dds", "sgi", "jp2"):
         write(tmp_path / f"p.{ending}", random.integers(0, 256, (6, 8, 3), np.uint8))
         sources.append((tmp_path / f"p.{ending}").read_bytes())
     damaged = tmp_path / "damaged"
