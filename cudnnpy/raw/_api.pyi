@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
-# source: tools/generate/api.jsonl sha256:aa01f664900bcaf0cfd30a1bdf99e50f412a882a3b36610a6fc04d1d6198b41d
-# seal: sha256:7df1e057b060cb3e1739fad7847c9e846cc9229130f127e04b5e8628e49ebf7e
+# source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
+# seal: sha256:04221de151439e9054a116fab71fd332e828dde41020af16dc174c1130e13de7
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType
@@ -17,6 +17,8 @@ FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str
 ATTRIBUTE_C_TYPES: Final[dict[int, str]]
 ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]
 SINGLE_ATTRIBUTES: Final[frozenset[int]]
+ATTRIBUTE_KINDS: Final[dict[int, tuple[int, ...]]]
+REQUIRED_ATTRIBUTES: Final[dict[int, tuple[int, ...]]]
 ENUMERATORS_SINCE: Final[dict[str, str]]
 ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]
 ENUMS: Final[tuple[type[IntEnum], ...]]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.generate import __main__ as command
-from tools.generate import attributes, records, render
+from tools.generate import attributes, kinds, records, render
 
 ROOT = Path(__file__).resolve().parents[2]
 API = records.API.read_text()
@@ -41,8 +41,10 @@ def the_headers() -> None:
 
 @pytest.fixture
 def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the reviewed table of attribute types, which is cuDNN's own."""
+    """Without the reviewed tables of attributes, which are cuDNN's own."""
     monkeypatch.setattr(attributes, "_FROM_TABLE", {})
+    monkeypatch.setattr(kinds, "_TABLE", {})
+    monkeypatch.setattr(kinds, "_REQUIRED", {})
 
 
 # What is committed

@@ -26,7 +26,7 @@ from clang.cindex import (
 )
 from cuda.pathfinder import find_nvidia_header_directory
 
-from tools.generate import attributes
+from tools.generate import attributes, kinds
 
 Record = dict[str, Any]
 
@@ -106,15 +106,16 @@ def read(directories: dict[str, Path] | None = None) -> list[Record]:
     values = {m["name"]: m["value"] for m in macros if m["kind"] == "macro"}
     version = f"{values['CUDNN_MAJOR']}.{values['CUDNN_MINOR']}.{values['CUDNN_PATCHLEVEL']}"
     records: list[Record] = [{"kind": "source", "cudnn": version}, *macros]
-    comments = attributes.Comments()
+    comments, held = attributes.Comments(), kinds.Kinds()
     for cursor in unit.cursor.get_children():
         if cursor.kind in _PREPROCESSING:
             continue  # macros were read above
         if _header(cursor, root):
-            records += _declaration(cursor, root, comments)
+            records += _declaration(cursor, root, comments, held)
         elif cursor.kind == CursorKind.TYPEDEF_DECL and cursor.spelling in _EXTERNAL_ENUMS:
             records += _enum(cursor, cursor.underlying_typedef_type.get_declaration(), "cuda")
     attributes.complete(records, comments)
+    kinds.complete(records, held)
     return records
 
 
@@ -126,7 +127,7 @@ def _header(cursor: Cursor, root: Path) -> str | None:
     return Path(file.name).stem.removeprefix("cudnn_")
 
 
-def _declaration(cursor: Cursor, root: Path, comments: attributes.Comments) -> Iterator[Record]:
+def _declaration(cursor: Cursor, root: Path, comments: attributes.Comments, held: kinds.Kinds) -> Iterator[Record]:
     header = _header(cursor, root)
     if cursor.kind == CursorKind.FUNCTION_DECL:
         yield _function(cursor, str(header))
@@ -138,12 +139,12 @@ def _declaration(cursor: Cursor, root: Path, comments: attributes.Comments) -> I
     elif cursor.kind == CursorKind.ENUM_DECL:
         pass  # anonymous enums come with their typedef; a named one must have one too, or it would be lost
     elif cursor.kind == CursorKind.TYPEDEF_DECL:
-        yield from _typedef(cursor, comments)
+        yield from _typedef(cursor, comments, held)
     elif cursor.kind != CursorKind.UNEXPOSED_DECL or list(cursor.get_children()):
         raise GeneratorError(f"{cursor.location}: unknown construct {cursor.kind} {cursor.spelling!r}")
 
 
-def _typedef(cursor: Cursor, comments: attributes.Comments) -> Iterator[Record]:
+def _typedef(cursor: Cursor, comments: attributes.Comments, held: kinds.Kinds) -> Iterator[Record]:
     name, underlying = cursor.spelling, cursor.underlying_typedef_type
     canonical = underlying.get_canonical()
     pointee = canonical.get_pointee() if canonical.kind == TypeKind.POINTER else None
@@ -155,6 +156,7 @@ def _typedef(cursor: Cursor, comments: attributes.Comments) -> Iterator[Record]:
             for token in definition.get_tokens():
                 if token.kind == TokenKind.COMMENT:
                     comments.add(token.spelling)
+                    held.add(token.spelling)
     elif name in _VOID_HANDLES and pointee is not None and pointee.kind == TypeKind.VOID:
         yield {"kind": "opaque", "name": _VOID_HANDLES[name]}
         yield {"kind": "handle", "name": name, "struct": _VOID_HANDLES[name]}

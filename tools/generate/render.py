@@ -156,12 +156,36 @@ def module(api: Api) -> str:
         "SINGLE_ATTRIBUTES = frozenset(",
     ]
     out += ["    {", *(f"        {r['value']},  # {r['name']}" for r in single), "    }", ")"]
+    descriptors = {r["name"]: r["value"] for r in api.enums["cudnnBackendDescriptorType_t"]}
+    out += ["", "# attribute that holds descriptors: their kinds", "ATTRIBUTE_KINDS = {"]
+    for r in api.enums["cudnnBackendAttributeName_t"]:
+        if "holds" in r:
+            listed = "".join(f"{descriptors[k]}, " for k in r["holds"]).rstrip(" ")
+            out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {_kinds_text(r)}")
+    attributes = {r["name"]: r["value"] for r in api.enums["cudnnBackendAttributeName_t"]}
+    out += [
+        "}",
+        "",
+        "# kind of descriptor: the attributes of which it holds one before it is finalized, or cuDNN ends the process",
+        "REQUIRED_ATTRIBUTES = {",
+    ]
+    for r in api.enums["cudnnBackendDescriptorType_t"]:
+        if "requires" in r:
+            listed = "".join(f"{attributes[n]}, " for n in r["requires"]).rstrip(" ")
+            out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {' or '.join(r['requires'])}")
+    out += ["}"]
     newer = [m for ms in api.enums.values() for m in ms if m.get("since", "") not in ("", "9.0.0")]
     old = [m for ms in api.enums.values() for m in ms if "deprecated" in m]
     out += ["", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
     out += ["ENUMERATORS_SINCE = {", *(f"    {m['name']!r}: {m['since']!r}," for m in newer), "}"]
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
     return sealed(_banner(api, "the C API as data"), "\n".join(out) + "\n")
+
+
+def _kinds_text(record: Record) -> str:
+    """The kinds of descriptor that an attribute holds, for people."""
+    first, *others = record["holds"]
+    return "any CUDNN_BACKEND_OPERATION_*_DESCRIPTOR" if others else str(first)
 
 
 def stub(api: Api) -> str:
@@ -183,6 +207,8 @@ def stub(api: Api) -> str:
         "ATTRIBUTE_C_TYPES: Final[dict[int, str]]",
         "ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]",
         "SINGLE_ATTRIBUTES: Final[frozenset[int]]",
+        "ATTRIBUTE_KINDS: Final[dict[int, tuple[int, ...]]]",
+        "REQUIRED_ATTRIBUTES: Final[dict[int, tuple[int, ...]]]",
         "ENUMERATORS_SINCE: Final[dict[str, str]]",
         "ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]",
         "ENUMS: Final[tuple[type[IntEnum], ...]]",
@@ -290,5 +316,6 @@ def coverage(api: Api) -> str:
         out.append(f"| `{r['name']}` | {r['header']} | {r['since'] or 'not stated'} | {note} | {parameters} |")
     out += ["", "## Backend attributes", "", "| attribute | type | from | since |", "|---|---|---|---|"]
     for r in attributes:
-        out.append(f"| `{r['name']}` | {' or '.join(r['types'])} | {r['from']} | {r['since']} |")
+        holds = f" ({_kinds_text(r)})" if "holds" in r else ""
+        out.append(f"| `{r['name']}` | {' or '.join(r['types'])}{holds} | {r['from']} | {r['since']} |")
     return "\n".join(out) + "\n"
