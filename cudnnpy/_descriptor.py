@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from ctypes import Array, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_ulonglong, c_void_p
+import re
+from ctypes import Array
 from enum import IntEnum
 from functools import cache
-from operator import index
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._owned import Owned, created_type
-from cudnnpy.names import data_type, enumerator
+from cudnnpy._values import INTEGERS, MOST_ELEMENTS, enum_of, is_handle, to_c
 
-_INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
+# What sets a descriptor begins so, and takes it first (cudnnSetTensor, which fills memory, takes a handle first).
+_SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
+# What tells something of it. These two tell a size, and prepare what they are called after.
+_GETTER = re.compile(r"cudnn([A-Z]\w*)?Get[A-Z]|cudnnMakeFusedOpsPlan$|cudnnInitTransformDest$")
+# Arrays whose number of elements is not the integer before them.
+_COUNTS = {("cudnnSetRNNDataDescriptor", "seqLengthArray"): "batchSize"}
 
 
 class Descriptor(Owned):
@@ -22,10 +26,10 @@ class Descriptor(Owned):
     What cuDNN refuses raises StatusError with its own text; the descriptor can be set again.
     """
 
-    _kept: tuple[Any, ...] = ()
+    _kept: dict[Any, tuple[Owned, ...]]
 
     def get(self, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
-        """Calls a C function about this descriptor and returns what it puts out, by the C names of the parameters.
+        """Calls a C function that tells of this descriptor and returns what it puts out, by the C names of the parameters.
 
         The arguments are what C takes in beside this descriptor, in the order of C or by name; enumerators may be
         given by their short names ("float32") and come back as enumerators. An array is returned as a tuple, as long
@@ -38,17 +42,20 @@ class Descriptor(Owned):
     def _set(self, function: str, *arguments: Any, **named: Any) -> None:
         inputs, _ = self._arguments(function, arguments, named, reads=False)
         raw.call(function, *inputs)
-        # C may keep the address of a descriptor that it was given
-        self._kept += tuple(value for value in inputs if isinstance(value, Owned) and value is not self)
+        # C may keep the address of a descriptor that it was given, until the same is set again
+        what = next((value for value in inputs if isinstance(value, raw.cudnnFusedOpsConstParamLabel_t)), None)
+        given = tuple(value for value in inputs if isinstance(value, Owned) and value is not self)
+        self.__dict__.setdefault("_kept", {})[function, what] = given
 
     def _arguments(
         self, function: str, given: tuple[Any, ...], named: dict[str, Any], reads: bool
     ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
         """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
+        if not isinstance(function, str):
+            kind = type(function).__name__
+            raise TypeError(f"function: expected the name of a C function, not {function!r} ({kind})")
+        own = _place(function, self._create, type(self).__name__, reads)
         parameters = raw.parameters(function)
-        own = next((at for at, (_name, kind, _) in enumerate(parameters) if _is_handle(kind, self._create)), None)
-        if own is None:
-            raise TypeError(f"{function} takes no {type(self).__name__}: {raw.prototype(function)}")
         fills = [reads and _is_output(kind, direction) for _name, kind, direction in parameters]
         names = [name for at, (name, _, _) in enumerate(parameters) if at != own and not fills[at]]
         values = dict(zip(names, given, strict=False))
@@ -57,19 +64,24 @@ class Descriptor(Owned):
         values |= named
         inputs: list[Any] = []
         outputs: dict[str, tuple[str, Any]] = {}
-        length = 0
+        counts: dict[str, int] = {}
         for at, (name, kind, _direction) in enumerate(parameters):
             if at == own:
                 inputs.append(self)
             elif fills[at]:
                 element = raw.ctype(kind)._type_
-                target = (element * length)() if kind.endswith("[]") else element()
+                target = (element * _room(counts))() if kind.endswith("[]") else element()
                 outputs[name] = kind, target
                 inputs.append(target)
             else:
-                inputs.append(to_c(kind, values[name], name))
-                if isinstance(values[name], int):
-                    length = values[name]
+                value = to_c(kind, values[name], name)
+                if value is None or (is_handle(kind) and not value):
+                    _check_null(function, name, kind, reads)
+                elif isinstance(value, Array):
+                    _check_count(function, name, len(value), counts)
+                elif raw.ctype(kind) in INTEGERS and not isinstance(value, IntEnum):
+                    counts[name] = value
+                inputs.append(value)
         return inputs, outputs
 
 
@@ -88,71 +100,53 @@ class GeneralDescriptor(Descriptor):
         """Calls a C function that sets this descriptor.
 
         The arguments are those that C takes beside this descriptor, in the order of C or by name: enumerators or their
-        short names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive.
-        C reads as many elements of an array as its count argument says, whatever the sequence's length.
+        short names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive
+        until the same function sets others. An address (`void *`) is C's to follow, whatever it points to.
         Raises TypeError and ValueError naming the parameter, and StatusError.
         """
         self._set(function, *arguments, **named)
 
 
-def integer(value: Any, argument: str, kind: Any = c_int) -> int:
-    """A Python integer that a C integer type can hold. ctypes itself would cut off what does not fit."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{argument}: expected an integer, not {value!r} ({type(value).__name__})")
-    number = index(value)
-    if kind(number).value != number:
-        raise ValueError(f"{argument}: {number} does not fit the {kind.__name__} that C takes")
-    return number
-
-
-def integers(values: Any, argument: str, length: int | None = None) -> tuple[int, ...]:
-    """A tuple of C ints. With `length`, that many of them: a single integer stands for each."""
-    if length is not None and hasattr(values, "__index__"):
-        values = (values,) * length
-    result = tuple(integer(value, f"{argument}[{at}]") for at, value in enumerate(_sequence(values, argument)))
-    if length is not None and len(result) != length:
-        raise ValueError(f"{argument}: expected {length} integers, not {result}")
-    return result
-
-
-def shape_of(values: Any) -> tuple[int, ...]:
-    """A tensor's or filter's shape. Many dimensions more than it has room for crash cuDNN, so they are refused here."""
-    shape = integers(values, "shape")
-    if len(shape) > raw.CUDNN_DIM_MAX:
-        raise ValueError(f"shape: {len(shape)} dimensions, {shape}, are more than cuDNN's {raw.CUDNN_DIM_MAX}")
-    return shape
-
-
-def to_c(kind: str, value: Any, argument: str) -> Any:
-    """A Python value as an argument of a C type. Raises TypeError or ValueError naming the argument."""
-    wanted = raw.ctype(kind)
-    if value is None and (kind.endswith(("*", "[]")) or wanted is c_void_p):
-        return None
-    if kind.endswith("[]"):
-        base = kind.removesuffix("[]")
-        values = [to_c(base, one, f"{argument}[{at}]") for at, one in enumerate(_sequence(value, argument))]
-        return (wanted._type_ * len(values))(*values)
-    if kind.endswith("*"):
-        return value
-    enum = _enum(kind)
-    if enum is not None:
-        return data_type(value, argument) if enum is raw.cudnnDataType_t else enumerator(enum, value, argument)
-    if wanted in (c_float, c_double):
-        if isinstance(value, bool) or not hasattr(value, "__float__"):
-            raise TypeError(f"{argument}: expected a number, not {value!r} ({type(value).__name__})")
-        return float(value)
-    return integer(value, argument, wanted) if wanted in _INTEGERS else value
-
-
-def _sequence(values: Any, argument: str) -> Iterable[Any]:
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise TypeError(f"{argument}: expected a sequence, not {values!r} ({type(values).__name__})")
-    return tuple(values)
-
-
 @cache
-def _is_handle(kind: str, create: str) -> bool:
-    return not kind.endswith(("*", "[]")) and raw.ctype(kind) is created_type(create)[1]
+def _place(function: str, create: str, owner: str, reads: bool) -> int:
+    """Which parameter of a getter or setter the descriptor is. TypeError for a function that is none of this descriptor's."""
+    handle = created_type(create)[1]
+    kinds = [kind for _name, kind, _direction in raw.parameters(function)]
+    own = [at for at, kind in enumerate(kinds) if not kind.endswith(("*", "[]")) and raw.ctype(kind) is handle]
+    if not own:
+        raise TypeError(f"{function} takes no {owner}: {raw.prototype(function)}")
+    good = _GETTER.match(function) if reads else _SETTER.match(function) and own[0] == 0
+    if not good:
+        verb, road = ("tells nothing", "a cudnnGet function") if reads else ("does not set", "a cudnnSet function")
+        raise TypeError(
+            f"{function} {verb} {'of ' if reads else ''}a {owner}; expected {road}, "
+            "and cudnnpy.raw has every other function"
+        )
+    return own[0]
+
+
+def _room(counts: dict[str, int]) -> int:
+    """The elements of an array that C fills in: what the integer before it says."""
+    name, count = next(reversed(counts.items()), ("", 0))
+    if not 0 <= count <= MOST_ELEMENTS:
+        raise ValueError(f"{name}: {count} given; expected 0 to {MOST_ELEMENTS} elements to read")
+    return count
+
+
+def _check_count(function: str, name: str, length: int, counts: dict[str, int]) -> None:
+    """C reads as many elements of an array as its count says, so they must be there."""
+    counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
+    count = counts.get(counter, 0)
+    if count > length:
+        raise ValueError(f"{name}: {length} elements given; expected {count}, as {counter} says")
+    if counter.startswith("nbDims") and count > raw.CUDNN_DIM_MAX:  # which cuDNN 9.28 does not check before it writes
+        raise ValueError(f"{counter}: {count} given; expected {raw.CUDNN_DIM_MAX} dimensions at most")
+
+
+def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
+    """What tells of descriptors follows each; a setter takes NULL for a descriptor that is not wanted."""
+    if is_handle(kind) and (reads or kind == "cudnnHandle_t"):
+        raise TypeError(f"{name}: expected a {kind.removeprefix('const ')}, not None. {raw.prototype(function)}")
 
 
 def _is_output(kind: str, direction: str) -> bool:
@@ -160,14 +154,8 @@ def _is_output(kind: str, direction: str) -> bool:
     return kind.endswith(("*", "[]")) and not kind.startswith("const ") and kind != "void *" and direction != "in"
 
 
-@cache
-def _enum(kind: str) -> type[IntEnum] | None:
-    found = getattr(raw, kind.removeprefix("const ").rstrip("*[] "), None)
-    return found if isinstance(found, type) and issubclass(found, IntEnum) else None
-
-
 def _from_c(kind: str, target: Any) -> Any:
-    enum = _enum(kind)
+    enum = enum_of(kind)
     if isinstance(target, Array):
         return tuple(target) if enum is None else tuple(enum(number) for number in target)
     value = getattr(target, "value", target)  # a handle has no value but itself

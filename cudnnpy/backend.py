@@ -16,42 +16,68 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from ctypes import byref, c_int64
 from enum import EnumMeta, IntEnum
+from functools import lru_cache
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._owned import Owned
-from cudnnpy.checks import elements
+from cudnnpy._values import integer
+from cudnnpy.checks import check_integer, elements, shown
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 
-_POINTER_TYPES = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE, raw.CUDNN_TYPE_VOID_PTR)
+_HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
+_POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
 _LARGEST_FLOAT = 3.4028234663852886e38
 _FLOAT_TYPES = (raw.CUDNN_TYPE_FLOAT, raw.CUDNN_TYPE_DOUBLE)
+_MOST_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN has a use for
+
+# A graph of one of these modes is finalized by the operation that it is named after, which cuDNN 9.28 does not look for.
+_OPERATION_OF_MODE = {
+    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+}
 
 
 class Descriptor(Owned):
     """One cudnnBackendDescriptor_t of any kind.
 
     `kind` is a cudnnBackendDescriptorType_t. With `attributes` the descriptor is set and finalized at once; without
-    them it is left open, for `d[attribute] = value` and finalize(). An attribute set to None is left out.
+    them it is left open, for `d[attribute] = value` and finalize(). An attribute set to None is left out. What an
+    attribute was last set to is kept alive as long as the descriptor.
     C functions: cudnnBackendCreateDescriptor, SetAttribute, Finalize, GetAttribute, DestroyDescriptor.
+
+    A value of another type, or a descriptor of another kind than the attribute holds, is a TypeError; finalize()
+    raises ValueError where something is missing without which cuDNN would end the process.
     """
 
     _create = "cudnnBackendCreateDescriptor"
     _destroy = "cudnnBackendDestroyDescriptor"
 
     def __init__(self, kind: int, attributes: Mapping[int, Any] | None = None) -> None:
-        self.kind = kind
-        self._children: list[Any] = []  # what C points to; kept as long as the descriptor
-        with self._created(kind):
+        if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
+            raise TypeError(f"kind: {kind!r} given; expected a cudnnBackendDescriptorType_t")
+        if not (attributes is None or isinstance(attributes, Mapping)):
+            raise TypeError(f"attributes: {attributes!r} given; expected None or a mapping of attributes to values")
+        self._kind = integer(kind, "kind")
+        self._finalized = False
+        # What C may point to, by attribute: the elements that it took last, and those that it last refused
+        self._held: dict[int, list[tuple[Any, ...]]] = {}
+        with self._created(self._kind):
             if attributes is not None:
                 for attribute, value in attributes.items():
                     if value is not None:
-                        self[attribute] = value
+                        self.set(attribute, value)
                 self.finalize()
+
+    @property
+    def kind(self) -> int:
+        """The cudnnBackendDescriptorType_t, as it was given."""
+        return self._kind
 
     def __setitem__(self, attribute: int, value: Any) -> None:
         self.set(attribute, value)
@@ -66,21 +92,29 @@ class Descriptor(Owned):
     def set(self, attribute: int, value: Any, kind: int | None = None) -> None:
         """cudnnBackendSetAttribute. `kind` picks an attribute type where several are allowed."""
         name, kind = _name_and_kind(attribute, kind)
-        values = _as_values(name, kind, value)
+        given, values = _as_values(name, kind, value)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
             raise ValueError(f"{name} takes one element, {len(values)} given")
+        if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
+            for child in given:
+                _check_kind(name, attribute, child.kind)
         array = (_element_type(kind) * len(values))(*values)
-        if kind in _POINTER_TYPES:
-            self._children.append(value)
+        held = self._held.setdefault(int(attribute), [(), ()])
+        held[1] = given
         raw.call("cudnnBackendSetAttribute", self.pointer, attribute, kind, len(values), array)
+        held[:] = given, ()
 
     def finalize(self) -> None:
         """cudnnBackendFinalize: the library checks the whole, and nothing can be set afterwards."""
+        self._check_complete()
         raw.call("cudnnBackendFinalize", self.pointer)
+        self._finalized = True
 
     def get(self, attribute: int, kind: int | None = None) -> Any:
         """cudnnBackendGetAttribute: a tuple of every element; text for characters. Not for descriptors: see children."""
-        _, kind = _name_and_kind(attribute, kind)
+        name, kind = _name_and_kind(attribute, kind)
+        if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
+            raise TypeError(f"{name} holds descriptors; expected an attribute of values. Read it with children()")
         count = c_int64()
         raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kind, 0, byref(count), None)
         if not count.value:
@@ -94,9 +128,11 @@ class Descriptor(Owned):
         return tuple(array[: count.value])
 
     def children(self, attribute: int, kind: int, limit: int | None = None) -> list[Descriptor]:
-        """The descriptors that an attribute holds, as new ones of the given kind."""
-        count = c_int64(limit or 0)
+        """The descriptors that an attribute holds, `limit` at most, as new ones of the given kind."""
         kinds = raw.CUDNN_TYPE_BACKEND_DESCRIPTOR
+        name, _ = _name_and_kind(attribute, kinds)
+        _check_kind(name, attribute, integer(kind, "kind"))
+        count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MOST_ELEMENTS))
         if limit is None:
             raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kinds, 0, byref(count), None)
         found = [Descriptor(kind) for _ in range(count.value)]
@@ -106,19 +142,84 @@ class Descriptor(Owned):
         raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kinds, len(found), byref(count), array)
         for unused in found[count.value :]:
             unused.close()
+        for child in found[: count.value]:
+            child._finalized = True
         return found[: count.value]
+
+    def _check_complete(self) -> None:
+        """ValueError for what cuDNN itself does not refuse: it follows what is not there, and ends the process."""
+        kind = self._kind
+        required = _api.REQUIRED_ATTRIBUTES.get(kind, ())
+        if self._finalized or not (required or kind == raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR):
+            return
+        held = {attribute: taken for attribute, (taken, _) in self._held.items() if taken}
+        found = [attribute for attribute in required if attribute in held]
+        if required and not found:
+            names = " or ".join(raw.cudnnBackendAttributeName_t(attribute).name for attribute in required)
+            raise ValueError(f"{_kind_name(kind)}: nothing set for {names}; expected that before finalize()")
+        for attribute in found:
+            if any(isinstance(child, Descriptor) and not child._is_finalized(attribute) for child in held[attribute]):
+                name = raw.cudnnBackendAttributeName_t(attribute).name
+                raise ValueError(f"{name}: an open descriptor given; expected one that is finalized")
+        mode = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_MODE, (None,))[0]
+        wanted = _OPERATION_OF_MODE.get(mode)
+        operations = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_OPS, ())
+        if wanted is not None and not any(operation.kind == wanted for operation in operations):
+            raise ValueError(
+                f"CUDNN_ATTR_OPERATIONGRAPH_MODE: {raw.cudnnBackendOperationGraphMode_t(mode).name} given; expected a "
+                f"{_kind_name(wanted)} in CUDNN_ATTR_OPERATIONGRAPH_OPS"
+            )
+
+    def _is_finalized(self, holder: int) -> bool:
+        """Also where it was finalized by cudnnpy.raw: an attribute of an open descriptor cannot be read."""
+        if not self._finalized:
+            attribute = (
+                raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX
+                if holder == raw.CUDNN_ATTR_ENGINECFG_ENGINE
+                else raw.CUDNN_ATTR_ENGINECFG_ENGINE
+            )
+            count, (kind, *_) = c_int64(), raw.attribute_types(attribute)
+            get = raw.bound("cudnnBackendGetAttribute")
+            self._finalized = get(self.pointer, attribute, kind, 0, byref(count), None) == raw.CUDNN_STATUS_SUCCESS
+        return self._finalized
+
+
+def _kind_name(kind: int) -> str:
+    try:
+        return raw.cudnnBackendDescriptorType_t(kind).name
+    except ValueError:  # a release newer than the headers
+        return f"descriptor kind {kind}"
+
+
+def _check_kind(name: str, attribute: int, kind: int) -> None:
+    """TypeError for a descriptor of a kind that the attribute does not hold: cuDNN follows it as one that it does."""
+    kinds = _api.ATTRIBUTE_KINDS[attribute]
+    if kind not in kinds:
+        wanted = _kind_name(kinds[0]) if len(kinds) == 1 else "any CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
+        raise TypeError(f"{name}: a {_kind_name(kind)} given; expected {wanted}")
 
 
 def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
     """An attribute's name and the type that is meant; ValueError for an unknown one, TypeError for a type it has not."""
+    if not isinstance(attribute, int) or isinstance(attribute, bool):
+        raise TypeError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t")
+    if not (kind is None or isinstance(kind, int)):
+        raise TypeError(f"kind: {kind!r} given; expected a cudnnBackendAttributeType_t")
+    return _known(attribute, kind)
+
+
+@lru_cache(maxsize=None, typed=True)
+def _known(attribute: int, kind: int | None) -> tuple[str, int]:
+    if isinstance(attribute, IntEnum) and not isinstance(attribute, raw.cudnnBackendAttributeName_t):
+        raise TypeError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t")
     try:
         name = raw.cudnnBackendAttributeName_t(attribute).name
     except ValueError:
-        raise ValueError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t") from None
+        raise ValueError(f"attribute: {shown(attribute)} given; expected a cudnnBackendAttributeName_t") from None
     kinds = raw.attribute_types(attribute)
     if kind is not None and kind not in kinds:
         allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
-        raise TypeError(f"{name} takes {allowed}, not {kind!r}")
+        raise TypeError(f"{name} takes {allowed}, not {shown(kind)}")
     return name, kinds[0] if kind is None else kind
 
 
@@ -126,19 +227,36 @@ def _element_type(kind: int) -> Any:
     return ctypes.c_void_p if kind in _POINTER_TYPES else raw.ctype(_api.ATTRIBUTE_C_TYPES[kind])
 
 
-def _as_values(name: str, kind: int, value: Any) -> Sequence[Any]:
-    """The elements for C; TypeError or ValueError, naming the attribute, for what the attribute type cannot hold."""
+def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[Any]]:
+    """The elements as given and as C takes them; TypeError or ValueError, naming the attribute, for what cannot be."""
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):
             raise TypeError(f"{name} takes text ({wanted}), {value!r} given")
-        return [bytes([byte]) for byte in value.encode() + b"\0"]
+        try:
+            text = value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name}: the text holds no character at {error.start}; expected UTF-8") from None
+        if b"\0" in text:
+            raise ValueError(f"{name}: the text holds a NUL at {text.index(0)}; C reads no further")
+        return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which is long
+    if hasattr(value, "__len__") and len(value) > _MOST_ELEMENTS:
+        raise ValueError(f"{name}: {len(value)} elements given; expected {_MOST_ELEMENTS} at most")
     if kind == raw.CUDNN_TYPE_FRACTION:
-        return _as_fractions(name, wanted, value)
+        fractions = _as_fractions(name, wanted, value)
+        return (), fractions
     several = elements(value)
-    values = (value,) if several is None else several
-    plain = (element.item() if hasattr(element, "item") else element for element in values)  # NumPy's numbers
-    return [_as_element(name, wanted, kind, element) for element in plain]
+    several = (value,) if several is None else several
+    given = tuple([element if type(element) is int else _plain(element) for element in several])
+    return given, [_as_element(name, wanted, kind, element) for element in given]
+
+
+def _plain(element: Any) -> Any:
+    """NumPy's numbers as Python's; what is no single number stays as it is, and is refused by name."""
+    try:
+        return element.item() if hasattr(element, "item") else element
+    except (TypeError, ValueError):
+        return element
 
 
 def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
@@ -158,7 +276,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, float | int) and not isinstance(element, bool)
         largest = _LARGEST_FLOAT if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
         if good and largest < abs(element) != math.inf:
-            raise ValueError(f"{name}: {element} does not fit {wanted}")
+            raise ValueError(f"{name}: {shown(element)} does not fit {wanted}")
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
         good = isinstance(element, Descriptor if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR else Handle)
         element = element.address if good else element
@@ -169,7 +287,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
             raise TypeError(f"{name} takes {wanted}, so a {enum.__name__}; {element!r} given")
         bits = 64 if kind in (raw.CUDNN_TYPE_INT64, raw.CUDNN_TYPE_VOID_PTR) else 32
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
-            raise ValueError(f"{name}: {element} does not fit {wanted}")
+            raise ValueError(f"{name}: {shown(element)} does not fit {wanted}")
     if not good:
         raise TypeError(f"{name} takes {wanted}, {element!r} given")
     return element

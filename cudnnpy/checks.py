@@ -14,6 +14,16 @@ from typing import Any
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import LAYOUTS, TensorSpec
 
+LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: Python refuses to write an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 2048:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
 # One value
 
 
@@ -42,7 +52,9 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, *, e
     if number is None:
         raise TypeError(f"{name}: {value!r} given; expected {expected}")
     if number < low or (high is not None and number > high):
-        raise ValueError(f"{name}: {value!r} given; expected {expected}")
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}")
+    if high is None and number > LARGEST:
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}, and of 64 bits")
     return number
 
 
@@ -76,7 +88,7 @@ def check_number(
     try:
         number = float(value)
     except OverflowError:  # an int beyond every float
-        raise ValueError(f"{name}: {value!r} given; expected {expected}") from None
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}") from None
     inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
     if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
         raise ValueError(f"{name}: {value!r} given; expected {expected}")
@@ -147,6 +159,8 @@ def check_shape(name: str, value: Any, rank: int | None = None) -> tuple[int, ..
         raise TypeError(f"{name}: {value!r} given; expected {expected}") from None
     if len(numbers) != len(sizes):
         raise TypeError(f"{name}: {sizes} given; expected {expected}")
+    if any(size > LARGEST for size in numbers):
+        raise ValueError(f"{name}: {', '.join(map(shown, numbers))} given; expected {expected}, and of 64 bits")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < 1 for size in numbers):
         raise ValueError(f"{name}: {numbers} given; expected {expected}")
     return numbers

@@ -13,6 +13,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._owned import Owned, forks
+from cudnnpy.checks import shown
 from cudnnpy.errors import LibraryNotFoundError
 
 # cudnnHandle_t of Handles that were garbage collected unclosed, by the CUDA context that they belong to. Collection
@@ -98,7 +99,7 @@ def stream_address(stream: Any) -> int:
 
     Takes None (the default stream, 0), a number, anything with `__cuda_stream__` (cuda.core, torch), and the stream
     objects of libraries from before that protocol: `.cuda_stream` (torch), `.ptr` (CuPy), `.handle` (Numba).
-    Raises TypeError for anything else, ValueError for a negative number.
+    Raises TypeError for anything else, ValueError for a number that is no address.
     """
     if stream is None:
         return 0
@@ -119,8 +120,8 @@ def stream_address(stream: Any) -> int:
             "stream: expected None, an address, or an object with __cuda_stream__, "
             f"not {stream!r} ({type(stream).__name__})"
         )
-    if index(address) < 0:
-        raise ValueError(f"stream: {address} is no address")
+    if not 0 <= index(address) < 1 << 64:
+        raise ValueError(f"stream: {shown(address)} is no address")
     return index(address)
 
 

@@ -24,8 +24,9 @@ ORDER = re.findall(
     """
     _version errors
     raw._api raw._removed raw._library raw
-    names frozen dtypes layouts checks _owned handle launching arrays _descriptor descriptors backend engines plan_cache
-    workspace calling programs functions
+    names frozen dtypes layouts checks _owned handle launching arrays _values _descriptor
+    descriptors.tensors descriptors.convolution descriptors.layers descriptors.arithmetic descriptors.general descriptors
+    backend engines plan_cache workspace calling programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
     convolution.candidates convolution.selection convolution.plan convolution.bench convolution.autotune
     graph_nodes graph reduction convolution.operation convolution.layer convolution.convolution convolution.transpose

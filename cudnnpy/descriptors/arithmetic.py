@@ -1,0 +1,96 @@
+"""Elementwise operations and reductions of tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._descriptor import Descriptor
+from cudnnpy._values import nan_propagation
+from cudnnpy.names import data_type, enumerator, short_name
+
+
+class OpTensorDescriptor(Descriptor):
+    """An elementwise operation of cudnnOpTensor: "add", "mul", "min", "max", "sqrt" or "not"."""
+
+    _create = "cudnnCreateOpTensorDescriptor"
+    _destroy = "cudnnDestroyOpTensorDescriptor"
+
+    def __init__(self, operation: Any, *, compute_dtype: Any = "float32", propagate_nan: bool = False) -> None:
+        kind = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
+        dtype, nan = data_type(compute_dtype, "compute_dtype"), nan_propagation(propagate_nan)
+        with self._created():
+            self._set("cudnnSetOpTensorDescriptor", kind, dtype, nan)
+
+    @property
+    def operation(self) -> str:
+        """Which operation."""
+        return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorOp"])
+
+    @property
+    def compute_dtype(self) -> str:
+        """What is computed in."""
+        return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorCompType"])
+
+    @property
+    def propagate_nan(self) -> bool:
+        """Whether the minimum or maximum with a NaN is NaN."""
+        return bool(self.get("cudnnGetOpTensorDescriptor")["opTensorNanOpt"])
+
+
+class ReduceTensorDescriptor(Descriptor):
+    """A reduction of cudnnReduceTensor: "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros".
+
+    `indices` is "no_indices" or, for a minimum's or maximum's place, "flattened_indices"; `indices_type` is
+    "32bit_indices", "64bit_indices", "16bit_indices" or "8bit_indices".
+    """
+
+    _create = "cudnnCreateReduceTensorDescriptor"
+    _destroy = "cudnnDestroyReduceTensorDescriptor"
+
+    def __init__(
+        self,
+        operation: Any,
+        *,
+        compute_dtype: Any = "float32",
+        propagate_nan: bool = False,
+        indices: Any = "no_indices",
+        indices_type: Any = "32bit_indices",
+    ) -> None:
+        arguments = (
+            enumerator(raw.cudnnReduceTensorOp_t, operation, "operation"),
+            data_type(compute_dtype, "compute_dtype"),
+            nan_propagation(propagate_nan),
+            enumerator(raw.cudnnReduceTensorIndices_t, indices, "indices"),
+            enumerator(raw.cudnnIndicesType_t, indices_type, "indices_type"),
+        )
+        with self._created():
+            self._set("cudnnSetReduceTensorDescriptor", *arguments)
+
+    def _read(self, name: str) -> Any:
+        return self.get("cudnnGetReduceTensorDescriptor")[name]
+
+    @property
+    def operation(self) -> str:
+        """Which reduction."""
+        return short_name(self._read("reduceTensorOp"))
+
+    @property
+    def compute_dtype(self) -> str:
+        """What is computed in."""
+        return short_name(self._read("reduceTensorCompType"))
+
+    @property
+    def propagate_nan(self) -> bool:
+        """Whether the minimum or maximum over a NaN is NaN."""
+        return bool(self._read("reduceTensorNanOpt"))
+
+    @property
+    def indices(self) -> str:
+        """Whether the places of minima and maxima are wanted."""
+        return short_name(self._read("reduceTensorIndices"))
+
+    @property
+    def indices_type(self) -> str:
+        """The integers that the places are written in."""
+        return short_name(self._read("reduceTensorIndicesType"))

@@ -1,0 +1,100 @@
+"""A convolution's geometry and arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._descriptor import Descriptor
+from cudnnpy._values import integer, integers
+from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
+from cudnnpy.names import data_type, enumerator, short_name
+
+_MOST_SPATIAL = raw.CUDNN_DIM_MAX - 2
+
+
+class ConvolutionDescriptor(Descriptor):
+    """A convolution's geometry and arithmetic.
+
+    `padding` has one number for each spatial dimension; `stride` and `dilation` have as many, or are one number for
+    all. `mode` is "cross_correlation" or "convolution" (which flips the filter), `math_type` "default_math",
+    "tensor_op_math", "tensor_op_math_allow_conversion" or "fma_math".
+    C functions: cudnnSetConvolution2dDescriptor for two spatial dimensions, cudnnSetConvolutionNdDescriptor for
+    others, cudnnSetConvolutionGroupCount, cudnnSetConvolutionMathType.
+    """
+
+    _create = "cudnnCreateConvolutionDescriptor"
+    _destroy = "cudnnDestroyConvolutionDescriptor"
+
+    def __init__(
+        self,
+        padding: Sequence[int],
+        stride: int | Sequence[int] = 1,
+        dilation: int | Sequence[int] = 1,
+        *,
+        mode: Any = "cross_correlation",
+        compute_dtype: Any = "float32",
+        groups: int = 1,
+        math_type: Any = "default_math",
+    ) -> None:
+        padding = integers(padding, "padding", most=_MOST_SPATIAL)
+        geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))
+        arithmetic = (
+            enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
+            data_type(compute_dtype, "compute_dtype"),
+        )
+        groups = integer(groups, "groups")
+        math = enumerator(raw.cudnnMathType_t, math_type, "math_type")
+        with self._created():
+            if len(padding) == 2:
+                self._set("cudnnSetConvolution2dDescriptor", *(n for pair in geometry for n in pair), *arithmetic)
+            else:
+                self._set("cudnnSetConvolutionNdDescriptor", len(padding), *geometry, *arithmetic)
+            self._set("cudnnSetConvolutionGroupCount", groups)
+            self._set("cudnnSetConvolutionMathType", math)
+
+    def _read(self, name: str) -> Any:
+        read = self.get("cudnnGetConvolutionNdDescriptor", _MOST_SPATIAL)
+        value = read[name]
+        return value[: read["arrayLength"]] if isinstance(value, tuple) else value
+
+    @property
+    def padding(self) -> tuple[int, ...]:
+        """Zeros on both sides of each spatial dimension."""
+        return tuple(self._read("padA"))
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """The filter's step along each spatial dimension."""
+        return tuple(self._read("strideA"))
+
+    @property
+    def dilation(self) -> tuple[int, ...]:
+        """The distance of the filter's elements along each spatial dimension."""
+        return tuple(self._read("dilationA"))
+
+    @property
+    def mode(self) -> str:
+        """ "cross_correlation" or "convolution"."""
+        return short_name(self._read("mode"))
+
+    @property
+    def compute_dtype(self) -> str:
+        """What is added up in."""
+        return short_name(self._read("computeType"))
+
+    @property
+    def groups(self) -> int:
+        """How many groups the channels fall into."""
+        return int(self.get("cudnnGetConvolutionGroupCount")["groupCount"])
+
+    @property
+    def math_type(self) -> str:
+        """Whether tensor cores may be used, and inputs converted for them."""
+        return short_name(self.get("cudnnGetConvolutionMathType")["mathType"])
+
+    def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
+        """The shape of the result, as cudnnGetConvolutionNdForwardOutputDim gives it."""
+        rank = len(self.padding) + 2
+        return tuple(self.get("cudnnGetConvolutionNdForwardOutputDim", x, w, rank)["tensorOuputDimA"])
