@@ -48,7 +48,7 @@ class Descriptor(Owned):
         self.__dict__.setdefault("_kept", {})[function, what] = given
 
     def _arguments(
-        self, function: str, given: tuple[Any, ...], named: dict[str, Any], reads: bool
+        self, function: Any, given: tuple[Any, ...], named: dict[str, Any], reads: bool
     ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
         """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
         if not isinstance(function, str):

@@ -14,7 +14,7 @@ _MOST_DIMENSIONS = raw.CUDNN_DIM_MAX
 _VECTORS = {raw.CUDNN_DATA_INT8x4: 4, raw.CUDNN_DATA_UINT8x4: 4, raw.CUDNN_DATA_INT8x32: 32}  # channels in an element
 
 
-def _check_vectors(shape: tuple[int, ...], kind: int, order: int) -> None:
+def _check_vectors(shape: tuple[int, ...], kind: raw.cudnnDataType_t, order: int) -> None:
     """cuDNN drops the channels of a filter that do not fill a vector."""
     length = _VECTORS.get(kind, 1)
     if order == raw.CUDNN_TENSOR_NCHW_VECT_C and len(shape) > 1 and shape[1] % length:

@@ -124,7 +124,7 @@ def test_sequences_come_back_where_there_may_be_several(library: Attributes, att
 
 
 def test_descriptors_and_handles_go_as_their_addresses_and_live_as_long(library: Attributes) -> None:
-    child = Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR)
+    child = Descriptor(raw.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)
     owner = handle()
     with Descriptor(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR) as graph:
         graph[raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE] = owner
@@ -132,7 +132,7 @@ def test_descriptors_and_handles_go_as_their_addresses_and_live_as_long(library:
         held = {attribute: bytes_ for attribute, (_, _, bytes_) in library.held.items()}
         assert held[raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE] == (0x1230).to_bytes(8, "little")
         assert held[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS] == child.address.to_bytes(8, "little") * 2
-        assert graph._children == [owner, [child, child]]
+        assert [taken for taken, _ in graph._held.values()] == [(owner,), (child, child)]
 
 
 WRONG: list[tuple[str, Any, type[Exception]]] = [

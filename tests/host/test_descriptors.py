@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from ctypes import addressof, c_float, c_void_p, cast
 from typing import Any
 
@@ -193,6 +194,25 @@ def test_dtypes_and_modes_are_taken_in_every_form() -> None:
             assert made.mode == "relu"
 
 
+# What comes back is what was given
+
+
+@pytest.mark.parametrize("kind", [TensorDescriptor, FilterDescriptor])
+@pytest.mark.parametrize("dtype", ["int8", "float32", "int8x4", "uint8x4", "int8x32"])
+@given(data=st.data(), order=st.sampled_from(["nchw", "nhwc", "nchw_vect_c"]))
+def test_a_shape_comes_back_or_is_refused(kind: Any, dtype: str, data: st.DataObject, order: str) -> None:
+    channels = st.sampled_from([1, 3, 4, 8, 31, 32, 33, 64])
+    shape = data.draw(st.tuples(SIZES, channels, SIZES, SIZES) | st.tuples(SIZES, channels, SIZES, SIZES, SIZES))
+    try:
+        made = kind(shape, dtype, format=order)
+    except (ValueError, StatusError):
+        assert order == "nchw_vect_c"
+        assert dtype not in ("int8x4", "uint8x4", "int8x32") or shape[1] % int(dtype.split("x")[1])
+    else:
+        with made:
+            assert (made.shape, made.dtype) == (shape, dtype)
+
+
 # Bad values that Python can tell
 
 
@@ -216,6 +236,39 @@ def test_dtypes_and_modes_are_taken_in_every_form() -> None:
         ),
         (lambda: TensorDescriptor((1,) * 4, format="hwcn"), ValueError, "format: 'hwcn' is none of nchw, nhwc, nchw_v"),
         (lambda: FilterDescriptor((1, 2, 3, 4), "x"), ValueError, "dtype: 'x'"),
+        (
+            lambda: FilterDescriptor((64, 8, 3, 4), "int8x32", format="nchw_vect_c"),
+            ValueError,
+            "shape: 8 channels given; expected a multiple of 32",
+        ),
+        (lambda: TensorDescriptor((2**32 + 1, 2, 3, 4)), ValueError, r"shape\[0\]: 4294967297 does not fit the c_int"),
+        (lambda: TensorDescriptor((10**400, 2, 3, 4)), ValueError, r"shape\[0\]: 10+ does not fit the c_int"),
+        (
+            lambda: TensorDescriptor((10**5000, 2, 3, 4)),
+            ValueError,
+            r"shape\[0\]: an integer of 16610 bits does not fit",
+        ),
+        (lambda: TensorDescriptor((np.array([1, 2]), 2)), TypeError, r"shape\[0\]: expected an integer, not array"),
+        (lambda: TensorDescriptor({1, 2, 3, 4}), TypeError, r"shape: expected a sequence, not \{1"),
+        (lambda: TensorDescriptor(itertools.count()), ValueError, "shape: expected 1048576 elements at most"),
+        (lambda: TensorDescriptor(np.array(5)), TypeError, r"shape: expected a sequence, not array\(5\)"),
+        (
+            lambda: ConvolutionDescriptor((1, 1), groups=np.array([1, 2])),
+            TypeError,
+            "groups: expected an integer, not a",
+        ),
+        (
+            lambda: ActivationDescriptor("elu", coefficient=10**400),
+            ValueError,
+            "coefficient: 10+ does not fit the c_dou",
+        ),
+        (
+            lambda: ActivationDescriptor("elu", coefficient=np.ones(2)),
+            TypeError,
+            "coefficient: expected a number, not a",
+        ),
+        (lambda: LRNDescriptor(2**32 + 5), ValueError, "n: 4294967301 does not fit the c_uint"),
+        (lambda: DropoutDescriptor(None, 1e300), ValueError, r"probability: 1e\+300 does not fit the c_float"),
         (lambda: FilterDescriptor(None), TypeError, "shape: "),
         (lambda: ConvolutionDescriptor(1), TypeError, "padding: expected a sequence, not 1"),
         (lambda: ConvolutionDescriptor((1, 1), (1, 1, 1)), ValueError, r"stride: expected 2 integers, not \(1, 1, 1\)"),
@@ -440,11 +493,103 @@ def test_fused_operations() -> None:
             "maxLabelLength: 2147483648 does not fit",
         ),
         (lambda d: d.get("cudnnGetCTCLossDescriptor", 1), TypeError, r"takes \(\), not 1 values"),
+        (
+            lambda d: d.set("cudnnDestroyCTCLossDescriptor"),
+            TypeError,
+            "does not set a CTCLossDescriptor; expected a cudnnS",
+        ),
+        (lambda d: d.set("cudnnGetCTCLossDescriptor"), TypeError, "cudnnGetCTCLossDescriptor does not set a CTCLoss"),
+        (
+            lambda d: d.get("cudnnDestroyCTCLossDescriptor"),
+            TypeError,
+            "tells nothing of a CTCLossDescriptor; expected a",
+        ),
+        (lambda d: d.get("cudnnSetCTCLossDescriptor"), TypeError, "cudnnSetCTCLossDescriptor tells nothing of a"),
+        (lambda d: d.get("cudnnCTCLoss_v8"), TypeError, "cudnnCTCLoss_v8 tells nothing of a CTCLossDescriptor"),
+        (lambda d: d.get(7), TypeError, "function: expected the name of a C function, not 7"),
+        (lambda d: d.get(["x"]), TypeError, "function: expected the name of a C function"),
+        (
+            lambda d: d.get("cudnnGetCTCLossWorkspaceSize_v8", None, "deterministic", d, d),
+            TypeError,
+            "handle: expected a cudnnHandle_t, not None",
+        ),
     ],
 )
 def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message: str) -> None:
     with CTCLossDescriptor() as made, pytest.raises(kind, match=message):
         use(made)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "message"),
+    [
+        (
+            lambda d: d.get("cudnnGetTensorNdDescriptor", 2**31 - 1),
+            ValueError,
+            "nbDimsRequested: 2147483647 given; expect",
+        ),
+        (lambda d: d.get("cudnnGetTensorNdDescriptor", -1), ValueError, "nbDimsRequested: -1 given; expected 0 to"),
+        (
+            lambda d: d.get("cudnnGetTensorNdDescriptor", 2**32 + 1),
+            ValueError,
+            "nbDimsRequested: 4294967297 does not fit",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 1000, (1,) * 1000, (1,) * 1000),
+            ValueError,
+            "nbDims: 1000 given; expected 8 dimensions at most",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 5, (1,) * 5, (1,) * 4),
+            ValueError,
+            "strideA: 4 elements given; expected 5, as nbDims says",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensor", None, None, None),
+            TypeError,
+            "cudnnSetTensor does not set a TensorDescriptor",
+        ),
+        (
+            lambda d: d.get("cudnnGetFoldedConvBackwardDataDescriptors", None, *[d] * 12),
+            TypeError,
+            "handle: expected a ",
+        ),
+        (
+            lambda d: d.get("cudnnGetReductionWorkspaceSize", 0x1230, d, d),
+            TypeError,
+            "handle: expected the object of a cudnnHandle_t, not 4656",
+        ),
+        (lambda d: d.get("cudnnDropoutGetReserveSpaceSize", 1), TypeError, r"takes \(\), not 1"),
+    ],
+)
+def test_what_c_would_follow_is_refused(
+    use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TensorDescriptor((1, 2, 3, 4)) as made:
+        with monkeypatch.context() as patch, pytest.raises(kind, match=message):
+            patch.setattr(raw, "call", lambda *_: pytest.fail("C was called"))
+            use(made)
+        assert made.shape == (1, 2, 3, 4)
+
+
+def test_a_batch_is_as_long_as_it_says() -> None:
+    with RNNDataDescriptor() as made:
+        given: tuple[Any, ...] = ("float32", "seq_major_unpacked", 5, 3, 8)
+        with pytest.raises(ValueError, match="seqLengthArray: 2 elements given; expected 3, as batchSize says"):
+            made.set("cudnnSetRNNDataDescriptor", *given, (5, 4), None)
+        made.set("cudnnSetRNNDataDescriptor", *given, (5, 4, 2), None)  # fewer than vectorSize
+
+
+def test_a_descriptor_keeps_what_it_was_set_to_last() -> None:
+    arguments = (
+        "standard", "lstm", "double_bias", "bidirectional", "linear_input", "float32", "float32", "default_math",
+        8, 16, 16, 2,
+    )  # fmt: skip
+    with RNNDescriptor() as rnn:
+        for _ in range(50):
+            dropout = DropoutDescriptor()
+            rnn.set("cudnnSetRNNDescriptor_v8", *arguments, dropout, 0)
+        assert [kept for given in rnn._kept.values() for kept in given] == [dropout]
 
 
 # Short names

@@ -1,0 +1,263 @@
+"""Which kinds of descriptor an attribute holds: told by the headers or reviewed, and confirmed by the real library."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from ctypes import c_void_p, cast
+from typing import Any
+
+import pytest
+
+from cudnnpy import raw
+from cudnnpy.backend import Descriptor
+from cudnnpy.raw import _api
+from tools.generate import kinds
+
+ATTRIBUTES = [raw.cudnnBackendAttributeName_t(number) for number in _api.ATTRIBUTE_KINDS]
+
+# Sets an open descriptor of the kind in the table for every attribute, on the kind of descriptor that it belongs to: that
+# answers a NULL unlike a value of another type. A descriptor of another kind mostly ends the process.
+_PROBE = """
+import json, sys
+from ctypes import byref, c_void_p, cast, create_string_buffer
+from cudnnpy import raw
+from cudnnpy.raw import _api
+nothing, kept = create_string_buffer(4096), []
+def made(kind):
+    descriptor = raw.cudnnBackendDescriptor_t()
+    kept.append(descriptor)
+    return None if raw.cudnnBackendCreateDescriptor(kind, byref(descriptor)) else descriptor
+def answer(owner, attribute, wanted, value):
+    descriptor = made(owner)
+    status = raw.cudnnBackendSetAttribute(descriptor, attribute, wanted, 1, value)
+    return [status, raw.last_error() if status else ""]
+taken = {}
+for number, kinds in _api.ATTRIBUTE_KINDS.items():
+    for owner in raw.cudnnBackendDescriptorType_t:
+        if made(owner) is None:
+            continue
+        wrong = answer(owner, number, raw.CUDNN_TYPE_NORM_MODE, nothing)
+        if answer(owner, number, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, nothing) != wrong:
+            value = made(kinds[0])
+            given = value and byref(c_void_p(cast(value, c_void_p).value))
+            taken[number] = given and answer(owner, number, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, given)
+json.dump(taken, sys.stdout)
+"""
+# Which an open descriptor is refused for.
+_FINALIZED = {raw.CUDNN_ATTR_OPERATIONGRAPH_OPS, raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES}
+
+
+@pytest.mark.skipif("raw.version_text(raw.version()) != raw.HEADER_VERSION", reason="answers differ between releases")
+def test_the_library_takes_the_kinds_of_the_table() -> None:
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=300, check=False)
+    assert probe.returncode == 0, probe.stderr
+    taken = {int(number): answer for number, answer in json.loads(probe.stdout).items()}
+    refused = {raw.cudnnBackendAttributeName_t(n).name: a for n, a in taken.items() if a[0] and n not in _FINALIZED}
+    assert not refused
+    assert len(taken) >= 210  # the others can only be read
+
+
+def test_a_reduction_is_no_tensor() -> None:
+    """As its attribute's comment has it; the library says otherwise."""
+    assert _api.ATTRIBUTE_KINDS[raw.CUDNN_ATTR_OPERATION_REDUCTION_DESC] == (raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR,)
+
+
+def test_every_attribute_of_descriptors_has_kinds_and_no_other() -> None:
+    holders = {
+        a for a in raw.cudnnBackendAttributeName_t if raw.CUDNN_TYPE_BACKEND_DESCRIPTOR in raw.attribute_types(a)
+    }
+    assert set(ATTRIBUTES) == holders
+    assert all(set(found) <= set(raw.cudnnBackendDescriptorType_t) and found for found in _api.ATTRIBUTE_KINDS.values())
+
+
+# The objects
+
+
+class Child(Descriptor):
+    """A descriptor of any kind, that no C function has made."""
+
+    def __init__(self, kind: int) -> None:
+        self._kind, self._finalized, self._held = kind, True, {}
+        self._pointer = cast(c_void_p(0x1230), raw.cudnnBackendDescriptor_t)
+
+
+def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(raw, "call", lambda name, *_: called.append(name))
+    children = {kind: Child(kind) for kind in raw.cudnnBackendDescriptorType_t}
+    owner, pairs = Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR), 0
+    for attribute in ATTRIBUTES:
+        for kind, child in children.items():
+            called.clear()
+            if kind in _api.ATTRIBUTE_KINDS[attribute]:
+                owner.set(attribute, child, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR)
+                assert called == ["cudnnBackendSetAttribute"]
+                continue
+            pairs += 1
+            refused = pytest.raises(TypeError, match=rf"^{attribute.name}: a {kind.name} given; expected (any )?CUDNN_")
+            with refused:
+                owner.set(attribute, child, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR)
+            with refused:
+                owner.children(attribute, kind)
+            assert not called
+    assert pairs > 10_000
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "kind", "message"),
+    [
+        ("CUDNN_ATTR_OPERATIONGRAPH_OPS", "tensor", TypeError, "expected any CUDNN_BACKEND_OPERATION_"),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", [[1, 2], [3, 4]], TypeError, "takes CUDNN_TYPE_INT64"),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", range(1 << 40), ValueError, "elements given; expected 65536 at most"),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 10**5000), ValueError, "an integer of 16610 bits does not fit"),
+        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "a\0b", ValueError, "holds a NUL at 1"),
+        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "\ud800", ValueError, "expected UTF-8"),
+    ],
+)
+def test_a_value_that_does_not_fit(attribute: str, value: Any, kind: type[Exception], message: str) -> None:
+    given = Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) if value == "tensor" else value
+    with pytest.raises(kind, match=f"^{attribute}.*{message}"):
+        Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR).set(getattr(raw, attribute), given)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "message"),
+    [
+        (lambda: Descriptor(1 << 32), ValueError, "kind: 4294967296 does not fit"),
+        (lambda: Descriptor("tensor"), TypeError, "kind: expected an integer, not 'tensor'"),  # type: ignore[arg-type]
+        (lambda: Descriptor(raw.CUDNN_ATTR_ENGINE_KNOB_INFO), TypeError, "kind: <.*expected a cudnnBackendDescriptorType"),
+        (lambda: Descriptor(17, [1]), TypeError, "attributes: "),  # type: ignore[arg-type]
+        (lambda: Child(3).set(1.0, 1), TypeError, "attribute: 1.0 given; expected a cudnnBackendAttributeName_t"),
+        (lambda: Child(3).set([], 1), TypeError, r"attribute: \[\] given"),
+        (lambda: Child(3).set(True, 1), TypeError, "attribute: True given"),
+        (lambda: Child(3).set(raw.CUDNN_DATA_HALF, 1), TypeError, "attribute: <cudnnDataType_t"),
+        (lambda: Child(3).set(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, "int"), TypeError, "kind: 'int' given"),
+        (lambda: Child(3).get(raw.CUDNN_ATTR_ENGINECFG_ENGINE), TypeError, "ENGINECFG_ENGINE holds descriptors; .*children"),
+        (lambda: Child(3).children(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 3), TypeError, "TENSOR_UNIQUE_ID takes CUDNN_TYPE_INT64"),
+        (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, 10**9), ValueError, "limit: 1000000000 given"),
+        (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, -1), ValueError, "limit: -1 given"),
+    ],
+)  # fmt: skip
+def test_wrong_uses(use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "call", lambda *_: pytest.fail("C was called"))
+    with pytest.raises(kind, match=message):
+        use()
+
+
+def test_an_attribute_keeps_what_it_was_set_to_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "call", lambda *_: None)
+    owner = Child(raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)
+    tensors = [Child(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) for _ in range(3)]
+    for tensor in tensors * 100:
+        owner[raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC] = tensor
+        owner[raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC] = [tensor]
+    assert [child for slots in owner._held.values() for slot in slots for child in slot] == [tensors[-1]] * 2
+
+
+# What is missing
+
+
+def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    monkeypatch.setattr(raw, "call", lambda name, *_: called.append(name))
+    monkeypatch.setattr(raw, "bound", lambda name: lambda *_: raw.CUDNN_STATUS_NOT_INITIALIZED)
+
+    def opened(kind: int) -> Child:
+        made = Child(kind)
+        made._finalized = False
+        return made
+
+    configuration, plan = (opened(k) for k in (3, 5))
+    for made, name in ((configuration, "ENGINECFG_ENGINE"), (plan, "EXECUTION_PLAN_ENGINE_CONFIG or CUDNN_ATTR_EXEC")):
+        with pytest.raises(ValueError, match=f"_DESCRIPTOR: nothing set for CUDNN_ATTR_{name}"):
+            made.finalize()
+    engine = opened(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR)
+    configuration[raw.CUDNN_ATTR_ENGINECFG_ENGINE] = engine
+    with pytest.raises(ValueError, match="CUDNN_ATTR_ENGINECFG_ENGINE: an open descriptor given"):
+        configuration.finalize()
+    assert "cudnnBackendFinalize" not in called
+    engine.finalize()
+    configuration.finalize()
+    plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION] = "{}"
+    plan.finalize()
+    assert called.count("cudnnBackendFinalize") == 3
+
+
+def test_a_graphs_mode_wants_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(raw, "call", lambda *_: None)
+    graph = Child(raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)
+    graph._finalized = False
+    graph[raw.CUDNN_ATTR_OPERATIONGRAPH_MODE] = raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA
+    graph[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS] = Child(raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR)
+    with pytest.raises(
+        ValueError, match="MODE_CONV_BWD_DATA given; expected a CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD"
+    ):
+        graph.finalize()
+    graph[raw.CUDNN_ATTR_OPERATIONGRAPH_MODE] = raw.CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD
+    graph.finalize()
+
+
+# The generator
+
+
+def record(name: str, **more: Any) -> dict[str, Any]:
+    return {"kind": "enumerator", "enum": "cudnnBackendAttributeName_t", "name": name, **more}
+
+
+@pytest.fixture
+def complete(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(kinds, "_TABLE", {"CUDNN_ATTR_OLD": "CUDNN_BACKEND_A_DESCRIPTOR"})
+    monkeypatch.setattr(kinds, "_REQUIRED", {})
+
+    def run(comment: str) -> dict[str, Any]:
+        told = kinds.Kinds()
+        told.add(comment)
+        types = {"types": ["CUDNN_TYPE_BACKEND_DESCRIPTOR"]}
+        of = {"enum": "cudnnBackendDescriptorType_t"}
+        records = [{**record(f"CUDNN_BACKEND_{kind}_DESCRIPTOR"), **of} for kind in ("A", "OP_B", "OP_C")]
+        records += [record(f"CUDNN_ATTR_{name}", **types) for name in ("OLD", "NEW")]
+        records.append(record("CUDNN_ATTR_SIZE", types=["CUDNN_TYPE_INT64"]))
+        kinds.complete(records, told)
+        return {r["name"]: r.get("holds") for r in records if r["name"].startswith("CUDNN_ATTR_")}
+
+    return run  # fmt: skip
+
+
+def test_the_comments_tell_kinds(complete: Any) -> None:
+    a, b, c = (f"CUDNN_BACKEND_{kind}_DESCRIPTOR" for kind in ("A", "OP_B", "OP_C"))
+    assert complete(f"* - CUDNN_ATTR_NEW (X, 1)\n*   A thing. Of type\n* {b}.\n* Finalization:\n* {a}") == {
+        "CUDNN_ATTR_OLD": [a],
+        "CUDNN_ATTR_NEW": [b],
+        "CUDNN_ATTR_SIZE": None,
+    }
+    found = complete("* CUDNN_ATTR_NEW\n* - X; one or more CUDNN_BACKEND_OP_*_DESCRIPTOR")
+    assert found["CUDNN_ATTR_NEW"] == [b, c]
+
+
+@pytest.mark.parametrize(
+    ("comment", "message"),
+    [
+        ("", r"CUDNN_ATTR_NEW: no source tells its kind \(silent\)"),
+        ("- CUDNN_ATTR_NEW (X)\n CUDNN_BACKEND_Z_DESCRIPTOR", "CUDNN_ATTR_NEW: no source tells its kind"),
+        ("CUDNN_ATTR_NEW\nCUDNN_BACKEND_A_DESCRIPTOR CUDNN_BACKEND_OP_B_DESCRIPTOR", "CUDNN_ATTR_NEW: no source tells"),
+        (
+            "CUDNN_ATTR_OLD\n CUDNN_BACKEND_A_DESCRIPTOR",
+            "CUDNN_ATTR_OLD: in the reviewed table, though the comments tell",
+        ),
+    ],
+)
+def test_no_kind_is_guessed(complete: Any, comment: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        complete(comment)
+
+
+def test_what_no_header_knows_is_no_entry_of_a_table(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "CUDNN_ATTR_NEW\n CUDNN_BACKEND_A_DESCRIPTOR"
+    monkeypatch.setitem(kinds._TABLE, "CUDNN_ATTR_GONE", "CUDNN_BACKEND_A_DESCRIPTOR")
+    monkeypatch.setitem(kinds._REQUIRED, "CUDNN_BACKEND_A_DESCRIPTOR", ["CUDNN_ATTR_LOST"])
+    with pytest.raises(
+        ValueError, match=r"CUDNN_ATTR_GONE: in the reviewed table, but(.|\n)*CUDNN_ATTR_LOST: in the table"
+    ):
+        complete(told)
