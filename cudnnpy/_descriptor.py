@@ -18,6 +18,8 @@ _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
 _GETTER = re.compile(r"cudnn([A-Z]\w*)?Get[A-Z]|cudnnMakeFusedOpsPlan$|cudnnInitTransformDest$")
 # Arrays whose number of elements is not the integer before them.
 _COUNTS = {("cudnnSetRNNDataDescriptor", "seqLengthArray"): "batchSize"}
+# Whose arrays may be NULL: no padding, no folding.
+_WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
 
 
 class Descriptor(Owned):
@@ -137,14 +139,17 @@ def _check_count(function: str, name: str, length: int, counts: dict[str, int]) 
     """C reads as many elements of an array as its count says, so they must be there."""
     counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
     count = counts.get(counter, 0)
+    most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
+    if not 0 <= count <= most:  # cuDNN 9.28 does not look at every count before it writes
+        raise ValueError(f"{counter}: {count} given; expected 0 to {most}")
     if count > length:
         raise ValueError(f"{name}: {length} elements given; expected {count}, as {counter} says")
-    if counter.startswith("nbDims") and count > raw.CUDNN_DIM_MAX:  # which cuDNN 9.28 does not check before it writes
-        raise ValueError(f"{counter}: {count} given; expected {raw.CUDNN_DIM_MAX} dimensions at most")
 
 
 def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
     """What tells of descriptors follows each; a setter takes NULL for a descriptor that is not wanted."""
+    if kind.endswith("[]") and function not in _WITHOUT_ARRAYS:
+        raise TypeError(f"{name}: expected a sequence, not None. {raw.prototype(function)}")
     if is_handle(kind) and (reads or kind == "cudnnHandle_t"):
         raise TypeError(f"{name}: expected a {kind.removeprefix('const ')}, not None. {raw.prototype(function)}")
 

@@ -457,7 +457,7 @@ def test_a_spatial_transformer() -> None:
     with SpatialTransformerDescriptor() as made:
         setter = "cudnnSetSpatialTransformerNdDescriptor"
         made.set(setter, "bilinear", "float32", 4, (1, 2, 3, 4))
-        with pytest.raises(StatusError):
+        with pytest.raises(TypeError, match="dimA: expected a sequence, not None"):  # which pooling's setter follows
             made.set(setter, "bilinear", "float32", 4, None)
 
 
@@ -537,7 +537,7 @@ def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message
         (
             lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 1000, (1,) * 1000, (1,) * 1000),
             ValueError,
-            "nbDims: 1000 given; expected 8 dimensions at most",
+            "nbDims: 1000 given; expected 0 to 8",
         ),
         (
             lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 5, (1,) * 5, (1,) * 4),
