@@ -41,6 +41,9 @@ _OPERATION_OF_MODE = {
     raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
     raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
 }
+_UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends the process, with cuDNN 9.28
+# What these hold was set, not made by the library.
+_PLAIN_KINDS = {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, *_api.ATTRIBUTE_KINDS[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS]}
 
 
 class Descriptor(Owned):
@@ -132,8 +135,15 @@ class Descriptor(Owned):
         kinds = raw.CUDNN_TYPE_BACKEND_DESCRIPTOR
         name, _ = _name_and_kind(attribute, kinds)
         _check_kind(name, attribute, integer(kind, "kind"))
+        if attribute in _UNREADABLE:
+            raise ValueError(f"{name}: cuDNN cannot give it back; expected another attribute")
         count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MOST_ELEMENTS))
-        if limit is None:
+        if self._kind in _PLAIN_KINDS:  # cuDNN 9.28 gives more than there are, and follows what was not set
+            held = len(self._held.get(attribute, ((), ()))[0])
+            if not held:
+                raise ValueError(f"{name}: nothing set by this object; expected that before it is read")
+            count.value = held if limit is None else min(limit, held)
+        elif limit is None:
             raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kinds, 0, byref(count), None)
         found = [Descriptor(kind) for _ in range(count.value)]
         if not found:

@@ -61,14 +61,13 @@ def profile() -> Path:
     return files[max((version for version in files if version <= loaded), default=min(files))]
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+def environment_without_gpu(folder: Path) -> dict[str, str]:
+    """The environment of a process that plans: a stand-in for the driver, compiled into the folder, is found first."""
     if raw.version() < FIRST_WITH_PROFILES:
         pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (cc) to build the stand-in driver with")
-    folder = tmp_path_factory.mktemp("driver")
     library = folder / "libcuda.so.1"
     build: list[str | Path] = [
         compiler,
@@ -81,11 +80,17 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
     ]
     subprocess.run(build, check=True, capture_output=True)
     paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
-    environment = {
+    return {
         **os.environ,
         "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+    folder = tmp_path_factory.mktemp("driver")
+    environment = environment_without_gpu(folder)
     errors = folder / "stderr"
     with errors.open("w") as stderr, _started([HERE / "planner.py", profile()], environment, stderr) as process:
         yield Planner(process, errors)

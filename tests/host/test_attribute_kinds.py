@@ -138,6 +138,8 @@ def test_a_value_that_does_not_fit(attribute: str, value: Any, kind: type[Except
         (lambda: Child(3).children(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 3), TypeError, "TENSOR_UNIQUE_ID takes CUDNN_TYPE_INT64"),
         (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, 10**9), ValueError, "limit: 1000000000 given"),
         (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, -1), ValueError, "limit: -1 given"),
+        (lambda: Child(27).children(raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS, 17), ValueError, "cannot give it back"),
+        (lambda: Child(17).children(raw.CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, 17), ValueError, "RAGGED_OFFSET_DESC: nothing"),
     ],
 )  # fmt: skip
 def test_wrong_uses(use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +156,21 @@ def test_an_attribute_keeps_what_it_was_set_to_last(monkeypatch: pytest.MonkeyPa
         owner[raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC] = tensor
         owner[raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC] = [tensor]
     assert [child for slots in owner._held.values() for slot in slots for child in slot] == [tensors[-1]] * 2
+
+
+def test_no_more_children_are_read_than_were_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    owner, tensors = Child(raw.CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR), [Child(17)]
+
+    def call(name: str, *arguments: Any) -> None:
+        if name == "cudnnBackendGetAttribute":
+            asked.append(arguments[3])
+
+    monkeypatch.setattr(raw, "call", call)
+    owner[raw.CUDNN_ATTR_OPERATION_MATMUL_ADESC] = tensors
+    for limit in (None, 0, 1, 50):
+        assert len(owner.children(raw.CUDNN_ATTR_OPERATION_MATMUL_ADESC, 17, limit)) == (0 if limit == 0 else 1)
+    assert asked == [1, 1, 1]
 
 
 # What is missing
