@@ -28,7 +28,7 @@ test: test-environment
 
 test-oldest: python
 	@$(ENVIRONMENT) .venv/oldest --extras test --cudnn cu12 --pin $(OLDEST_CUDNN)
-	.venv/oldest/bin/python -m pytest tests/host $(ARGS)
+	.venv/oldest/bin/python -m pytest tests/host tests/fuzz $(ARGS)
 
 style: test-environment
 	.venv/test/bin/ruff check .
