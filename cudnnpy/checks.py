@@ -159,7 +159,7 @@ def check_shape(name: str, value: Any, rank: int | None = None) -> tuple[int, ..
         raise TypeError(f"{name}: {value!r} given; expected {expected}") from None
     if len(numbers) != len(sizes):
         raise TypeError(f"{name}: {sizes} given; expected {expected}")
-    if any(size > LARGEST for size in numbers):
+    if any(abs(size) > LARGEST for size in numbers):
         raise ValueError(f"{name}: {', '.join(map(shown, numbers))} given; expected {expected}, and of 64 bits")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < 1 for size in numbers):
         raise ValueError(f"{name}: {numbers} given; expected {expected}")
@@ -176,6 +176,8 @@ def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
         except TypeError:
             expected = f"None, or a tuple of {len(shape)} integers"
             raise TypeError(f"{name}: strides: {strides!r} given; expected {expected}") from None
+        if any(abs(stride) > LARGEST for stride in strides):
+            raise ValueError(f"{name}: strides: {', '.join(map(shown, strides))} given; expected integers of 64 bits")
         if len(strides) != len(shape):
             raise ValueError(f"{name}: strides {strides} given for shape {shape}")
     expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"

@@ -193,7 +193,6 @@ def run(case: tuple[int, list[tuple[int, int | None, Any]], list[tuple[int, int]
 CAMPAIGN = Campaign(draw, run)
 
 
-def test_no_backend_descriptor_ends_python(tmp_path: Path) -> None:
-    environment = planning.environment_without_gpu(tmp_path)
-    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=800, environment=environment)
+def test_no_backend_descriptor_ends_python(planning_environment: dict[str, str]) -> None:
+    outcomes = CAMPAIGN.carry_out(__file__, "CAMPAIGN", least=800, environment=planning_environment)
     assert set(outcomes) == {"refused", "refused by cuDNN", "finalized"}

@@ -61,13 +61,15 @@ def profile() -> Path:
     return files[max((version for version in files if version <= loaded), default=min(files))]
 
 
-def environment_without_gpu(folder: Path) -> dict[str, str]:
-    """The environment of a process that plans: a stand-in for the driver, compiled into the folder, is found first."""
+@pytest.fixture(scope="session")
+def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that plans for a profile: with a stand-in for the driver, which is compiled here."""
     if raw.version() < FIRST_WITH_PROFILES:
         pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (cc) to build the stand-in driver with")
+    folder = tmp_path_factory.mktemp("driver")
     library = folder / "libcuda.so.1"
     build: list[str | Path] = [
         compiler,
@@ -88,11 +90,10 @@ def environment_without_gpu(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
-    folder = tmp_path_factory.mktemp("driver")
-    environment = environment_without_gpu(folder)
-    errors = folder / "stderr"
-    with errors.open("w") as stderr, _started([HERE / "planner.py", profile()], environment, stderr) as process:
+def plan(planning_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+    errors = tmp_path_factory.mktemp("planner") / "stderr"
+    command = [HERE / "planner.py", profile()]
+    with errors.open("w") as stderr, _started(command, planning_environment, stderr) as process:
         yield Planner(process, errors)
 
 

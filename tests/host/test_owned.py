@@ -417,8 +417,11 @@ def test_what_is_no_stream(stream: Any) -> None:
 def test_bad_streams() -> None:
     with pytest.raises(TypeError, match="version 3 of the __cuda_stream__ protocol"):
         handle.stream_address(Protocol(3, 9))
-    with pytest.raises(ValueError, match="stream: -1 is no address"):
-        handle.stream_address(-1)
+    for number in (-1, 2**64, 2**64 + 0x5000):
+        with pytest.raises(ValueError, match=f"stream: {number} is no address"):
+            handle.stream_address(number)
+    with pytest.raises(ValueError, match="stream: an integer of 16610 bits is no address"):
+        handle.stream_address(10**5000)
 
 
 @pytest.mark.parametrize("device", ["cuda:0", 1.0, True, object()])
