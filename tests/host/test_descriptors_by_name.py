@@ -1,0 +1,249 @@
+"""Descriptors set and read by the names of C: what comes back, what is refused before C is called, what is kept."""
+
+from __future__ import annotations
+
+from ctypes import addressof, c_float, c_void_p, cast
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import names, raw
+from cudnnpy.descriptors import (
+    AttnDescriptor,
+    CTCLossDescriptor,
+    DropoutDescriptor,
+    FusedOpsConstParamPack,
+    RNNDataDescriptor,
+    RNNDescriptor,
+    SeqDataDescriptor,
+    SpatialTransformerDescriptor,
+    TensorDescriptor,
+    TensorTransformDescriptor,
+)
+from cudnnpy.errors import SubLibraryError
+
+# Descriptors set by the names of C
+
+
+def test_a_recurrent_network() -> None:
+    arguments = {
+        "algo": raw.CUDNN_RNN_ALGO_STANDARD, "cellMode": raw.CUDNN_LSTM, "biasMode": raw.CUDNN_RNN_DOUBLE_BIAS,
+        "dirMode": raw.CUDNN_BIDIRECTIONAL, "inputMode": raw.CUDNN_LINEAR_INPUT, "dataType": raw.CUDNN_DATA_FLOAT,
+        "mathPrec": raw.CUDNN_DATA_FLOAT, "mathType": raw.CUDNN_DEFAULT_MATH, "inputSize": 8, "hiddenSize": 16,
+        "projSize": 16, "numLayers": 2, "auxFlags": raw.CUDNN_RNN_PADDED_IO_ENABLED,
+    }  # fmt: skip
+    short = {name: names.short_name(value) if hasattr(value, "name") else value for name, value in arguments.items()}
+    dropout = DropoutDescriptor()
+    address = dropout.address
+    with RNNDescriptor() as rnn:
+        rnn.set("cudnnSetRNNDescriptor_v8", **short, dropoutDesc=dropout)
+        del dropout  # the network keeps what it points to
+        read = rnn.get("cudnnGetRNNDescriptor_v8")
+        assert cast(read.pop("dropoutDesc"), c_void_p).value == address
+        assert read == arguments
+        assert [kept.address for given in rnn._kept.values() for kept in given] == [address]
+        rnn.set("cudnnRNNSetClip_v9", "minmax", -1.5, 2.5)
+        assert rnn.get("cudnnRNNGetClip_v9") == {"clipMode": raw.CUDNN_RNN_CLIP_MINMAX, "lclip": -1.5, "rclip": 2.5}
+
+
+def test_a_batch_of_sequences() -> None:
+    fill = c_float(7.0)
+    with RNNDataDescriptor() as made:
+        made.set("cudnnSetRNNDataDescriptor", "float32", "seq_major_unpacked", 5, 3, 8, (5, 4, 2), addressof(fill))
+        read_fill = c_float()
+        read = made.get("cudnnGetRNNDataDescriptor", 3, addressof(read_fill))
+        assert read == {
+            "dataType": raw.CUDNN_DATA_FLOAT, "layout": raw.CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED,
+            "maxSeqLength": 5, "batchSize": 3, "vectorSize": 8, "seqLengthArray": (5, 4, 2),
+        }  # fmt: skip
+        assert read_fill.value == 7.0
+
+
+def test_sequences_for_attention() -> None:
+    axes = ("time_dim", "batch_dim", "beam_dim", "vect_dim")
+    with SeqDataDescriptor() as made:
+        made.set("cudnnSetSeqDataDescriptor", "float32", 4, (5, 3, 1, 8), axes, 3, (5, 4, 3), None)
+        read = made.get("cudnnGetSeqDataDescriptor", 4, 3, None)
+        assert (read["nbDims"], read["dimA"]) == (4, (5, 3, 1, 8))
+        assert [names.short_name(axis) for axis in read["axes"]] == list(axes)
+        assert (read["seqLengthArraySize"], read["seqLengthArray"]) == (3, (5, 4, 3))
+
+
+def test_attention() -> None:
+    sizes = {"qSize": 8, "kSize": 8, "vSize": 8, "qProjSize": 4, "kProjSize": 4, "vProjSize": 4, "oProjSize": 8}
+    lengths = {"qoMaxSeqLength": 5, "kvMaxSeqLength": 6, "maxBatchSize": 3, "maxBeamSize": 1}
+    with DropoutDescriptor() as one, DropoutDescriptor() as two, AttnDescriptor() as made:
+        precision = "float32", "float32", "default_math"
+        made.set("cudnnSetAttnDescriptor", 0, 2, 1.5, *precision, one, two, **sizes, **lengths)
+        read = made.get("cudnnGetAttnDescriptor")
+        assert {name: read[name] for name in {**sizes, **lengths}} == {**sizes, **lengths}
+        assert (read["nHeads"], read["smScaler"], read["mathType"]) == (2, 1.5, raw.CUDNN_DEFAULT_MATH)
+
+
+@given(
+    normal=st.sampled_from(list(raw.cudnnLossNormalizationMode_t)),
+    grad=st.sampled_from(list(raw.cudnnCTCGradMode_t)),
+    length=st.integers(0, 256),
+)
+def test_a_ctc_loss(normal: Any, grad: Any, length: int) -> None:
+    with CTCLossDescriptor() as made:
+        made.set("cudnnSetCTCLossDescriptor_v9", "float32", normal, names.short_name(grad), length)
+        assert made.get("cudnnGetCTCLossDescriptor_v9") == {
+            "compType": raw.CUDNN_DATA_FLOAT,
+            "normMode": normal,
+            "ctcGradMode": grad,
+            "maxLabelLength": length,
+        }
+
+
+def test_a_tensor_transformation() -> None:
+    with TensorTransformDescriptor() as made:
+        before, after = (0, 0, 1, 2), (0, 3, 0, 0)
+        try:
+            made.set("cudnnSetTensorTransformDescriptor", 4, "nhwc", before, after, None, "fold")
+        except SubLibraryError as error:
+            pytest.skip(f"this release of cuDNN loads the driver for that: {error.name}")
+        read = made.get("cudnnGetTensorTransformDescriptor", 4)
+        assert (read["padBeforeA"], read["padAfterA"]) == (before, after)
+        assert (read["destFormat"], read["direction"]) == (raw.CUDNN_TENSOR_NHWC, raw.CUDNN_TRANSFORM_FOLD)
+
+
+def test_a_spatial_transformer() -> None:
+    with SpatialTransformerDescriptor() as made:
+        setter = "cudnnSetSpatialTransformerNdDescriptor"
+        made.set(setter, "bilinear", "float32", 4, (1, 2, 3, 4))
+        with pytest.raises(TypeError, match="dimA: expected a sequence, not None"):  # which pooling's setter follows
+            made.set(setter, "bilinear", "float32", 4, None)
+
+
+def test_fused_operations() -> None:
+    with FusedOpsConstParamPack("scale_bias_activation_conv_bnstats") as pack, TensorDescriptor((1, 8, 4, 4)) as x:
+        setter, getter = (f"cudnn{verb}FusedOpsConstParamPackAttribute" for verb in ("Set", "Get"))
+        pack.set(setter, raw.CUDNN_PARAM_XDESC, x)
+        assert list(pack._kept.values()) == [(x,)]
+        with TensorDescriptor((1, 1, 1, 1)) as copy:
+            read = pack.get(getter, raw.CUDNN_PARAM_XDESC, copy)
+            assert read == {"isNULL": 0}
+            assert copy.shape == (1, 8, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "message"),
+    [
+        (
+            lambda d: d.set("cudnnSetTensor4dDescriptor"),
+            TypeError,
+            "cudnnSetTensor4dDescriptor takes no CTCLossDescript",
+        ),
+        (lambda d: d.set("cudnnGetVersion"), TypeError, "cudnnGetVersion takes no CTCLossDescriptor"),
+        (lambda d: d.set("cudnnSetCoffee"), AttributeError, "cuDNN .* has no 'cudnnSetCoffee'"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor"), TypeError, r"takes \(compType\), not 0 values and \[\]"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", "float32", 1), TypeError, r"takes \(compType\), not 2 values"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", kind=1), TypeError, r"takes \(compType\), not 0 .* \['kind'\]"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", "float32", compType=1), TypeError, r"takes \(compType\), not 1"),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", compType="x"), ValueError, "compType: 'x' is none of"),
+        (
+            lambda d: d.set("cudnnSetCTCLossDescriptor_v8", "float32", "none", "propagate_nan", 1 << 31),
+            ValueError,
+            "maxLabelLength: 2147483648 does not fit",
+        ),
+        (lambda d: d.get("cudnnGetCTCLossDescriptor", 1), TypeError, r"takes \(\), not 1 values"),
+        (
+            lambda d: d.set("cudnnDestroyCTCLossDescriptor"),
+            TypeError,
+            "does not set a CTCLossDescriptor; expected a cudnnS",
+        ),
+        (lambda d: d.set("cudnnGetCTCLossDescriptor"), TypeError, "cudnnGetCTCLossDescriptor does not set a CTCLoss"),
+        (
+            lambda d: d.get("cudnnDestroyCTCLossDescriptor"),
+            TypeError,
+            "tells nothing of a CTCLossDescriptor; expected a",
+        ),
+        (lambda d: d.get("cudnnSetCTCLossDescriptor"), TypeError, "cudnnSetCTCLossDescriptor tells nothing of a"),
+        (lambda d: d.get("cudnnCTCLoss_v8"), TypeError, "cudnnCTCLoss_v8 tells nothing of a CTCLossDescriptor"),
+        (lambda d: d.get(7), TypeError, "function: expected the name of a C function, not 7"),
+        (lambda d: d.get(["x"]), TypeError, "function: expected the name of a C function"),
+        (
+            lambda d: d.get("cudnnGetCTCLossWorkspaceSize_v8", None, "deterministic", d, d),
+            TypeError,
+            "handle: expected a cudnnHandle_t, not None",
+        ),
+    ],
+)
+def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message: str) -> None:
+    with CTCLossDescriptor() as made, pytest.raises(kind, match=message):
+        use(made)
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "message"),
+    [
+        (
+            lambda d: d.get("cudnnGetTensorNdDescriptor", 2**31 - 1),
+            ValueError,
+            "nbDimsRequested: 2147483647 given; expect",
+        ),
+        (lambda d: d.get("cudnnGetTensorNdDescriptor", -1), ValueError, "nbDimsRequested: -1 given; expected 0 to"),
+        (
+            lambda d: d.get("cudnnGetTensorNdDescriptor", 2**32 + 1),
+            ValueError,
+            "nbDimsRequested: 4294967297 does not fit",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 1000, (1,) * 1000, (1,) * 1000),
+            ValueError,
+            "nbDims: 1000 given; expected 0 to 8",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensorNdDescriptor", "float32", 5, (1,) * 5, (1,) * 4),
+            ValueError,
+            "strideA: 4 elements given; expected 5, as nbDims says",
+        ),
+        (
+            lambda d: d._set("cudnnSetTensor", None, None, None),
+            TypeError,
+            "cudnnSetTensor does not set a TensorDescriptor",
+        ),
+        (
+            lambda d: d.get("cudnnGetFoldedConvBackwardDataDescriptors", None, *[d] * 12),
+            TypeError,
+            "handle: expected a ",
+        ),
+        (
+            lambda d: d.get("cudnnGetReductionWorkspaceSize", 0x1230, d, d),
+            TypeError,
+            "handle: expected the object of a cudnnHandle_t, not 4656",
+        ),
+        (lambda d: d.get("cudnnDropoutGetReserveSpaceSize", 1), TypeError, r"takes \(\), not 1"),
+    ],
+)
+def test_what_c_would_follow_is_refused(
+    use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TensorDescriptor((1, 2, 3, 4)) as made:
+        with monkeypatch.context() as patch, pytest.raises(kind, match=message):
+            patch.setattr(raw, "call", lambda *_: pytest.fail("C was called"))
+            use(made)
+        assert made.shape == (1, 2, 3, 4)
+
+
+def test_a_batch_is_as_long_as_it_says() -> None:
+    with RNNDataDescriptor() as made:
+        given: tuple[Any, ...] = ("float32", "seq_major_unpacked", 5, 3, 8)
+        with pytest.raises(ValueError, match="seqLengthArray: 2 elements given; expected 3, as batchSize says"):
+            made.set("cudnnSetRNNDataDescriptor", *given, (5, 4), None)
+        made.set("cudnnSetRNNDataDescriptor", *given, (5, 4, 2), None)  # fewer than vectorSize
+
+
+def test_a_descriptor_keeps_what_it_was_set_to_last() -> None:
+    arguments = (
+        "standard", "lstm", "double_bias", "bidirectional", "linear_input", "float32", "float32", "default_math",
+        8, 16, 16, 2,
+    )  # fmt: skip
+    with RNNDescriptor() as rnn:
+        for _ in range(50):
+            dropout = DropoutDescriptor()
+            rnn.set("cudnnSetRNNDescriptor_v8", *arguments, dropout, 0)
+        assert [kept for given in rnn._kept.values() for kept in given] == [dropout]
