@@ -331,11 +331,3 @@ def bytes_text(size: int) -> str:
             break
         value /= 1024
     return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"
-
-
-def short_knobs(engine: Engine | None) -> dict[str, Any] | None:
-    """An engine as plain data, for JSON."""
-    if engine is None:
-        return None
-    knobs = {str(kind): value for kind, value in engine.knobs or ()}
-    return {"index": engine.index, "knobs": knobs, "in_blocks": engine.in_blocks}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
@@ -41,35 +42,59 @@ def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(_UIDS[name] for name in operands)
 
 
-def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False) -> Descriptor:
-    """A tensor of a convolution's graph: with two spatial axes at least."""
-    shape, strides = with_height(spec)
-    return plain_tensor(uid, spec._replace(shape=shape, strides=strides), virtual=virtual)
-
-
-def _spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
+def spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """The values of each spatial axis, of which there are two at least; `first` is that of an added one."""
     return (first, *values) if len(values) == 1 else values
 
 
-def operation_graph(problem: Problem, target: Target) -> Descriptor:
-    """The problem as a finalized operation graph: the convolution, then the bias and the activation if there are."""
-    x, w, y = problem.x, problem.w, problem.y
-    wide = _wide(problem.compute_dtype)
-    fused = problem.bias is not None or problem.activation is not None
-    if fused:
-        x, w, y = spelled_channels_last(x, w, y)
-    tensors = {X: tensor(X, x), W: tensor(W, w)}
-    between = y._replace(dtype=wide)
-    tensors[CONVOLVED if fused else Y] = tensor(CONVOLVED, between, virtual=True) if fused else tensor(Y, y)
-    operations = [_convolution(problem, tensors[X], tensors[W], tensors[CONVOLVED if fused else Y])]
-    if fused:
-        operations += _epilogue(y, problem.bias, problem.activation, tensors[CONVOLVED], wide)
-    return graph_of(operations, target)
+class Pointwise(NamedTuple):
+    """An elementwise operation after a convolution: of x, and b if there is one, to y; all by their unique ids."""
+
+    mode: int
+    x: int
+    y: int
+    b: int | None = None
 
 
-def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
-    """A bias and an activation alone, on a result that a plain convolution has left in memory."""
-    return graph_of(_epilogue(y, bias, activation, tensor(CONVOLVED, y), _wide(y.dtype)), target)
+class Described(NamedTuple):
+    """A problem's graph as plain data: what is built from it, and what a saved plan's own text is compared with.
+
+    `tensors` are by unique id, with two spatial axes at least; those of `virtual` exist only between two operations.
+    `convolved` is the id of the convolution's result, and `wide` the type of the operations after it.
+    """
+
+    tensors: dict[int, TensorSpec]
+    virtual: frozenset[int]
+    convolved: int
+    pointwise: tuple[Pointwise, ...]
+    wide: str
+
+
+def described(problem: Problem) -> Described:
+    """The convolution, then the bias and the activation if there are."""
+    x, w, y, wide = problem.x, problem.w, problem.y, _wide(problem.compute_dtype)
+    if problem.bias is None and problem.activation is None:
+        return Described({X: _tall(x), W: _tall(w), Y: _tall(y)}, frozenset(), Y, (), wide)
+    x, w, y = spelled_channels_last(x, w, y)
+    after = _epilogue(y._replace(dtype=wide), y, problem.bias, problem.activation, wide)
+    return after._replace(tensors={X: _tall(x), W: _tall(w), **after.tensors}, virtual=after.virtual | {CONVOLVED})
+
+
+def _epilogue(last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: str) -> Described:
+    """A bias and an activation of what lies between, or was left in memory."""
+    tensors, virtual, pointwise, at = {CONVOLVED: _tall(last)}, set(), [], CONVOLVED
+    if bias is not None:
+        shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
+        tensors[BIAS] = _tall(bias._replace(shape=shape, strides=result_strides(shape, y)))
+        if activation is not None:
+            tensors[BIASED] = _tall(y._replace(dtype=wide))
+            virtual.add(BIASED)
+        pointwise.append(Pointwise(raw.CUDNN_POINTWISE_ADD, at, BIASED if activation else Y, BIAS))
+        at = BIASED
+    if activation is not None:
+        pointwise.append(Pointwise(_ACTIVATIONS[activation], at, Y))
+    tensors[Y] = _tall(y)
+    return Described(tensors, frozenset(virtual), CONVOLVED, tuple(pointwise), wide)
 
 
 def _wide(dtype: str) -> str:
@@ -77,19 +102,28 @@ def _wide(dtype: str) -> str:
     return "float64" if dtype == "float64" else "float32"
 
 
-def _epilogue(
-    y: TensorSpec, bias: TensorSpec | None, activation: str | None, last: Descriptor, wide: str
-) -> list[Descriptor]:
-    operations = []
-    if bias is not None:
-        shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
-        added = tensor(BIAS, bias._replace(shape=shape, strides=result_strides(shape, y)))
-        biased = tensor(BIASED, y._replace(dtype=wide), virtual=True) if activation else tensor(Y, y)
-        operations.append(_pointwise(raw.CUDNN_POINTWISE_ADD, wide, last, biased, added))
-        last = biased
-    if activation is not None:
-        operations.append(_pointwise(_ACTIVATIONS[activation], wide, last, tensor(Y, y)))
-    return operations
+def _tall(spec: TensorSpec) -> TensorSpec:
+    """The tensor with two spatial axes at least."""
+    shape, strides = with_height(spec)
+    return spec._replace(shape=shape, strides=strides)
+
+
+def operation_graph(problem: Problem, target: Target) -> Descriptor:
+    """The problem as a finalized operation graph."""
+    what = described(problem)
+    tensors = _tensors(what)
+    first = _convolution(problem, tensors[X], tensors[W], tensors[what.convolved])
+    return graph_of([first, *_pointwise(what, tensors)], target)
+
+
+def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
+    """A bias and an activation alone, on a result that a plain convolution has left in memory."""
+    what = _epilogue(y, y, bias, activation, _wide(y.dtype))
+    return graph_of(_pointwise(what, _tensors(what)), target)
+
+
+def _tensors(what: Described) -> dict[int, Descriptor]:
+    return {uid: plain_tensor(uid, spec, virtual=uid in what.virtual) for uid, spec in what.tensors.items()}
 
 
 def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) -> Descriptor:
@@ -100,10 +134,10 @@ def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) 
             raw.CUDNN_ATTR_CONVOLUTION_COMP_TYPE: dtype_of(problem.compute_dtype).number,
             raw.CUDNN_ATTR_CONVOLUTION_CONV_MODE: _MODES[problem.mode],
             raw.CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS: max(len(g.stride), 2),
-            raw.CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS: _spatial(g.pre_padding, 0),
-            raw.CUDNN_ATTR_CONVOLUTION_POST_PADDINGS: _spatial(g.post_padding, 0),
-            raw.CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES: _spatial(g.stride, 1),
-            raw.CUDNN_ATTR_CONVOLUTION_DILATIONS: _spatial(g.dilation, 1),
+            raw.CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS: spatial(g.pre_padding, 0),
+            raw.CUDNN_ATTR_CONVOLUTION_POST_PADDINGS: spatial(g.post_padding, 0),
+            raw.CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES: spatial(g.stride, 1),
+            raw.CUDNN_ATTR_CONVOLUTION_DILATIONS: spatial(g.dilation, 1),
         },
     )
     kind, part, *names = _OPERATIONS[problem.operation]
@@ -119,17 +153,22 @@ def _convolution(problem: Problem, x: Descriptor, w: Descriptor, y: Descriptor) 
     return operation
 
 
-def _pointwise(mode: int, dtype: str, x: Descriptor, y: Descriptor, b: Descriptor | None = None) -> Descriptor:
-    how: dict[int, Any] = {
-        raw.CUDNN_ATTR_POINTWISE_MODE: mode,
-        raw.CUDNN_ATTR_POINTWISE_MATH_PREC: dtype_of(dtype).number,
-    }
-    return Descriptor(
-        raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR: Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR, how),
-            raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC: x,
-            raw.CUDNN_ATTR_OPERATION_POINTWISE_BDESC: b,
-            raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC: y,
-        },
-    )
+def _pointwise(what: Described, tensors: Mapping[int, Descriptor]) -> list[Descriptor]:
+    return [
+        Descriptor(
+            raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+            {
+                raw.CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR: Descriptor(
+                    raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+                    {
+                        raw.CUDNN_ATTR_POINTWISE_MODE: node.mode,
+                        raw.CUDNN_ATTR_POINTWISE_MATH_PREC: dtype_of(what.wide).number,
+                    },
+                ),
+                raw.CUDNN_ATTR_OPERATION_POINTWISE_XDESC: tensors[node.x],
+                raw.CUDNN_ATTR_OPERATION_POINTWISE_BDESC: None if node.b is None else tensors[node.b],
+                raw.CUDNN_ATTR_OPERATION_POINTWISE_YDESC: tensors[node.y],
+            },
+        )
+        for node in what.pointwise
+    ]

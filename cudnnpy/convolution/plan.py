@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
-from typing import Any
 
-from cudnnpy import raw
-from cudnnpy.convolution import graph
-from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text, short_knobs
-from cudnnpy.convolution.forms import Form, forms
+from cudnnpy.checks import check_integer
+from cudnnpy.convolution import graph, plan_text
+from cudnnpy.convolution.candidates import Candidate, Engine, bytes_text
+from cudnnpy.convolution.forms import Form
 from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.problem import Geometry, Problem
+from cudnnpy.convolution.plan_text import Content
+from cudnnpy.convolution.problem import Problem
 from cudnnpy.engines import GraphExecutable, Target, load_plan
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
-from cudnnpy.layouts import TensorSpec, extent
+from cudnnpy.layouts import extent
 from cudnnpy.programs import Executable, Steps
 
-_FORMAT = 2  # of to_json
 _ALIGNMENT = 16  # bytes, of workspace
 _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
 
@@ -135,78 +133,53 @@ class Plan:
             executable = executable.main
         if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
             raise TypeError(f"{self.name} is the plan of a graph; only those of convolutions have a text")
-        content = {
-            "format": _FORMAT,
-            "cudnn": raw.version(),
-            "source": self.source,
-            "name": self.name.removesuffix(form.suffix),
-            "notes": self.notes,
-            "deterministic": self.deterministic,
-            "milliseconds": self.milliseconds,
-            "engine": short_knobs(self.engine),
-            "problem": self.problem._asdict(),
-            "part": None if form.is_whole else form.part._asdict(),
-            "compiled_at_run_time": self._compiled,
-            "plan": executable.to_json() if isinstance(executable, GraphExecutable) else None,
-            "strict": isinstance(executable, LegacyExecutable) and executable.strict,
-        }
-        return json.dumps(content)
+        return plan_text.written(
+            Content(
+                self.problem,
+                form,
+                self.source,
+                self.name.removesuffix(form.suffix),
+                self.notes,
+                self.deterministic,
+                self.milliseconds,
+                self.engine,
+                self._compiled,
+                executable.to_json() if isinstance(executable, GraphExecutable) else None,
+                isinstance(executable, LegacyExecutable) and executable.strict,
+            )
+        )
 
     @classmethod
     def from_json(cls, text: str, device: int = 0) -> Plan:
-        """The plan of a text from to_json, ready to run on a device.
+        """The plan of a text from to_json, ready to run on a device: its ordinal.
 
-        Raises ValueError for other text, StatusError where this cuDNN or this GPU cannot take the plan.
+        Everything in the text is checked, and compared with the problem, before cuDNN reads its part of it. The code of an
+        engine that was compiled at run time cannot be checked: load only the texts of those whose code you would run.
+
+        Raises ValueError for other text and for one that was changed or cut, LibraryVersionError for a plan that another
+        release of cuDNN made, StatusError where this GPU cannot take the plan; TypeError for what is no text or ordinal.
         """
-        try:
-            content = json.loads(text)
-            if content["format"] != _FORMAT:
-                raise ValueError(f"format {content['format']}; this version reads {_FORMAT}")
-            problem = _problem_from(content["problem"])._replace(device=device)
-            form = _form_from(problem, content["part"])
-            name, strict, text_of_plan = content["name"], content["strict"], content["plan"]
-            engine = content["engine"] and Engine(
-                content["engine"]["index"],
-                {int(k): v for k, v in content["engine"]["knobs"].items()},
-                content["engine"]["in_blocks"],
-            )
-            notes, compiled = tuple(content["notes"]), content["compiled_at_run_time"]
-            source, deterministic, milliseconds = content["source"], content["deterministic"], content["milliseconds"]
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"text: no plan of this package ({type(error).__name__}: {error})") from error
-        target = Target(Handle.default(device))
+        content = plan_text.read(text, check_integer("device", device, 0))
+        form, target = content.form, Target(Handle.default(device))
 
         def make() -> Executable:
             main: Executable
-            if text_of_plan is None:
-                main = LegacyExecutable(form.part, name, strict, Handle.default(device))
+            if content.plan is None:
+                main = LegacyExecutable(form.part, content.name, content.strict, Handle.default(device))
             else:
-                main = GraphExecutable(load_plan(text_of_plan, target), graph.uids(form.part.operands))
+                main = GraphExecutable(load_plan(content.plan, target), graph.uids(form.part.operands))
             return form.complete(main, target)
 
-        candidate = Candidate(source, name + form.suffix, notes, deterministic, make, compiled, engine, form)
+        candidate = Candidate(
+            content.source,
+            content.name + form.suffix,
+            content.notes,
+            content.deterministic,
+            make,
+            content.compiled_at_run_time,
+            content.engine,
+            form,
+        )
         candidate.executable = make()
-        candidate.milliseconds = milliseconds
-        return cls(problem, candidate)
-
-
-def _form_from(problem: Problem, part: dict[str, Any] | None) -> Form:
-    """How a problem was laid out for the part that was planned. Raises ValueError where it is not laid out so today."""
-    if part is None:
-        return Form(problem, problem)
-    wanted = _problem_from(part)._replace(device=problem.device)
-    for form in forms(problem):
-        if form.part == wanted:
-            return form
-    raise ValueError(f"text: no plan of this package (none of its layouts of {problem} has the part {wanted})")
-
-
-def _problem_from(content: dict[str, Any]) -> Problem:
-    def spec(given: Any) -> TensorSpec | None:
-        return given and TensorSpec(tuple(given[0]), given[1], given[2] and tuple(given[2]), given[3])
-
-    fields = dict(content)
-    for name in ("x", "w", "y", "bias"):
-        fields[name] = spec(fields[name])
-    fields["geometry"] = Geometry(*(tuple(numbers) for numbers in fields["geometry"]))
-    return Problem(**fields)
+        candidate.milliseconds = content.milliseconds
+        return cls(content.problem, candidate)

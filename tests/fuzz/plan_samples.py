@@ -1,0 +1,77 @@
+"""Plans' texts to be spoiled, planned for a described device: plain and composed plans, and v7 algorithms."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import cache
+from typing import Any
+
+import planning
+
+from cudnnpy.convolution import plan as plans
+from cudnnpy.convolution import plan_text, selection
+from cudnnpy.convolution.candidates import Candidate
+from cudnnpy.convolution.forms import forms
+from cudnnpy.programs import Steps
+
+sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
+import planner  # noqa: E402
+import test_planning  # noqa: E402
+
+STEM = {"dtype": "float16", "last": True, **test_planning.STEM}
+REQUESTS = [
+    *(test_planning.PROBLEMS[name] for name in ("forward float32", "backward_data float16 channels last", "groups")),
+    *(test_planning.PROBLEMS[name] for name in ("one axis", "three axes backward_filter", "asymmetric", "bias and relu")),
+    *(test_planning.PROBLEMS[name] for name in ("float64", "beta", "a filter with gaps", "flipped")),
+    test_planning.problem(activation="sigmoid", dtype="float64"),
+    test_planning.problem("backward_data", bias=[64], activation="relu"),
+    test_planning.problem("backward_data", **STEM),
+    test_planning.problem("backward_filter", y=(8, 64, 27, 28), options={"padding": [[0, 1], 1]}),
+]
+
+
+class Algorithm:
+    """Stands for a v7 algorithm, which needs a GPU."""
+
+    workspace_size = 0
+
+    def __init__(self, problem: Any, name: str, strict: bool, handle: Any) -> None:
+        self.strict = strict
+
+
+def prepare() -> None:
+    """Plans without a GPU; cuDNN's engines print about symbols that the stand-in driver lacks."""
+    vars(plans).update(Target=lambda handle: planner.TARGET, Handle=planner.NoHandle, LegacyExecutable=Algorithm)
+    os.environ.setdefault("CUDNN_LOGLEVEL_DBG", "0")
+
+
+@cache
+def samples() -> tuple[str, ...]:
+    """The texts."""
+    prepare()
+    found = []
+    for request in json.loads(json.dumps(REQUESTS)):
+        operation, problem = planner.problem_of(request)
+        candidates = [c for c in selection.survey(problem, operation.options, planner.TARGET, 1 << 37) if not c.refused]
+        found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
+    for request in (REQUESTS[0], REQUESTS[6], REQUESTS[8]):
+        _, problem = planner.problem_of(json.loads(json.dumps(request)))
+        form = next(form for form in forms(problem) if form.part.activation is None and form.part.bias is None)
+        executable = form.complete(Algorithm(form.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
+        made = Candidate("legacy", "gemm" + form.suffix, (), True, lambda: executable, form=form, executable=executable)
+        found.append(plans.Plan(problem, made).to_json())
+    return tuple(found)
+
+
+def sealed(content: dict[str, Any]) -> str:
+    """The text of a content with a digest that fits."""
+    plain = {name: value for name, value in content.items() if name != "sha256"}
+    return json.dumps({**plain, "sha256": plan_text.digest(plain)})
+
+
+def planned(plan: Any) -> dict[str, Any] | None:
+    """What cuDNN itself says that it planned; None for a v7 algorithm."""
+    main = plan.executable.main if isinstance(plan.executable, Steps) else plan.executable
+    return None if isinstance(main, Algorithm) else json.loads(main.to_json())

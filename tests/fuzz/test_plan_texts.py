@@ -1,0 +1,211 @@
+"""Plan.from_json of spoiled texts: what is loaded is a plan of the problem that it names, all else is a ValueError."""
+
+from __future__ import annotations
+
+import copy
+import json
+from random import Random
+from typing import Any
+
+from campaign import Campaign
+
+from cudnnpy import raw
+from cudnnpy.convolution.plan import Plan
+from cudnnpy.dtypes import dtype_of
+from cudnnpy.errors import LibraryVersionError, StatusError
+from cudnnpy.layouts import with_height
+
+JUNK: list[Any] = [None, True, False, 0, 1, -1, 7, 1 << 40, 1 << 63, 1 << 70, 1.5, 1e300, "", "zz", "1", "float16", [], {}]
+JUNK += [[1], [1, 1], {"a": 1}, "x" * 5000, "\ud800", [[[[[[]]]]]], [0] * 500]
+NUMBERS = [0, -1, 2, 3, 10, -2, 1 << 31, 1 << 62]
+
+
+def bytes_of(random: Random, text: str) -> str:
+    """A few characters changed, left out or repeated, as a disk or a copy would."""
+    for _ in range(random.choice([1, 1, 2, 8])):
+        at, until = sorted(random.randrange(len(text) + 1) for _ in range(2))
+        how = random.randrange(5)
+        if how == 0:
+            text = text[:at] + random.choice('0123456789"[]{},:-. aZ\\\n\u1234') + text[at + 1 :]
+        elif how == 1:
+            text = text[:at] + text[at + random.choice([1, 2, 50]) :]
+        elif how == 2:
+            text = text[:at] + text[at : at + 30] + text[at:]
+        elif how == 3:
+            text = text[:at] + text[until:]
+        else:
+            text = text[:until]
+        text = text or " "
+    return text
+
+
+def digit_of(random: Random, text: str) -> str:
+    """One digit changed, and a digest that fits."""
+    from plan_samples import sealed
+
+    inner = text[: text.rindex('"sha256"')]
+    at = random.choice([at for at, mark in enumerate(inner) if mark.isdigit()])
+    text = text[:at] + random.choice("0123456789") + text[at + 1 :]
+    try:
+        return sealed(json.loads(text))
+    except ValueError:  # 01 is no number
+        return text
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The paths to everything in a content."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, other in inside for found in places(other, (*path, key)))]
+
+
+def structure_of(random: Random, text: str) -> str:
+    """Values and keys changed, left out, renamed, exchanged and repeated; and a digest that fits."""
+    from plan_samples import sealed
+
+    content = json.loads(text)
+    for _ in range(random.choice([1, 1, 1, 2, 3])):
+        *path, key = random.choice(places(content)[1:])
+        at = content
+        for step in path:
+            at = at[step]
+        how = random.randrange(8)
+        if how == 0:
+            del at[key]
+        elif how == 1 and isinstance(at, dict):
+            at[random.choice([f"{key}x", str(key)[:-1], str(key).upper(), "extra"])] = at.pop(key)
+        elif how == 2 and isinstance(at, list):
+            at.insert(key, copy.deepcopy(at[key]))
+        elif how == 3:
+            other = random.choice(list(at) if isinstance(at, dict) else range(len(at)))
+            at[key], at[other] = at[other], at[key]
+        elif how == 4 and isinstance(at[key], str) and at[key]:
+            place = random.randrange(len(at[key]))
+            at[key] = at[key][:place] + random.choice("_1QX") + at[key][place + 1 :]
+        elif how == 5 and isinstance(at[key], int):
+            at[key] = random.choice([at[key] * 2, at[key] + 1, -at[key], *NUMBERS])
+        else:
+            at[key] = copy.deepcopy(random.choice(JUNK))
+    return sealed(content)
+
+
+def transplant_of(random: Random, text: str) -> str:
+    """Another batch, direction or dtype, exchanged tensors, or a part of another plan; and a digest that fits."""
+    from plan_samples import samples, sealed
+
+    content, other = json.loads(text), json.loads(random.choice(samples()))
+    for problem in filter(None, (content["problem"], content["part"])):
+        if random.randrange(2):
+            continue
+        how = random.randrange(5)
+        if how == 0:
+            one, two = random.sample(["x", "w", "y"], 2)
+            problem[one], problem[two] = problem[two], problem[one]
+        elif how == 1:
+            batch = random.choice([0, 1, 4, 16, -8])
+            for name in random.choice([("x",), ("y",), ("x", "y")]):
+                problem[name][0][0] = batch
+        elif how == 2:
+            problem["operation"] = random.choice(["forward", "backward_data", "backward_filter"])
+        elif how == 3:
+            dtype = random.choice(["float16", "bfloat16", "float32", "float64", "int8"])
+            for name in random.choice([("x", "w", "y"), ("x",), ("y",)]):
+                problem[name][1] = dtype
+        else:
+            name = random.choice(["alpha", "beta", "groups", "mode", "activation", "bias", "compute_dtype", "geometry"])
+            problem[name] = other["problem"][name]
+    for name in random.sample(sorted(content), random.choice([0, 1, 1, 2])):
+        content[name] = other[name]
+    if content["plan"] and other["plan"] and not random.randrange(3):
+        name = random.choice(["operationGraph", "engine"])
+        content["plan"][name] = other["plan"][name]
+    return sealed(content)
+
+
+def monster(random: Random, text: str) -> str:
+    """Deep, long, or of huge numbers."""
+    deep, long = random.choice([20, 1000, 200_000]), random.choice([100, 5000, 500_000])
+    return random.choice(
+        [
+            "[" * deep,
+            '{"a":' * deep + "1" + "}" * deep,
+            "[" * deep + "]" * deep,
+            '"\\' + '\\"' * long,
+            "[" + "[],{}," * long + "1]",
+            "[" + '"a",' * long + "1]",
+            "9" * long,
+            "-" + "9" * long,
+            f"1e{'9' * long}",
+            text.replace("92800", "9" * long, 1),
+            text.replace('"format": 3', '"format": NaN'),
+            text.replace('"format": 3', '"format": 3, "format": 3'),
+            text.replace('"problem": {', '"problem": ' + '{"a": ' * deep, 1),
+            " " * long,
+            "\ufeff" + text,
+            "\x00" * long,
+        ]
+    )
+
+
+def draw(random: Random) -> tuple[str, str]:
+    from plan_samples import samples
+
+    text = random.choice(samples())
+    kind = random.choice([bytes_of, digit_of, structure_of, structure_of, structure_of, transplant_of, monster, None])
+    return ("whole", text) if kind is None else (kind.__name__, kind(random, text))
+
+
+def run(case: tuple[str, str]) -> str:
+    from plan_samples import planned, samples
+
+    kind, text = case
+    samples()
+    try:
+        plan = Plan.from_json(text)
+    except LibraryVersionError:
+        return "another release"
+    except StatusError:
+        return "refused by cuDNN"
+    except ValueError as error:
+        assert str(error).startswith("`text` is not a serialized cudnnpy plan: "), error
+        assert len(str(error)) < 3000
+        assert kind != "whole"
+        return "refused"
+    again = plan.to_json()
+    assert Plan.from_json(again).to_json() == again
+    what = planned(plan)
+    if what is not None:
+        check_planned(plan, what)
+    return "loaded"
+
+
+def check_planned(plan: Plan, what: dict[str, Any]) -> None:
+    """What cuDNN planned is the part that the plan's other steps, and its checks of addresses, count on."""
+    part = plan._form.part if plan._form else plan.problem
+    tensors = {tensor["name"]: tensor for tensor in what["operationGraph"]["tensors"]}
+    for uid, spec in (("1", part.x), ("2", part.w), ("3", part.y)):
+        shape, strides = with_height(spec)
+        there = tensors[uid]
+        assert there["dim"] == list(shape)
+        assert [s for s, n in zip(there["stride"], shape, strict=True) if n > 1] == [
+            s for s, n in zip(strides, shape, strict=True) if n > 1
+        ]
+        assert there["dataType"] == raw.cudnnDataType_t(dtype_of(spec.dtype).number).name
+        assert there["ptrAlignment"] == spec.alignment
+    node = what["operationGraph"]["nodes"][0]
+    kinds = {"forward": "FORWARD", "backward_data": "BACKWARD_DATA", "backward_filter": "BACKWARD_FILTER"}
+    assert node["operation"] == f"CUDNN_BACKEND_OPERATION_CONVOLUTION_{kinds[part.operation]}_DESCRIPTOR"
+    rank = len(part.geometry.stride)
+    for name, numbers in (("stride", part.geometry.stride), ("dilation", part.geometry.dilation)):
+        assert node[name][-rank:] == list(numbers)
+    assert node.get("pad", node.get("pad_lower"))[-rank:] == list(part.geometry.pre_padding)
+    assert node.get("pad", node.get("pad_upper"))[-rank:] == list(part.geometry.post_padding)
+    assert (node["alpha"], node["beta"], node["mode"]) == (part.alpha, part.beta, f"CUDNN_{part.mode.upper()}")
+
+
+TEXTS = Campaign(draw, run)
+
+
+def test_a_spoiled_text_is_refused(planning_environment: dict[str, str]) -> None:
+    outcomes = TEXTS.carry_out(__file__, "TEXTS", least=3000, environment=planning_environment)
+    assert {"refused", "loaded"} <= outcomes.keys()
+    assert outcomes["refused"] > outcomes.total() // 2
