@@ -32,7 +32,8 @@ from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.convolution.selection import is_usable, limit_of, wanted
 from cudnnpy.errors import NoAlgorithmError, StatusError
 from cudnnpy.frozen import Identity
-from cudnnpy.graph_nodes import Nodes, spelled
+from cudnnpy.graph_nodes import spelled
+from cudnnpy.graph_operations import Nodes
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import TensorSpec, same_memory
 

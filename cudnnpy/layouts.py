@@ -104,14 +104,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
     strides = tuple(int(stride) for stride in spec.strides)
     if strides == last:
         return spec._replace(shape=shape, strides=last)
-    real = [(stride, size) for stride, size in zip(strides, shape, strict=True) if size > 1]
-    if any(stride <= 0 for stride, _ in real):
-        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
-    reach = 0
-    for stride, size in sorted(real):
-        if stride <= reach:
-            raise ValueError(f"{name}: elements overlap in memory (shape {shape}, strides {strides})")
-        reach += stride * (size - 1)
+    check_distinct(spec, name)
     for known in (first, last):
         if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
             return spec._replace(shape=shape, strides=known)
@@ -123,6 +116,21 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
             inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
             filled[axis] = max(inner, default=1)
     return spec._replace(shape=shape, strides=tuple(filled))
+
+
+def check_distinct(spec: TensorSpec, name: str) -> None:
+    """ValueError for strides of 0 or less, or that make elements overlap, on axes of more than one element."""
+    strides = spec.strides
+    if strides is None:
+        return
+    real = [(stride, size) for stride, size in zip(strides, spec.shape, strict=True) if size > 1]
+    if any(stride <= 0 for stride, _ in real):
+        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+    reach = 0
+    for stride, size in sorted(real):
+        if stride <= reach:
+            raise ValueError(f"{name}: elements overlap in memory (shape {spec.shape}, strides {strides})")
+        reach += stride * (size - 1)
 
 
 def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:

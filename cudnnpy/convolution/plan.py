@@ -13,6 +13,7 @@ from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.plan_text import Content
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.engines import GraphExecutable, Target, load_plan
+from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 from cudnnpy.launching import Launch, Launcher
 from cudnnpy.layouts import extent
@@ -180,6 +181,11 @@ class Plan:
             content.engine,
             form,
         )
-        candidate.executable = make()
+        try:
+            candidate.executable = make()
+        except StatusError:
+            raise
+        except ValueError as error:  # sizes that the functions beside the plan do not take
+            raise plan_text.refusal(str(error)) from error
         candidate.milliseconds = content.milliseconds
         return cls(content.problem, candidate)

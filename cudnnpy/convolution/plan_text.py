@@ -30,7 +30,7 @@ _LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that no sum of tw
 _TOKENS = 50_000  # strings, brackets and colons
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:]', re.DOTALL)
 _PROBLEM = tuple(name for name in Problem._fields if name != "device")
-_FIELDS: dict[str, tuple[type, ...]] = {
+FIELDS: dict[str, tuple[type, ...]] = {
     "format": (int,),
     "cudnn": (int,),
     "source": (str,),
@@ -95,28 +95,28 @@ def read(text: str, device: int) -> Content:
         raise TypeError(f"text: {type(text).__name__} given; expected a str from to_json")
     content = _parsed(text)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise _bad("expected an object with a format")
+        raise refusal("expected an object with a format")
     if content["format"] != FORMAT:
-        raise _bad(f"its format is {_number(content['format'])}; this version reads {FORMAT}: plan anew")
-    for name, kinds in _FIELDS.items():
+        raise refusal(f"its format is {_number(content['format'])}; this version reads {FORMAT}: plan anew")
+    for name, kinds in FIELDS.items():
         if name not in content:
-            raise _bad(f"it lacks {name!r}")
+            raise refusal(f"it lacks {name!r}")
         if type(content[name]) not in kinds:
-            raise _bad(f"{name!r} is a {type(content[name]).__name__}")
-    if unknown := sorted(content.keys() - _FIELDS.keys()):
-        raise _bad(f"it has an unknown key, {unknown[0][:60]!r}")
+            raise refusal(f"{name!r} is a {type(content[name]).__name__}")
+    if unknown := sorted(content.keys() - FIELDS.keys()):
+        raise refusal(f"it has an unknown key, {unknown[0][:60]!r}")
     if digest({name: value for name, value in content.items() if name != "sha256"}) != content["sha256"]:
-        raise _bad("its digest is of another content: the text was changed or cut")
+        raise refusal("its digest is of another content: the text was changed or cut")
     problem = _problem(content["problem"], device)
     form = _form(problem, content["part"])
     time = content["milliseconds"]
     if time is not None and not 0 <= time < 1e12:
-        raise _bad("'milliseconds' is out of range")
+        raise refusal("'milliseconds' is out of range")
     notes = content["notes"]
     if len(notes) > 100 or not all(
         isinstance(note, str) and re.fullmatch(r"[a-z0-9_ ]{1,100}", note) for note in notes
     ):
-        raise _bad("'notes' are not names")
+        raise refusal("'notes' are not names")
     found = Content(
         problem,
         form,
@@ -136,8 +136,9 @@ def read(text: str, device: int) -> Content:
     return found._replace(plan=_checked_plan(found, content["plan"], content["cudnn"]))
 
 
-def _bad(why: str) -> ValueError:
-    return ValueError(f"`text` is not a serialized cudnnpy plan: {why}")
+def refusal(why: str) -> ValueError:
+    """The error for a text that is none of a plan's."""
+    return ValueError(f"`text` is not a serialized cudnnpy plan: {why if len(why) <= 500 else why[:500] + '...'}")
 
 
 # Reading JSON
@@ -146,42 +147,42 @@ def _bad(why: str) -> ValueError:
 def _parsed(text: str) -> Any:
     """What a text says, once it is neither long nor deep; without infinities, huge integers and keys that come twice."""
     if len(text) > _LONGEST:
-        raise _bad(f"it has {len(text)} characters; expected {_LONGEST} at most")
+        raise refusal(f"it has {len(text)} characters; expected {_LONGEST} at most")
     depth = 0
     for number, token in enumerate(_TOKEN.finditer(text)):
         mark = text[token.start()]
         depth += (mark in "[{") - (mark in "]}")
         if depth > _DEEPEST or number > _TOKENS:
-            raise _bad("it is nested too deep" if depth > _DEEPEST else "it has too many parts")
+            raise refusal("it is nested too deep" if depth > _DEEPEST else "it has too many parts")
     try:
         return json.loads(
             text, parse_constant=_refused, parse_int=_as_int, parse_float=_as_float, object_pairs_hook=_as_object
         )
     except (json.JSONDecodeError, RecursionError) as error:
-        raise _bad(f"it is no JSON ({error})") from error
+        raise refusal(f"it is no JSON ({error})") from error
 
 
 def _refused(constant: str) -> Any:
-    raise _bad(f"it has the number {constant}")
+    raise refusal(f"it has the number {constant}")
 
 
 def _as_int(digits: str) -> int:
     if len(digits) > 20:
-        raise _bad("it has an integer beyond 64 bits")
+        raise refusal("it has an integer beyond 64 bits")
     return int(digits)
 
 
 def _as_float(digits: str) -> float:
     number = float(digits) if len(digits) < 400 else math.inf
     if not math.isfinite(number):
-        raise _bad("it has a number beyond every float")
+        raise refusal("it has a number beyond every float")
     return number
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise _bad("it has a key twice")
+        raise refusal("it has a key twice")
     return found
 
 
@@ -196,19 +197,19 @@ def _plain(problem: Problem) -> dict[str, Any]:
 def _problem(given: dict[str, Any], device: int) -> Problem:
     """The problem, made again from what a caller would have given."""
     if given.keys() != set(_PROBLEM):
-        raise _bad(f"its problem has {_names(given)}")
+        raise refusal(f"its problem has {_names(given)}")
     x, w, y = (_spec(name, given[name]) for name in ("x", "w", "y"))
     bias = None if given["bias"] is None else _spec("bias", given["bias"])
     rank = len(x.shape) - 2
     geometry = given["geometry"]
     if not isinstance(geometry, list) or len(geometry) != 4:
-        raise _bad("its geometry is not of four parts")
+        raise refusal("its geometry is not of four parts")
     before, after, stride, dilation = (_integers("geometry", part, 0, rank) for part in geometry)
     for name in ("operation", "mode", "compute_dtype"):
         if not isinstance(given[name], str):
-            raise _bad(f"{name!r} is no name")
+            raise refusal(f"{name!r} is no name")
     if given["operation"] not in OPERATIONS:
-        raise _bad(f"there is no operation {given['operation'][:60]!r}")
+        raise refusal(f"there is no operation {given['operation'][:60]!r}")
     (groups,) = _integers("groups", [given["groups"]], 1)
     options = Options(
         padding=tuple(zip(before, after, strict=True)),
@@ -232,35 +233,35 @@ def _problem(given: dict[str, Any], device: int) -> Problem:
             device=device,
         )
     except (TypeError, ValueError) as error:
-        raise _bad(f"its problem is none: {str(error)[:300]}") from error
+        raise refusal(f"its problem is none: {error}") from error
     if _plain(problem) != given:
-        raise _bad(f"its problem is written otherwise than that of {problem}")
+        raise refusal(f"its problem is written otherwise than that of {problem}")
     return problem
 
 
 def _spec(name: str, given: Any) -> TensorSpec:
     if not isinstance(given, list) or len(given) != 4:
-        raise _bad(f"{name} is not a shape, dtype, strides and alignment")
+        raise refusal(f"{name} is not a shape, dtype, strides and alignment")
     shape, dtype, strides, alignment = given
     sizes = _integers(f"{name}: shape", shape, 1)
     steps = _integers(f"{name}: strides", strides, 0, len(sizes))
     try:
         size = dtype_of(dtype, name).itemsize if isinstance(dtype, str) else 0
     except TypeError as error:
-        raise _bad(str(error)) from error
+        raise refusal(str(error)) from error
     (alignment,) = _integers(f"{name}: alignment", [alignment], size)
     spec = TensorSpec(sizes, dtype, steps, alignment)
     if not size or dtype_of(dtype).name != dtype or alignment & (alignment - 1):
-        raise _bad(f"{name}: dtype {str(dtype)[:60]!r} of alignment {alignment}")
+        raise refusal(f"{name}: dtype {str(dtype)[:60]!r} of alignment {alignment}")
     if extent(spec) >= _LIMIT or math.prod(sizes) >= _LIMIT:
-        raise _bad(f"{name}: shape {sizes}, strides {steps} reach beyond all memory")
+        raise refusal(f"{name}: shape {sizes}, strides {steps} reach beyond all memory")
     return spec
 
 
 def _integers(name: str, given: Any, low: int, count: int | None = None) -> tuple[int, ...]:
     good = isinstance(given, list) and 1 <= len(given) <= 5 and count in (None, len(given))
     if not good or not all(type(number) is int and low <= number < _LIMIT for number in given):
-        raise _bad(f"{name}: expected {'' if count is None else f'{count} '}integers of {low} or more")
+        raise refusal(f"{name}: expected {'' if count is None else f'{count} '}integers of {low} or more")
     return tuple(given)
 
 
@@ -270,7 +271,7 @@ def _form(problem: Problem, part: dict[str, Any] | None) -> Form:
     for form in forms(problem):
         if _plain(form.part) == wanted and form.is_whole == (part is None):
             return form
-    raise _bad(f"none of the layouts of {problem} is the part that was planned")
+    raise refusal(f"none of the layouts of {problem} is the part that was planned")
 
 
 # What computes it
@@ -287,42 +288,42 @@ def _engine(given: dict[str, Any] | None, form: Form) -> Engine | None:
     if given is None:
         return None
     if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not form.in_blocks:
-        raise _bad(f"its engine has {_names(given)}")
+        raise refusal(f"its engine has {_names(given)}")
     (index,) = _integers("engine", [given["index"]], 0)
     knobs = given["knobs"]
     if knobs is not None:
         if not isinstance(knobs, list) or len(knobs) > 100:
-            raise _bad("its engine's knobs are no list of pairs")
+            raise refusal("its engine's knobs are no list of pairs")
         knobs = tuple(_integers("knobs", pair, -_LIMIT, 2) for pair in knobs)
     engine = Engine(index, knobs, form.in_blocks)
     if engine.knobs != knobs:
-        raise _bad("its engine's knobs are not in order")
+        raise refusal("its engine's knobs are not in order")
     return engine
 
 
 def _check_legacy(found: Content) -> None:
     operation, part = found.problem.operation, found.form.part
     if found.name not in legacy.algorithm_names(operation):
-        raise _bad(f"{operation} has no algorithm {found.name[:60]!r}")
+        raise refusal(f"{operation} has no algorithm {found.name[:60]!r}")
     plain = ("legacy", None, (), False, legacy.is_deterministic(operation, found.name), None, None, False)
     given = (found.source, found.engine, found.notes, found.compiled_at_run_time, found.deterministic)
     if (*given, part.bias, part.activation, found.form.in_blocks) != plain:
-        raise _bad(f"it says of the algorithm {found.name!r} what is not so")
+        raise refusal(f"it says of the algorithm {found.name!r} what is not so")
     if found.strict and part.x.dtype != "float32":
-        raise _bad(f"'strict' is given for {part.x.dtype}")
+        raise refusal(f"'strict' is given for {part.x.dtype}")
 
 
 def _checked_plan(found: Content, plan: dict[str, Any], version: int) -> str:
     """cuDNN's text of a plan."""
     engine = found.engine
     if engine is None or found.strict or found.source not in ("heuristics", "engines"):
-        raise _bad(f"its source is {found.source[:60]!r}, with a plan of cuDNN's")
+        raise refusal(f"its source is {found.source[:60]!r}, with a plan of cuDNN's")
     if not re.fullmatch(rf"engine {engine.index}( \([a-z0-9_ =,-]{{1,2000}}\))?", found.name):
-        raise _bad(f"its name is {found.name[:60]!r}; expected that of engine {engine.index}")
+        raise refusal(f"its name is {found.name[:60]!r}; expected that of engine {engine.index}")
     if found.deterministic != ("nondeterministic" not in found.notes):
-        raise _bad("'deterministic' and 'notes' disagree")
+        raise refusal("'deterministic' and 'notes' disagree")
     if plan.get("cudnnVersion") != version or type(plan["cudnnVersion"]) is not int:
-        raise _bad("'cudnn' and its plan's cudnnVersion disagree")
+        raise refusal("'cudnn' and its plan's cudnnVersion disagree")
     if version != raw.version():
         raise LibraryVersionError(
             f"text: a plan of cuDNN {_number(version)} given; {raw.version_text(raw.version())} is loaded, and cuDNN reads "
@@ -331,7 +332,7 @@ def _checked_plan(found: Content, plan: dict[str, Any], version: int) -> str:
     try:
         return cudnn_text.check(plan, found.form.part, engine, found.compiled_at_run_time)
     except cudnn_text.Mismatch as error:
-        raise _bad(str(error)) from error
+        raise refusal(str(error)) from error
 
 
 def _names(given: Mapping[str, Any]) -> str:

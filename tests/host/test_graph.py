@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from ctypes import c_float
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from graphs import FUSED, GRAPHS, OTHERS, last
 from planning import Planner, Refused
@@ -505,3 +508,183 @@ def test_nodes_that_cannot_be_are_refused_by_name(add: Any, kind: type[Exception
     x, w = graph.tensor("x", TensorSpec((2, 4, 8, 8))), graph.tensor("w", TensorSpec((6, 4, 3, 3)))
     with pytest.raises(kind, match=message):
         add(graph, x, w)
+
+
+# Refused calls
+
+
+def state(g: Any) -> Any:
+    """Everything that a graph holds, by value."""
+    found = dict(vars(g))
+    nodes = {uid: (node, node.spec, node.name, node.virtual, node.number) for uid, node in found.pop("_by_uid").items()}
+    copies = {name: list(value) if isinstance(value, list) else value for name, value in found.items()}
+    return nodes, copies
+
+
+OTHER = nn()
+FOREIGN = OTHER.pointwise("abs", OTHER.tensor("p", spec(2, 6, 6, 6)))
+NAN, INFINITE = float("nan"), float("inf")
+not_a_node = "must be a node of this graph; got"
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda g, x, s, v: g.pointwise("add", x, FOREIGN), ValueError, f"`b` {not_a_node} a node of shape"),
+        (lambda g, x, s, v: g.pointwise("add", OTHER.inputs[0], x), ValueError, f"`x` {not_a_node} 'p', a node of ano"),
+        (lambda g, x, s, v: g.pointwise("binary_select", x, x, FOREIGN), ValueError, f"`t` {not_a_node}"),
+        (lambda g, x, s, v: g.pointwise("relu_bwd", x, FOREIGN), ValueError, f"`b` {not_a_node}"),
+        (lambda g, x, s, v: g.convolution(FOREIGN, x), ValueError, f"`x` {not_a_node}"),
+        (lambda g, x, s, v: g.convolution(x, FOREIGN), ValueError, f"`w` {not_a_node}"),
+        (lambda g, x, s, v: g.reduction("add", FOREIGN, (1,)), ValueError, f"`x` {not_a_node}"),
+        (lambda g, x, s, v: g.matmul(x, FOREIGN), ValueError, f"`b` {not_a_node}"),
+        (lambda g, x, s, v: g.resample("maxpool", FOREIGN, 2), ValueError, f"`x` {not_a_node}"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, FOREIGN, s, 0.1), ValueError, f"`scale` {not_a_node}"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, FOREIGN, 0.1), ValueError, f"`bias` {not_a_node}"),
+        (
+            lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=(s, FOREIGN)),
+            ValueError,
+            f"`running` {not_a_node}",
+        ),
+        (
+            lambda g, x, s, v: g.normalization_backward("batch_norm", x, x, s, s, FOREIGN),
+            ValueError,
+            f"`inverse` {not_a_node}",
+        ),
+        (lambda g, x, s, v: g.output("y", FOREIGN), ValueError, f"`node` {not_a_node}"),
+        (lambda g, x, s, v: g.pointwise("abs", 3.0), TypeError, f"`x` {not_a_node} 3.0"),
+        (lambda g, x, s, v: g.pointwise("add", x, 1.0), TypeError, f"`b` {not_a_node} 1.0"),
+        (lambda g, x, s, v: g.convolution(x, spec(6, 6, 3, 3)), TypeError, f"`w` {not_a_node} TensorSpec"),
+        (lambda g, x, s, v: g.reduction("add", None, (1,)), TypeError, f"`x` {not_a_node} None"),
+        (lambda g, x, s, v: g.matmul("a", x), TypeError, f"`a` {not_a_node} 'a'"),
+        (lambda g, x, s, v: g.resample("maxpool", 2, 2), TypeError, f"`x` {not_a_node} 2"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, None, s, 0.1), TypeError, f"`scale` {not_a_node} None"),
+        (lambda g, x, s, v: g.output("y", "x"), TypeError, f"`node` {not_a_node} 'x'"),
+        (lambda g, x, s, v: g.reduction("add", x, (1.0,)), TypeError, r"axes: \(1.0,\) given; expected one or more of"),
+        (lambda g, x, s, v: g.reduction("add", x, (True,)), TypeError, r"axes: \(True,\) given"),
+        (lambda g, x, s, v: g.reduction("add", x, "12"), TypeError, "axes: '12' given"),
+        (lambda g, x, s, v: g.reduction("add", x, 1), TypeError, "axes: 1 given"),
+        (lambda g, x, s, v: g.reduction("add", x, None), TypeError, "axes: None given"),
+        (lambda g, x, s, v: g.reduction("add", x, (1, -3)), ValueError, r"axes: \(1, -3\) given; .* each axis once"),
+        (lambda g, x, s, v: g.reduction("add", x, (n for n in ())), ValueError, r"axes: \(\) given"),
+        (
+            lambda g, x, s, v: g.reduction("add", x, (a for a in (0, 4))),
+            ValueError,
+            r"axes: \(0, 4\) given; .* -4 to 3",
+        ),
+        (lambda g, x, s, v: g.reduction(1, x, (1,)), TypeError, "op: expected a name"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, NAN), ValueError, "epsilon: nan given"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, INFINITE), ValueError, "epsilon: inf given"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, -1e-5), ValueError, "epsilon: -1e-05 given"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, True), TypeError, "epsilon: True given"),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, "0"), TypeError, "epsilon: '0' given"),
+        (
+            lambda g, x, s, v: g.normalization("layer_norm", x, s, s, 1e39),
+            ValueError,
+            "epsilon: 1e.39 given; .* float32",
+        ),
+        (
+            lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=(s, s), average_factor=NAN),
+            ValueError,
+            "average_factor: nan given",
+        ),
+        (lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=s), TypeError, "running: .* two nodes"),
+        (lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, training=1), TypeError, "training: 1 given"),
+        (lambda g, x, s, v: g.normalization("batch_norm", x, s, v, 0.1), ValueError, "bias: shape"),
+        (
+            lambda g, x, s, v: g.normalization_backward("batch_norm", x, x, s, s, s, bias=1),
+            TypeError,
+            "bias: 1 given; expected True or False",
+        ),
+        (lambda g, x, s, v: g.normalization_backward("batch_norm", s, x, s, s, s), ValueError, "dy: shape"),
+        (lambda g, x, s, v: g.number(NAN), ValueError, "value: nan given"),
+        (lambda g, x, s, v: g.number(True), TypeError, "value: True given"),
+        (lambda g, x, s, v: g.number("1"), TypeError, "value: '1' given"),
+        (lambda g, x, s, v: g.number(10**400), ValueError, "value: 1000"),
+        (lambda g, x, s, v: g.number(1e39), ValueError, "value: 1e.39 given; expected a number that fits float32"),
+        (lambda g, x, s, v: g.number(1.0, 0), ValueError, "rank: 0 given"),
+        (lambda g, x, s, v: g.number(1.0, 4.0), TypeError, "rank: 4.0 given"),
+        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={"slope": 1.0}), ValueError, "how: 'slope' given; expected"),
+        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={3: 1.0}), ValueError, "how: 3 given; expected some of"),
+        (
+            lambda g, x, s, v: g.pointwise("relu_fwd", x, how=[1.0]),
+            TypeError,
+            r"how: \[1.0\] given; expected a mapping",
+        ),
+        (lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": NAN}), ValueError, "how: elu_alpha: nan given"),
+        (
+            lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": True}),
+            TypeError,
+            "how: elu_alpha: True given",
+        ),
+        (lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": "1"}), TypeError, "how: elu_alpha: '1' given"),
+        (lambda g, x, s, v: g.pointwise("add", x), TypeError, "b: None given for add; expected a node"),
+        (lambda g, x, s, v: g.pointwise("abs", x, x), TypeError, "b: a node given for abs; expected None"),
+        (lambda g, x, s, v: g.pointwise("add", x, x, x), TypeError, "t: a node given for add; expected None"),
+        (lambda g, x, s, v: g.pointwise(None, x), TypeError, "mode: expected a name"),
+        (lambda g, x, s, v: g.convolution(x, s, mode=1), TypeError, "mode: expected a name"),
+        (lambda g, x, s, v: g.convolution(x, x, stride=True), TypeError, "stride: True given"),
+        (lambda g, x, s, v: g.convolution(x, x, dilation=1.5), TypeError, "dilation: 1.5 given"),
+        (lambda g, x, s, v: g.resample("maxpool", x, 2.0), TypeError, "window: 2.0 given"),
+        (lambda g, x, s, v: g.resample("maxpool", x, 2, stride="2"), TypeError, "stride: '2' given"),
+        (lambda g, x, s, v: g.resample("maxpool", x, 2, padding=-1), ValueError, "padding: -1 given"),
+        (lambda g, x, s, v: g.tensor("z", spec(2, -1)), ValueError, "z: shape"),
+        (lambda g, x, s, v: g.output("x0", v), ValueError, "name: 'x0' is taken"),
+        (lambda g, x, s, v: g.output("y", v, "complex64"), TypeError, "dtype: 'complex64' is no element type"),
+        (lambda g, x, s, v: g.output("y", v, 3), TypeError, "dtype: 3 is no element type"),
+        (lambda g, x, s, v: g.output("y", v, None, (1, 2)), ValueError, r"y: strides \(1, 2\) given for shape"),
+        (lambda g, x, s, v: g.output("y", v, None, (0, 1, 6, 36)), ValueError, "y: strides .* not all above 0"),
+        (lambda g, x, s, v: g.output("y", v, None, (216, -36, 6, 1)), ValueError, "y: strides .* not all above 0"),
+        (lambda g, x, s, v: g.output("y", v, None, (216, 1, 1, 1)), ValueError, "y: elements overlap in memory"),
+        (lambda g, x, s, v: g.output("y", v, None, (216, 36, 6.0, 1)), TypeError, "y: strides: .* given"),
+        (lambda g, x, s, v: g.output("y", v, None, 1), TypeError, "y: strides: 1 given"),
+    ],
+)
+def test_a_refused_call_names_the_argument_and_changes_nothing(call: Any, kind: type[Exception], message: str) -> None:
+    g, x, scale = started((2, 6, 6, 6), (1, 6, 1, 1))
+    virtual = g.pointwise("abs", x)
+    g.convolution(x, x, padding=3)
+    before = state(g)
+    with pytest.raises(kind, match=f"^{message}"):
+        call(g, x, scale, virtual)
+    assert state(g) == before
+
+
+def test_an_output_of_a_graph_without_inputs_wants_its_dtype() -> None:
+    g = nn()
+    y = g.pointwise("abs", g.number(1.0))
+    with pytest.raises(ValueError, match="dtype: None given; expected an element type: the graph has no input"):
+        g.output("y", y)
+    assert g.output("y", y, "float32").spec.dtype == "float32"
+
+
+@pytest.mark.parametrize("axes", [(1, 3), [3, -3], {1, 3}, range(1, 4, 2), (a for a in (1, 3)), np.array([1, 3])])
+def test_axes_are_any_iterable_of_integers(axes: Any) -> None:
+    g, x = started((2, 4, 6, 8))
+    assert g.reduction("add", x, axes).shape == (2, 1, 6, 1)
+
+
+def test_modes_may_be_enumerators_too() -> None:
+    g, x, scale = started((2, 4, 6, 6), (1, 4, 1, 1))
+    h, z, other = started((2, 4, 6, 6), (1, 4, 1, 1))
+    g.pointwise(raw.CUDNN_POINTWISE_RELU_BWD, x, x)
+    g.reduction(raw.CUDNN_REDUCE_TENSOR_MAX, x, (1,))
+    g.resample(raw.CUDNN_RESAMPLE_MAXPOOL, x, 2)
+    g.normalization(raw.CUDNN_BATCH_NORM, x, scale, scale, 0.1)
+    h.pointwise("relu_bwd", z, z)
+    h.reduction("max", z, (1,))
+    h.resample("maxpool", z, 2)
+    h.normalization("batch_norm", z, other, other, 0.1)
+
+    def plain(graph: Any) -> str:
+        return re.sub(r"object at \w+", "", repr([graph._nodes, graph._adds_in_any_order]))
+
+    assert re.sub(r"c_float\(.*?\)", "", plain(g)) == re.sub(r"c_float\(.*?\)", "", plain(h))
+
+
+def test_a_copy_of_a_graph_knows_its_own_nodes() -> None:
+    g, x = started((2, 4, 6, 6))
+    other = copy.copy(g)
+    assert other.pointwise("abs", other.inputs[0]).shape == (2, 4, 6, 6)
+    with pytest.raises(ValueError, match="`x` must be a node of this graph; got 'x0', a node of another graph"):
+        other.pointwise("abs", x)

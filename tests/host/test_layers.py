@@ -28,8 +28,10 @@ ORDER = re.findall(
     descriptors.tensors descriptors.convolution descriptors.layers descriptors.arithmetic descriptors.general descriptors
     backend engines plan_cache workspace calling programs functions
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
-    convolution.candidates convolution.selection convolution.cudnn_text convolution.plan_text convolution.plan convolution.bench convolution.autotune
-    graph_nodes graph reduction convolution.operation convolution.layer convolution.convolution convolution.transpose
+    convolution.candidates convolution.selection
+    convolution.cudnn_text convolution.plan_text convolution.plan convolution.bench convolution.autotune
+    graph_nodes graph_operations graph reduction
+    convolution.operation convolution.layer convolution.convolution convolution.transpose
     convolution activation pooling softmax local_response dropout tensors normalization layer_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose

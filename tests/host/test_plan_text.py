@@ -8,6 +8,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy.convolution import plan as plans
+from cudnnpy.convolution import plan_text
 from cudnnpy.convolution.candidates import Candidate
 from cudnnpy.convolution.forms import forms
 from cudnnpy.convolution.legacy import LegacyExecutable
@@ -62,11 +63,97 @@ def test_a_v7_plan_comes_back_with_its_epilogue(monkeypatch):
         assert activation.name == "cudnnActivationForward"
 
 
-def test_a_part_that_is_none_of_the_layouts_is_refused(monkeypatch):
-    content = json.loads(v7_plan(monkeypatch, True, activation="relu").to_json())
-    content["part"]["x"][0] = [1, 3, 9, 9]
-    with pytest.raises(ValueError, match="none of its layouts of forward"):
-        cudnnpy.Plan.from_json(json.dumps(content))
+def changed(text, *path, value):
+    """The text with one value changed, and a digest that fits."""
+    content = json.loads(text)
+    del content["sha256"]
+    at = content
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return json.dumps({**content, "sha256": plan_text.digest(content)})
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (("part", "x", 0), [1, 3, 9, 9], "none of the layouts of forward"),
+        (("part",), None, "it says of the algorithm 'gemm' what is not so"),
+        (("problem", "x", 0), [2, 3, 8, 8], "its problem is none: out: shape \\(1, 4, 8, 8\\) given"),
+        (("problem", "x", 0), [1, 3, -8, 8], "x: shape: expected integers of 1 or more"),
+        (("problem", "x", 0), [1, 3, 2**70, 8], "integer beyond 64 bits"),
+        (("problem", "x", 2), [1 << 61, 64, 8, 1], "its problem is written otherwise"),
+        (("problem", "x", 1), "float16", "its problem is none: w: float32 given"),
+        (("problem", "x", 1), "float33", "x: 'float33' is no element type"),
+        (("problem", "x", 3), 12, "x: dtype 'float32' of alignment 12"),
+        (("problem", "operation"), "backward_data", "its problem is|none of the layouts"),
+        (("problem", "operation"), "sideways", "there is no operation 'sideways'"),
+        (("problem", "groups"), -1, "groups: expected integers"),
+        (("problem", "groups"), True, "groups: expected integers"),
+        (("problem", "alpha"), "1", "its problem is none: alpha"),
+        (("problem", "activation"), "gelu", "its problem is none: activation"),
+        (("problem", "geometry", 0), [1], "geometry: expected 2 integers"),
+        (("problem", "more"), 1, "its problem has"),
+        (("name",), "coffee", "forward has no algorithm 'coffee'"),
+        (("source",), "engines", "it says of the algorithm 'gemm' what is not so"),
+        (("deterministic",), False, "it says of the algorithm 'gemm' what is not so"),
+        (("deterministic",), 1, "'deterministic' is a int"),
+        (("milliseconds",), -1.0, "'milliseconds' is out of range"),
+        (("notes",), ["a\nb"], "'notes' are not names"),
+        (("format",), 2, "its format is 2; this version reads 3: plan anew"),
+        (("more",), 1, "unknown key, 'more'"),
+    ],
+)
+def test_a_content_that_disagrees_with_itself_is_refused(monkeypatch, path, value, why):
+    text = v7_plan(monkeypatch, True, activation="relu").to_json()
+    with pytest.raises(ValueError, match=f"^`text` is not a serialized cudnnpy plan: .*({why})"):
+        cudnnpy.Plan.from_json(changed(text, *path, value=value))
+
+
+def test_a_changed_text_is_found_by_its_digest(monkeypatch):
+    text = v7_plan(monkeypatch, True).to_json()
+    with pytest.raises(ValueError, match="the text was changed or cut"):
+        cudnnpy.Plan.from_json(text.replace('"gemm"', '"fft"'))
+
+
+@pytest.mark.usefixtures("handle")
+def test_how_a_text_is_spaced_and_ordered_does_not_matter(monkeypatch):
+    text = v7_plan(monkeypatch, True).to_json()
+    again = Plan.from_json(json.dumps(json.loads(text), indent=2, sort_keys=True))
+    assert again.to_json() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[" * 100_000, "nested too deep"),
+        ('{"a": ' * 40 + "1" + "}" * 40, "nested too deep"),
+        ("[" + "[]," * 100_000 + "1]", "too many parts"),
+        (" " * (17 << 20), "characters"),
+        ("9" * 5000, "an integer beyond 64 bits"),
+        ('{"format": 1e999}', "beyond every float"),
+        ('{"format": NaN}', "the number NaN"),
+        ('{"format": 3, "format": 3}', "a key twice"),
+    ],
+)
+def test_a_text_that_would_take_a_parser_too_far_is_refused(text, why):
+    with pytest.raises(ValueError, match=f"not a serialized cudnnpy plan: .*{why}"):
+        cudnnpy.Plan.from_json(text)
+
+
+@pytest.mark.parametrize(("text", "kind"), [(None, "NoneType"), (b"{}", "bytes"), ({}, "dict")])
+def test_what_is_no_text_is_a_type_error(text, kind):
+    with pytest.raises(TypeError, match=f"text: {kind} given; expected a str from to_json"):
+        cudnnpy.Plan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("device", "error"), [("0", TypeError), (None, TypeError), (True, TypeError), (0.0, TypeError), (-1, ValueError)]
+)
+def test_a_device_is_an_ordinal(monkeypatch, device, error):
+    text = v7_plan(monkeypatch, True).to_json()
+    with pytest.raises(error, match=f"device: {device!r} given; expected an integer of 0 or more"):
+        cudnnpy.Plan.from_json(text, device)
 
 
 def test_the_plan_of_a_graph_has_no_text():
@@ -77,17 +164,16 @@ def test_the_plan_of_a_graph_has_no_text():
         plan.to_json()
 
 
-@pytest.mark.parametrize(
-    "missing", ["strict", "plan", "engine", "notes", "problem", "part", "format", "compiled_at_run_time"]
-)
+@pytest.mark.parametrize("missing", [*plan_text.FIELDS])
 def test_a_text_that_lacks_something_is_refused(monkeypatch, missing):
     content = json.loads(v7_plan(monkeypatch, True).to_json())
     del content[missing]
-    with pytest.raises(ValueError, match=f"no plan of this package \\(KeyError: '{missing}'\\)"):
+    why = "expected an object with a format" if missing == "format" else f"it lacks '{missing}'"
+    with pytest.raises(ValueError, match=f"not a serialized cudnnpy plan: {why}"):
         cudnnpy.Plan.from_json(json.dumps(content))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "7", "{}", '{"format": 0}'])
+@pytest.mark.parametrize("text", ["", "[]", "7", "{}", '{"format": 0}', '{"format": true}', "coffee"])
 def test_other_texts_are_refused(text):
-    with pytest.raises(ValueError, match=r"no plan of this package|format 0"):
+    with pytest.raises(ValueError, match="`text` is not a serialized cudnnpy plan: "):
         cudnnpy.Plan.from_json(text)
