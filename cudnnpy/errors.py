@@ -46,7 +46,7 @@ class LibraryNotFoundError(LibraryError):
 
 
 class LibraryVersionError(LibraryError):
-    """The loaded libcudnn is not of major version 9."""
+    """The loaded libcudnn is not of major version 9, or not of the release that a plan's text is from."""
 
 
 class FunctionNotAvailableError(LibraryError):

@@ -14,24 +14,8 @@ from cudnnpy.graph_nodes import Node, Tensors, Typed
 from cudnnpy.layouts import TensorSpec, packed_strides, spelled_channels_last
 from cudnnpy.names import enumerator
 
-_BINARY = set(
-    [
-        "add",
-        "add_square",
-        "div",
-        "max",
-        "min",
-        "mod",
-        "mul",
-        "pow",
-        "sub",
-        "atan2",
-        "floor_mod",
-        "logical_and",
-        "logical_or",
-    ]
-)
-_BINARY |= {f"cmp_{name}" for name in ("eq", "neq", "gt", "ge", "lt", "le")}
+_BINARY = {"add", "add_square", "div", "max", "min", "mod", "mul", "pow", "sub", "atan2", "floor_mod"}
+_BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or"}
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
 
@@ -295,16 +279,15 @@ def _each(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
 def _checked_axes(axes: Iterable[int], rank: int) -> set[int]:
     """Axes of a tensor, each given once, counted from the first."""
     expected = f"one or more of {-rank} to {rank - 1}, each axis once"
+    given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else tuple(axes)
     try:
-        given = axes if isinstance(axes, str | bytes) else tuple(axes)
-        numbers = [None if isinstance(axis, bool) else index(axis) for axis in given]  # type: ignore[arg-type]
+        numbers = [index(axis) for axis in given if not isinstance(axis, bool)]
+        if len(numbers) != len(given):
+            raise TypeError
     except TypeError:
-        given, numbers = axes, [None]
-    counted = [axis for axis in numbers if axis is not None]
-    if len(counted) != len(numbers):
-        raise TypeError(f"axes: {given!r} given; expected {expected}, as integers")
-    found = {axis % rank for axis in counted}
-    if not counted or len(found) != len(counted) or any(not -rank <= axis < rank for axis in counted):
+        raise TypeError(f"axes: {given!r} given; expected {expected}, as integers") from None
+    found = {axis % rank for axis in numbers}
+    if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
         raise ValueError(f"axes: {given!r} given; expected {expected}")
     return found
 

@@ -183,6 +183,8 @@ def _check_profile(given: Any) -> None:
         elif name == "deviceName":
             if not isinstance(value, str) or len(value) > 256:
                 raise Mismatch(f"{where}: {_short(value)} given; expected a name")
+        elif name == "warpSize":
+            _same(where, value, 32)
         else:
             _integer(where, value, 0)
 
@@ -234,7 +236,7 @@ def _same(where: str, given: Any, wanted: Any, *, narrow: bool = False) -> None:
     else:
         alike = type(given) is type(wanted) and given == wanted
     if not alike:
-        raise Mismatch(f"{where}: {_short(given)} given; the problem has {_short(wanted)}")
+        raise Mismatch(f"{where}: {_short(given)} given; expected {_short(wanted)}")
 
 
 def _integer(where: str, given: Any, low: int) -> int:

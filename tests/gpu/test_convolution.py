@@ -297,10 +297,40 @@ def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
         np.testing.assert_allclose(host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 2, "problem": 3}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 3, "problem": 3}'])
 def test_text_that_is_no_plan(text: str) -> None:
-    with pytest.raises(ValueError, match=r"text: no plan of this package|format 99"):
+    with pytest.raises(ValueError, match="`text` is not a serialized cudnnpy plan"):
         Plan.from_json(text)
+
+
+@pytest.mark.parametrize("activation", ["relu", "elu", "swish", "sigmoid"])
+def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str) -> None:
+    """Their text may bring their compiled code, and has the activation's own numbers."""
+    conv = Convolution(padding=1)
+    x, w, bias = (
+        whole(*shape, dtype="float16", last=len(shape) == 4) for shape in ((2, 16, 8, 8), (16, 16, 3, 3), (16,))
+    )
+    how: dict[str, Any] = {"bias": bias, "activation": activation}
+    found = [c for c in conv.candidates("forward", x, w, **how) if not c.refused]
+    compiled = [c for c in found if c.compiled_at_run_time]
+    assert compiled
+    for candidate in compiled[:3]:
+        plan = Plan(conv.plan("forward", x, w, **how).problem, candidate)
+        again = Plan.from_json(plan.to_json())
+        assert (again.name, again.workspace_size) == (plan.name, plan.workspace_size)
+        out = [torch.full((2, 16, 8, 8), torch.nan, device="cuda", dtype=torch.half) for _ in range(2)]
+        results = [each.to(memory_format=torch.channels_last) for each in out]
+        for one, result in zip((plan, again), results, strict=True):
+            addresses, _space = plan_addresses(one, x, w, bias, result)
+            one.execute(*addresses)
+        torch.cuda.synchronize()
+        assert torch.equal(*results)
+
+
+def test_a_plan_for_a_device_that_is_not_there() -> None:
+    text = Convolution(padding=1).plan("forward", *arguments("forward")).to_json()
+    with pytest.raises((ValueError, RuntimeError)):
+        Plan.from_json(text, device=1000)
 
 
 def test_a_plan_for_specs_runs_on_arrays() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from test_planning import PROBLEMS
 
 import cudnnpy
+from cudnnpy import raw
 from cudnnpy.convolution import plan as plans
 from cudnnpy.convolution import plan_text
 from cudnnpy.convolution.candidates import Candidate
@@ -15,6 +17,7 @@ from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options
+from cudnnpy.errors import LibraryVersionError
 from cudnnpy.layouts import TensorSpec
 
 
@@ -177,3 +180,77 @@ def test_a_text_that_lacks_something_is_refused(monkeypatch, missing):
 def test_other_texts_are_refused(text):
     with pytest.raises(ValueError, match="`text` is not a serialized cudnnpy plan: "):
         cudnnpy.Plan.from_json(text)
+
+
+# cuDNN's own text, which a plan for a described device has
+
+
+def graph(*path):
+    return ("plan", "operationGraph", *path)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (graph("tensors", 0, "dim", 0), 4, r"plan.operationGraph.tensors\[0\].dim: \[4, 64, 28, 28\] given; expected"),
+        (graph("tensors", 1, "stride"), [576, 9, 3], r"tensors\[1\].stride: \[576, 9, 3\] given; expected \[576, 1,"),
+        (graph("tensors", 0, "dataType"), "CUDNN_DATA_FLOAT", "dataType: 'CUDNN_DATA_FLOAT' given; expected 'CUDNN_DA"),
+        (graph("tensors", 0, "name"), "9", "name: '[29]' given; expected '[12]'"),
+        (graph("tensors", 0, "isVirtual"), 0, "isVirtual: 0 given; expected False"),
+        (graph("tensors", 0, "ptrAlignment"), 1, "ptrAlignment: 1 given; expected 16"),
+        (graph("tensors", 0, "vectCount"), 4, "vectCount: 4 given; expected 1"),
+        (graph("tensors", 0, "more"), 4, "has an unknown key, 'more'"),
+        (graph("tensors"), "zz", "plan.operationGraph.tensors: 'zz' given; expected a list of 6"),
+        (graph("tensors"), -1, "plan.operationGraph.tensors: -1 given; expected a list of 6"),
+        (graph("nodes"), [], r"plan.operationGraph.nodes: \[\] given; expected a list of 3"),
+        (graph("nodes", 0), None, r"nodes\[0\]: None given; expected an object"),
+        (graph("nodes", 0, "X"), "7", r"nodes\[0\].X: '7' given; expected '1'"),
+        (graph("nodes", 0, "pad"), [0, 1], r"nodes\[0\].pad: \[0, 1\] given; expected \[1, 1\]"),
+        (graph("nodes", 0, "pad_lower"), [1, 1], "expected pad, or pad_lower and pad_upper"),
+        (graph("nodes", 0, "stride", 0), "1", r"nodes\[0\].stride: \['1', 1\] given; expected \[1, 1\]"),
+        (graph("nodes", 0, "alpha"), 2.0, r"nodes\[0\].alpha: 2.0 given; expected 1.0"),
+        (graph("nodes", 0, "mathPrec"), "CUDNN_DATA_HALF", "mathPrec: 'CUDNN_DATA_HALF' given"),
+        (graph("nodes", 0, "mode"), "CUDNN_CONVOLUTION", "mode: 'CUDNN_CONVOLUTION' given; expected 'CUDNN_CROSS"),
+        (graph("nodes", 0, "groupCount"), 2, "groupCount: 2 given; expected 1"),
+        (graph("nodes", 1, "B"), "1", r"nodes\[1\].B: '1' given; expected '4'"),
+        (graph("nodes", 2, "pointwiseMode"), "CUDNN_POINTWISE_ABS", "pointwiseMode: 'CUDNN_POINTWISE_ABS' given"),
+        (graph("nodes", 2, "lowerClip"), 1.0, "lowerClip: 1.0 given; expected 0.0"),
+        (graph("finalizeMode"), 3, "finalizeMode: 3 is no name"),
+        (("plan", "engine", "engineId"), 1000, "plan.engine.engineId: 1000 given; expected"),
+        (("plan", "engine", "knobChoices", "CUDNN_KNOB_TYPE_TILE_SIZE"), 99, "TILE_SIZE: 99 given; expected"),
+        (("plan", "engine", "knobChoices", "CUDNN_KNOB_TYPE_TILE_SIZX"), 0, "TILE_SIZX: no kind of knob has this name"),
+        (("plan", "engine", "knobChoices"), {}, "plan.engine.knobChoices: lacks some of the engine's knobs"),
+        (("plan", "GPUProfile", "warpSize"), 31, "plan.GPUProfile.warpSize: 31 given; expected 32"),
+        (("plan", "GPUProfile", "maxGridSize"), [1], r"plan.GPUProfile.maxGridSize: \[1\] given; expected three sizes"),
+        (("plan", "cudnnVersion"), 90000, "'cudnn' and its plan's cudnnVersion disagree"),
+        (("plan", "more"), {}, "plan: has an unknown key, 'more'"),
+        (("plan",), None, "forward has no algorithm 'engine"),
+        (("engine",), None, "its source is 'heuristics', with a plan of cuDNN's"),
+        (("engine", "knobs"), None, "given; expected -1"),
+        (("name",), "engine 12345", "its name is 'engine 12345'; expected that of engine"),
+        (("deterministic",), False, "'deterministic' and 'notes' disagree"),
+        (("part",), [], "'part' is a list"),
+    ],
+)
+def test_cudnns_text_has_to_describe_the_problem(plan, path, value, why):
+    made, _ = plan("text", **PROBLEMS["bias and relu"])
+    assert plan_text.read(made["text"], 0).name == made["name"]
+    with pytest.raises(ValueError, match=f"^`text` is not a serialized cudnnpy plan: .*{why}"):
+        cudnnpy.Plan.from_json(changed(made["text"], *path, value=value))
+
+
+def test_a_plan_of_another_release_is_told_apart(plan, monkeypatch):
+    made, _ = plan("text", **PROBLEMS["forward float32"])
+    text = changed(changed(made["text"], "cudnn", value=91900), "plan", "cudnnVersion", value=91900)
+    with pytest.raises(LibraryVersionError, match=r"a plan of cuDNN 9.19.0 given; 9.* is loaded, .*: plan anew"):
+        cudnnpy.Plan.from_json(text)
+
+
+def test_a_release_that_is_not_known_may_write_more(plan, monkeypatch):
+    made, _ = plan("text", **PROBLEMS["forward float32"])
+    text = changed(made["text"], "plan", "operationGraph", "nodes", 0, "newKey", value=1)
+    with pytest.raises(ValueError, match="has an unknown key, 'newKey'"):
+        plan_text.read(text, 0)
+    monkeypatch.setattr(raw, "version", lambda: 99900)
+    text = changed(changed(text, "cudnn", value=99900), "plan", "cudnnVersion", value=99900)
+    assert "newKey" in plan_text.read(text, 0).plan
