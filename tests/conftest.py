@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import HealthCheck, settings
 
 from cudnnpy.availability import why_unavailable
 
-GPU_FOLDER = Path(__file__).parent / "gpu"
+TESTS = Path(__file__).parent
+GPU_FOLDER = TESTS / "gpu"
+if str(TESTS) in sys.path:  # pytest's doing; from there, `import torch` would find the folder tests/torch
+    sys.path.remove(str(TESTS))
+sys.path.insert(0, str(TESTS / "shared"))  # what several folders of tests import
 
 # Speed depends on the machine, so it fails no test here; what fails is printed ready to be repeated.
 settings.register_profile(

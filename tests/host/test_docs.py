@@ -15,7 +15,7 @@ from cudnnpy import errors, raw
 from cudnnpy.convolution import legacy, problem
 
 DOCS = pages.ROOT / "docs"
-WITH_PROGRAMS = [page for page in pages.PAGES if pages.runs_without_a_gpu(page)]
+WITH_PROGRAMS = [page for page in pages.PAGES if () in pages.packages(page, gpu=False)]
 
 
 def test_there_are_pages_and_programs():
@@ -28,15 +28,18 @@ def test_there_are_pages_and_programs():
 
 @pytest.mark.parametrize("page", WITH_PROGRAMS)
 def test_a_pages_programs_run_without_a_gpu(page, tmp_path):
-    pages.run(page, None, tmp_path)
+    """But the blocks that need torch, which tests/torch runs; blocks that need another package have no test without a GPU."""
+    assert set(pages.packages(page, gpu=False)) <= {(), ("torch",)}
+    pages.run(page, tmp_path, gpu=False)
 
 
 @pytest.mark.parametrize("page", pages.PAGES)
 def test_a_pages_programs_can_be_compiled(page):
     """Those for a GPU too, so that a slip is found here."""
     text = (pages.ROOT / "docs" / page).read_text()
-    for needs in [None, *pages.packages(page)]:
-        compile(pages.program(text, needs), page, "exec")
+    for gpu in (False, True):
+        for needs in {(), *pages.packages(page, gpu)}:
+            compile(pages.program(text, needs, gpu), page, "exec")
 
 
 @pytest.mark.parametrize("page", pages.PAGES)
@@ -100,8 +103,14 @@ d = b
 
 def test_blocks_keep_their_lines():
     lines = {2: "a = 1", 5: "b = a", 8: "c = b", 14: "b = -a", 17: "d = b"}
-    for needs, kept in {None: (2, 14, 17), (): (2, 5), ("torch",): (2, 5, 8, 17)}.items():
-        found = pages.program(PAGE, needs).splitlines()
+    wanted = {
+        ((), False): (2, 14),
+        (("torch",), False): (2, 14, 17),
+        ((), True): (2, 5),
+        (("torch",), True): (2, 5, 8, 17),
+    }
+    for (needs, gpu), kept in wanted.items():
+        found = pages.program(PAGE, needs, gpu).splitlines()
         assert {number: line for number, line in enumerate(found, 1) if line} == {at + 1: lines[at] for at in kept}
         assert len(found) == len(PAGE.splitlines())
 
@@ -126,7 +135,7 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "docs" / "page.md").write_text("# Title\n\n```python\n1 / 0\n```\n")
     monkeypatch.setattr(pages, "ROOT", tmp_path)
     with pytest.raises(AssertionError, match=r'File "page\.md", line 4'):
-        pages.run("page.md", None, tmp_path)
+        pages.run("page.md", tmp_path, gpu=False)
 
 
 # What choosing-algorithms.md says of cuDNN 9.28.0 on an H200

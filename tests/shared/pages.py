@@ -2,9 +2,8 @@
 
 A block that starts with ```python runs anywhere, on a GPU and without one. One that starts with ```python gpu needs a
 GPU; one that starts with ```python cpu is the other form of it, and runs where the page runs without a GPU. Words after
-these name packages that the block needs as well: ```python gpu torch, ```python torch. Without a GPU such packages must be
-among those that the tests are installed with. On a GPU, blocks that need a package are left out where it is not asked
-for, so no other block may build on them.
+these name packages that the block needs as well: ```python gpu torch, ```python torch. Such blocks are left out where the
+package is not asked for, on a GPU and without one, so no other block may build on them.
 
 The blocks of a page share their names, from top to bottom.
 """
@@ -17,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))  # below docs
 PLACES = ("gpu", "cpu")
 PACKAGES = ("torch", "cupy", "jax")
@@ -60,35 +59,33 @@ def blocks(text: str) -> list[Block]:
     return found
 
 
-def packages(page: str) -> list[tuple[str, ...]]:
-    """Every set of packages that some GPU block of a page needs, () for none; empty if the page has no GPU block."""
-    return sorted({block.packages for block in _of(page) if block.place == "gpu"})
+def packages(page: str, gpu: bool = True) -> list[tuple[str, ...]]:
+    """Every set of packages that some block needs that runs on a GPU, or without one; () for none.
 
-
-def runs_without_a_gpu(page: str) -> bool:
-    """Whether some block of a page needs no GPU."""
-    return any(block.place != "gpu" for block in _of(page))
+    It is empty if the page has no block for the GPU alone, or none that runs without one.
+    """
+    return sorted({block.packages for block in _of(page) if (block.place == "gpu" if gpu else block.place != "gpu")})
 
 
 def _of(page: str) -> list[Block]:
     return blocks((ROOT / "docs" / page).read_text())
 
 
-def program(text: str, needs: tuple[str, ...] | None) -> str:
-    """The blocks that run together, on the lines that they have in the page.
+def program(text: str, needs: tuple[str, ...] = (), gpu: bool = True) -> str:
+    """The blocks that run together, on a GPU or without one, on the lines that they have in the page.
 
-    `needs` is None for those that run without a GPU; else the packages that blocks on a GPU may need, all or none.
+    `needs` are the packages that blocks may need, all or none.
     """
     lines = [""] * len(text.splitlines())
     for block in blocks(text):
-        if block.place != "gpu" if needs is None else block.place != "cpu" and block.packages in ((), needs):
+        if block.place != ("cpu" if gpu else "gpu") and block.packages in ((), needs):
             lines[block.first_line : block.first_line + len(block.lines)] = block.lines
     return "\n".join(lines) + "\n"
 
 
-def run(page: str, needs: tuple[str, ...] | None, folder: Path) -> None:
+def run(page: str, folder: Path, needs: tuple[str, ...] = (), gpu: bool = True) -> None:
     """Runs a page's program in a folder; the page says what some lines print: print(1 + 1)  # -> 2."""
-    source = program((ROOT / "docs" / page).read_text(), needs)
+    source = program((ROOT / "docs" / page).read_text(), needs, gpu)
     file = folder / f"{Path(page).name}.py"
     file.write_text(source)
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); exec(compile(open({str(file)!r}).read(), {page!r}, 'exec'))"

@@ -1,0 +1,17 @@
+"""Without torch, only the tests that do without it are left, and one that says so."""
+
+from pathlib import Path
+
+from torch_here import files_that_need_torch
+
+WITHOUT_TORCH = frozenset(
+    {
+        "test_autograd.py",
+        "test_descriptors_gpu.py",
+        "test_docs_gpu.py",
+        "test_edges.py",
+        "test_handle.py",
+        "test_torch_for_the_gpu.py",
+    }
+)
+collect_ignore = files_that_need_torch(Path(__file__).parent, WITHOUT_TORCH)
