@@ -1,4 +1,4 @@
-"""The reference's batch normalization against torch's and its autograd."""
+"""The reference's batch normalization against the textbook's with autograd."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operands import (
@@ -27,6 +25,7 @@ from operands import (
     seeds,
     shapes,
 )
+from oracles import moments, pull_back, standardize
 
 from cudnnpy.reference import BatchNormalization
 from cudnnpy.reference._arrays import rounded
@@ -71,16 +70,14 @@ class Problem:
         given = [normal(self.seed + 10 + at, self.parameter_shape, np.float32) for at in range(number)]
         return [laid_out(array.astype(dtype), self.memory) for array in given]
 
-    def torch_x(self, array: np.ndarray) -> torch.Tensor:
-        """As (N, parameters, rest), recording gradients."""
+    def flat(self, array: np.ndarray) -> np.ndarray:
+        """x as (N, parameters, rest)."""
         if self.mode == "spatial" and self.layout.endswith("C"):
             array = np.moveaxis(array, -1, 1)
-        given = torch.tensor(array.astype(np.float64).reshape(len(array), int(np.prod(self.parameter_shape)), -1))
-        return given.requires_grad_()
+        return array.reshape(len(array), int(np.prod(self.parameter_shape)), -1)
 
-    def numpy_x(self, given: torch.Tensor) -> np.ndarray:
-        """Back in the layout."""
-        array = given.detach().numpy()
+    def in_layout(self, array: np.ndarray) -> np.ndarray:
+        """Back from that."""
         if self.mode == "spatial" and self.layout.endswith("C"):
             return np.moveaxis(array, 1, -1).reshape(self.shape)
         return array.reshape(self.shape)
@@ -100,52 +97,52 @@ def problems(draw: st.DrawFn) -> Problem:
     )
 
 
-def flat(parameter: np.ndarray) -> torch.Tensor:
-    return torch.tensor(parameter.astype(np.float64).ravel(), requires_grad=True)
-
-
 def parameter_dtype(x: np.ndarray) -> np.dtype[Any]:
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
 @settings(deadline=None, max_examples=300)
 @given(problems(), st.floats(0, 1))
-def test_training_and_gradients_match_torch(problem: Problem, factor: float) -> None:
+def test_training_and_gradients_match_the_textbook(problem: Problem, factor: float) -> None:
     op = problem.operation
     x, dy = problem.tensors(2)
     scale, bias, running_mean, running_variance = problem.parameters(4)
-    tx, tscale, tbias = problem.torch_x(x), flat(scale), flat(bias)
-    tmean, tvariance = flat(running_mean).detach(), flat(running_variance).detach()
-    biased = tvariance.clone()
-    ty, saved_mean, saved_inverse = torch.native_batch_norm(
-        tx, tscale, tbias, tmean, tvariance, True, factor, problem.epsilon
+    expected, gradients = pull_back(
+        lambda x, scale, bias: standardize(x, (0, 2), problem.epsilon) * scale[:, None] + bias[:, None],
+        *(problem.flat(x), scale.ravel(), bias.ravel()),
     )
-    if problem.count == 1:  # torch divides by 0
-        tvariance = (1 - factor) * biased
-    expected = torch.autograd.grad(ty, (tx, tscale, tbias), problem.torch_x(dy).detach())
+    batch_mean, variance = (array.reshape(problem.parameter_shape) for array in moments(problem.flat(x), (0, 2)))
+    unbiased = variance * problem.count / max(problem.count - 1, 1)  # of one value, it is 0
+    running = [
+        factor * batch + (1 - factor) * before
+        for batch, before in ((batch_mean, running_mean), (unbiased, running_variance))
+    ]
 
     y, mean, inverse = op.forward_training(x, scale, bias, running_mean, running_variance, factor)
-    close(y, problem.numpy_x(ty))
-    close(mean, saved_mean.detach().numpy().reshape(problem.parameter_shape))
-    close(inverse, saved_inverse.detach().numpy().reshape(problem.parameter_shape))
-    close(running_mean, tmean.numpy().reshape(problem.parameter_shape))
-    close(running_variance, tvariance.numpy().reshape(problem.parameter_shape))
+    close(y, problem.in_layout(expected))
+    close(mean, batch_mean)
+    close(inverse, 1 / np.sqrt(variance + problem.epsilon))
+    close(running_mean, running[0])
+    close(running_variance, running[1])
+    wanted = gradients(problem.flat(dy))
     for saved in ((), (mean, inverse)):
         dx, dscale, dbias = op.backward(dy, x, scale, *saved)
-        close(dx, problem.numpy_x(expected[0]))
-        close(dscale, expected[1].numpy().reshape(problem.parameter_shape))
-        close(dbias, expected[2].numpy().reshape(problem.parameter_shape))
+        close(dx, problem.in_layout(wanted[0]))
+        close(dscale, wanted[1].reshape(problem.parameter_shape))
+        close(dbias, wanted[2].reshape(problem.parameter_shape))
 
 
 @settings(deadline=None, max_examples=200)
 @given(problems())
-def test_inference_matches_torch(problem: Problem) -> None:
+def test_inference_matches_the_textbook(problem: Problem) -> None:
     (x,) = problem.tensors(1)
     scale, bias, mean, variance = problem.parameters(4)
     variance = np.abs(variance)
-    moments = flat(mean).detach(), flat(variance).detach()
-    expected = F.batch_norm(problem.torch_x(x), *moments, flat(scale), flat(bias), eps=problem.epsilon)
-    close(problem.operation.forward_inference(x, scale, bias, mean, variance), problem.numpy_x(expected))
+    column = {"scale": scale, "bias": bias, "mean": mean, "deviation": np.sqrt(variance + problem.epsilon)}
+    column = {name: array.reshape(-1, 1) for name, array in column.items()}
+    apart = (problem.flat(x) - column["mean"]) / column["deviation"]
+    expected = problem.in_layout(column["scale"] * apart + column["bias"])
+    close(problem.operation.forward_inference(x, scale, bias, mean, variance), expected)
 
 
 @settings(deadline=None, max_examples=200)
@@ -182,7 +179,7 @@ def test_scales_dtypes_and_out(problem: Problem, dtype: Any, alpha: float, beta:
 @settings(deadline=None, max_examples=150)
 @given(problems(), dtypes, st.floats(0, 1), memories)
 def test_statistics_are_rounded_once(problem: Problem, dtype: Any, factor: float, memory: str) -> None:
-    """From the float64 ones, which the test against torch knows; the running ones in place."""
+    """From the float64 ones, which the test against the textbook knows; the running ones in place."""
     op = problem.operation
     (x,) = problem.tensors(1, dtype)
     wide = parameter_dtype(x)

@@ -1,4 +1,4 @@
-"""The reference's pooling against torch's and its autograd."""
+"""The reference's pooling against the textbook's with autograd."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operands import (
@@ -27,13 +25,12 @@ from operands import (
     same,
     scales,
     seeds,
-    tensor,
 )
+from oracles import pool as textbook_pool
+from oracles import pull_back
 
 from cudnnpy.reference import Pooling
 
-MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
-AVERAGE = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 LAYOUTS = {1: ("NCW", "NWC", "NCHW", "NHWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC", "NCHW", "NHWC")}
 
@@ -69,16 +66,8 @@ class Problem:
     def first(self, array: np.ndarray) -> np.ndarray:
         return np.moveaxis(array, -1, 1) if self.layout.endswith("C") else array
 
-    def torch_forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Padded by hand, since torch takes no padding beyond half the window."""
-        rank = len(self.window)
-        flat = [pad for pad in reversed(self.padding) for _ in range(2)]
-        if self.mode.startswith("max"):
-            return MAX[rank](F.pad(x, flat, value=-INF), self.window, self.stride)
-        average = AVERAGE[rank](F.pad(x, flat), self.window, self.stride)
-        if self.mode == "average_include_padding":
-            return average
-        return average / AVERAGE[rank](F.pad(torch.ones_like(x), flat), self.window, self.stride)
+    def textbook(self, x: Any) -> Any:
+        return textbook_pool(x, self.mode, self.window, [(pad, pad) for pad in self.padding], self.stride)
 
 
 @st.composite
@@ -104,15 +93,14 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @settings(deadline=None, max_examples=500)
 @given(problems(), st.booleans())
-def test_forward_and_gradient_match_torch(problem: Problem, whole: bool) -> None:
-    """Among equal maxima torch too takes the first."""
+def test_forward_and_gradient_match_the_textbook(problem: Problem, whole: bool) -> None:
+    """Also among equal maxima, of which the first is taken."""
     pool, x, dy = problem.operation(), problem.x(whole=whole), problem.dy()
-    tx = tensor(problem.first(x))
-    ty = problem.torch_forward(tx)
+    expected, gradients = pull_back(problem.textbook, problem.first(x))
     y = pool.forward(x)
     assert y.shape == pool.output_shape(x.shape)
-    close(problem.first(y), ty)
-    (dx,) = torch.autograd.grad(ty, tx, tensor(problem.first(dy)))
+    close(problem.first(y), expected)
+    (dx,) = gradients(problem.first(dy))
     close(problem.first(pool.backward(dy, x, y)), dx)
 
 

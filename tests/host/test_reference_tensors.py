@@ -1,17 +1,16 @@
-"""The reference's sums, multiples, copies and reductions of tensors against torch's."""
+"""The reference's sums, multiples, copies and reductions of tensors against Python's numbers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import oracles
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operands import (
@@ -71,9 +70,9 @@ def test_add(data: Any, shape: Any, seed: int, dtype: Any, memory: str, alpha: f
     check_overlap(lambda a, b, out: add_tensor(a, b, out), [a, b], shape)
 
 
-def test_add_matches_torch() -> None:
+def test_add_by_hand() -> None:
     a, b = normal(0, (1, 3, 1, 4)), normal(1, (2, 3, 5, 4))
-    close(add_tensor(a, b, alpha=2.0, beta=-3.0), torch.add(-3 * torch.tensor(b), torch.tensor(a), alpha=2))
+    close(add_tensor(a, b, alpha=2.0, beta=-3.0), -3 * b + 2 * a)
 
 
 def test_add_without_beta_does_not_read_b() -> None:
@@ -244,7 +243,6 @@ except TypeError as error:
         ({"dtype": np.int32}, TypeError, "expected float16 or bfloat16"),
         ({"dtype": ml_dtypes.float8_e5m2}, TypeError, "expected float16 or bfloat16"),
         ({"dtype": float}, TypeError, "dtype=<class 'float'>: expected float16"),
-        ({"dtype": torch.float16}, TypeError, "dtype=torch.float16: expected float16"),
         ({"dtype": []}, TypeError, "dtype=[]: expected float16"),
         ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
         ({"beta": None}, TypeError, "beta=None: expected a real number"),
@@ -268,37 +266,7 @@ def test_transform_refuses_channels_last_without_positions() -> None:
 # reduce_tensor
 
 
-def torch_norm(x: torch.Tensor, axes: tuple[int, ...], order: int) -> torch.Tensor:
-    return torch.linalg.vector_norm(x, order, axes, keepdim=True)
-
-
-def torch_product(x: torch.Tensor, axes: tuple[int, ...]) -> torch.Tensor:
-    for axis in axes:
-        x = x.prod(axis, keepdim=True)
-    return x
-
-
-TORCH: dict[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
-    "add": lambda x, axes: x.sum(axes, keepdim=True),
-    "sum": lambda x, axes: x.sum(axes, keepdim=True),
-    "avg": lambda x, axes: x.mean(axes, keepdim=True),
-    "mean": lambda x, axes: x.mean(axes, keepdim=True),
-    "mul": torch_product,
-    "min": lambda x, axes: x.amin(axes, keepdim=True),
-    "max": lambda x, axes: x.amax(axes, keepdim=True),
-    "amax": lambda x, axes: x.abs().amax(axes, keepdim=True),
-    "norm1": lambda x, axes: torch_norm(x, axes, 1),
-    "norm2": lambda x, axes: torch_norm(x, axes, 2),
-    "mul_no_zeros": lambda x, axes: torch_product(x if single(x, axes) else torch.where(x == 0, 1.0, x), axes),
-}
-
-
-def single(x: torch.Tensor, axes: tuple[int, ...]) -> bool:
-    """Whether one element is reduced, which stays as it is, also where it is 0."""
-    return all(x.shape[axis] == 1 for axis in axes)
-
-
-ops = st.sampled_from(list(TORCH))
+ops = st.sampled_from(list(oracles.REDUCTIONS))
 
 
 @st.composite
@@ -312,13 +280,13 @@ def some_axes(draw: st.DrawFn, rank: int) -> tuple[int, ...] | None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.data(), ops, shapes(ranks), seeds, memories, st.booleans())
-def test_reduce_matches_torch(data: Any, op: str, shape: Any, seed: int, memory: str, zeros: bool) -> None:
+def test_reduce_matches_pythons_numbers(data: Any, op: str, shape: Any, seed: int, memory: str, zeros: bool) -> None:
     x = normal(seed, shape, memory=memory)
     if zeros:
         x[np.random.default_rng(seed).random(shape) < 0.4] = 0
     axes = data.draw(some_axes(len(shape)))
-    expected = TORCH[op](torch.tensor(x.copy()), tuple(range(len(shape))) if axes is None else axes)
-    np.testing.assert_allclose(reduce_tensor(x, op, axes), expected.numpy(), rtol=1e-10, atol=1e-12, strict=True)
+    expected = oracles.reduce(x, op, axes)
+    np.testing.assert_allclose(reduce_tensor(x, op, axes), expected, rtol=1e-10, atol=1e-12, strict=True)
 
 
 @settings(deadline=None, max_examples=150)

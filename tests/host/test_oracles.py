@@ -1,0 +1,179 @@
+"""What the reference is compared with, oracles.py, is itself compared with JAX and with SciPy."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+import scipy.signal
+import scipy.special
+from operands import normal
+
+# The operation, its options, its arrays' shapes.
+QUESTIONS: list[tuple[str, dict[str, Any], list[tuple[int, ...]]]] = [
+    *[
+        (
+            "convolve",
+            {"padding": padding, "stride": stride, "dilation": dilation, "groups": groups},
+            [x_shape, w_shape],
+        )
+        for x_shape, w_shape, padding, stride, dilation, groups in [
+            ((2, 3, 9), (4, 3, 3), [(0, 0)], (1,), (1,), 1),
+            ((2, 6, 11), (4, 3, 4), [(3, 1)], (2,), (2,), 2),
+            ((2, 4, 7, 8), (6, 2, 3, 2), [(1, 0), (0, 2)], (2, 3), (1, 2), 2),
+            ((1, 3, 6, 5), (3, 1, 2, 2), [(1, 1), (2, 2)], (1, 2), (2, 1), 3),
+            ((2, 2, 5, 6, 4), (2, 2, 2, 3, 2), [(0, 1), (2, 0), (1, 1)], (2, 1, 2), (1, 2, 2), 1),
+        ]
+    ],
+    *[
+        (
+            "convolve_transposed",
+            {
+                "padding": padding,
+                "stride": stride,
+                "dilation": dilation,
+                "groups": groups,
+                "output_padding": output_padding,
+            },
+            [x_shape, w_shape],
+        )
+        for x_shape, w_shape, padding, stride, dilation, groups, output_padding in [
+            ((2, 4, 5), (4, 3, 3), [(0, 0)], (1,), (1,), 1, (0,)),
+            ((2, 6, 5), (6, 2, 4), [(3, 1)], (3,), (2,), 2, (2,)),
+            ((1, 4, 4, 3), (4, 2, 3, 2), [(1, 0), (0, 2)], (2, 3), (1, 2), 2, (1, 0)),
+            ((2, 2, 3, 2, 4), (2, 2, 2, 3, 2), [(0, 1), (2, 0), (1, 1)], (2, 1, 2), (1, 2, 2), 1, (1, 0, 1)),
+        ]
+    ],
+    *[
+        ("pool", {"mode": mode, "window": window, "padding": padding, "stride": stride}, [x_shape])
+        for mode in ("max", "average_include_padding", "average_exclude_padding")
+        for x_shape, window, padding, stride in [
+            ((2, 3, 9), (3,), [(2, 1)], (2,)),
+            ((2, 3, 6, 7), (2, 3), [(1, 1), (0, 2)], (3, 1)),
+            ((1, 2, 5, 4, 6), (2, 1, 3), [(0, 0), (0, 0), (1, 2)], (1, 2, 2)),
+        ]
+    ],
+    *[("activation", {"mode": mode, "c": c}, [(50,)]) for mode in oracles.ACTIVATIONS for c in (0.5, 1.7)],
+    *[("softmax", {"axes": axes, "log": log}, [(2, 5, 3, 4)]) for axes in [(1,), (1, 2, 3)] for log in (False, True)],
+    *[("standardize", {"axes": axes, "epsilon": 1e-3}, [(3, 4, 5, 2)]) for axes in [(0, 2, 3), (2, 3), (1, 2, 3)]],
+]
+ORACLES = {
+    "convolve": oracles.convolve,
+    "convolve_transposed": oracles.convolve_transposed,
+    "pool": oracles.pool,
+    "activation": lambda x, mode, c: oracles.ACTIVATIONS[mode](x, c),
+    "softmax": oracles.softmax,
+    "standardize": oracles.standardize,
+}
+Answer = tuple[np.ndarray, list[np.ndarray]]
+
+
+def arrays_of(number: int) -> list[np.ndarray]:
+    name, options, shapes = QUESTIONS[number]
+    arrays = [normal(10 * number + at, shape) for at, shape in enumerate(shapes)]
+    if name == "pool" and options["mode"] == "max":
+        arrays = [np.rint(array) for array in arrays]  # many of a window are equal
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[Answer]:
+    """JAX's."""
+    asked = [(name, options, arrays_of(number), number) for number, (name, options, _) in enumerate(QUESTIONS)]
+    child = [sys.executable, str(Path(__file__).with_name("jax_child.py"))]
+    done = subprocess.run(child, input=pickle.dumps(asked), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found: list[Answer] = pickle.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_values_and_gradients_are_those_of_jax(answers: list[Answer], name: str) -> None:
+    assert Counter(name for name, *_ in QUESTIONS).keys() == ORACLES.keys()
+    assert len(answers) == len(QUESTIONS)
+    for number, (asked, options, _) in enumerate(QUESTIONS):
+        if asked != name:
+            continue
+        value, pull = oracles.pull_back(
+            lambda *arrays, options=options: ORACLES[name](*arrays, **options), *arrays_of(number)
+        )
+        expected, gradients = answers[number]
+        said = f"{name} {options}"
+        np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-12, strict=True, err_msg=said)
+        dy = np.random.default_rng(number).standard_normal(value.shape)
+        for ours, theirs in zip(pull(dy), gradients, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11, strict=True, err_msg=said)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("max", [2, 4, 4]), ("average_include_padding", [1, 3, 2]), ("average_exclude_padding", [1.5, 3, 4])],
+)
+def test_a_last_window_that_reaches_beyond_the_padding(mode: str, expected: list[float]) -> None:
+    """0 1 2 | 2 3 4 | 4 0, of which the last has the padding and nothing behind it; none begins in the padding."""
+    x = np.array([[[1.0, 2.0, 3.0, 4.0]]])
+    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,), True), [[expected]])
+    np.testing.assert_array_equal(oracles.pool(x, mode, (3,), [(1, 1)], (2,)), [[expected[:2]]])
+    assert oracles.pool(x, mode, (2,), [(1, 1)], (5,), True).shape == (1, 1, 1)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_convolution_is_scipys_of_each_channel(rank: int) -> None:
+    x, w = normal(0, (2, 3, 7, 6, 5)[: rank + 2]), normal(1, (4, 3, 3, 2, 4)[: rank + 2])
+    ones = (1,) * rank
+    y = oracles.convolve(x, w, [(0, 0)] * rank, ones, ones, 1)
+    for n, k in np.ndindex(y.shape[:2]):
+        each = [scipy.signal.correlate(x[n, c], w[k, c], "valid", method="direct") for c in range(3)]
+        np.testing.assert_allclose(y[n, k], sum(each), rtol=1e-12, atol=1e-12)
+
+
+def test_a_rounded_mean_and_deviation_have_the_gradient_of_the_formula_for_them() -> None:
+    """By exact ones it is standardize's; by others that of the usual formula, in which x moves both."""
+    x, dy, axes = normal(0, (3, 8)), normal(1, (3, 8)), (1,)
+    mean, variance = oracles.moments(x, axes)
+    inverse = (variance + 1e-3) ** -0.5
+    expected, pull = oracles.pull_back(lambda x: oracles.standardize(x, axes, 1e-3), x)
+    same, pull_same = oracles.pull_back(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
+    np.testing.assert_allclose(same, expected, rtol=1e-12)
+    np.testing.assert_allclose(pull_same(dy)[0], pull(dy)[0], rtol=1e-12)
+
+    mean, inverse = mean + 0.01, inverse * 1.02
+    apart = (x - mean) * inverse
+    value, pull = oracles.pull_back(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
+    np.testing.assert_allclose(value, apart, rtol=1e-12)
+    by_formula = inverse * (dy - dy.mean(1, keepdims=True) - apart * (dy * apart).mean(1, keepdims=True))
+    np.testing.assert_allclose(pull(dy)[0], by_formula, rtol=1e-12)
+
+
+def test_arrays_without_elements() -> None:
+    x = np.zeros((2, 0, 3))
+    assert oracles.pool(np.zeros((0, 2, 4)), "max", (2,), [(0, 0)], (2,)).shape == (0, 2, 2)
+    value, pull = oracles.pull_back(
+        lambda x, w: oracles.convolve(x, w, [(0, 0)], (1,), (1,), 1), np.zeros((0, 2, 4)), np.ones((3, 2, 2))
+    )
+    assert value.shape == (0, 3, 3)
+    np.testing.assert_array_equal(pull(value)[1], np.zeros((3, 2, 2)), strict=True)
+    np.testing.assert_array_equal(oracles.moments(x, (1,)), [np.zeros((2, 1, 3)), np.full((2, 1, 3), np.nan)])
+    for op, expected in {"add": 0.0, "avg": np.nan, "mul": 1.0, "norm2": 0.0}.items():
+        np.testing.assert_array_equal(oracles.reduce(x, op, (1,)), np.full((2, 1, 3), expected), strict=True)
+        assert oracles.reduce(x, op, (0,)).shape == (1, 0, 3)
+
+
+def test_reductions_are_numpys() -> None:
+    x = normal(0, (3, 4, 5))
+    x[1, 2] = 0
+    for op, function in {"add": np.sum, "avg": np.mean, "mul": np.prod, "min": np.min, "max": np.max}.items():
+        for axes in (None, (1,), (0, -1)):
+            expected = function(x, axes, keepdims=True)
+            np.testing.assert_allclose(oracles.reduce(x, op, axes), expected, rtol=1e-12, strict=True)
+    expected = np.linalg.norm(x, axis=1, keepdims=True)
+    np.testing.assert_allclose(oracles.reduce(x, "norm2", (1,)), expected, rtol=1e-12, strict=True)
+    expected = np.prod(np.where(x == 0, 1.0, x), 2, keepdims=True)
+    np.testing.assert_allclose(oracles.reduce(x, "mul_no_zeros", (-1,)), expected, rtol=1e-12, strict=True)
