@@ -1,7 +1,8 @@
 """A program that answers what JAX's CPU build says of the operations: values, and gradients by jax.vjp, in float64.
 
-Standard input has pickled questions (the operation's name, its options, its arrays, a seed for the value's gradient), standard
-output the pickled answers. A process of its own keeps JAX's threads, its memory on a GPU and its configuration out of the tests.
+Standard input has pickled questions (the name of an operation, its options, its arrays, a seed for the gradient of the
+value), standard output the pickled answers. A process of its own keeps the threads, the GPU memory and the configuration
+of JAX out of the tests.
 """
 
 from __future__ import annotations

@@ -15,39 +15,15 @@ from cudnnpy.arrays import ArrayLibrary, DeviceArray, library_of, read, spec_of
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import packed_strides
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-
-
 # What is read
 
 
 def test_a_signature_in_plain_terms() -> None:
-    signature = (torch.Size([2, 3]), (3, 1), torch.bfloat16, 1)
+    signature = ((2, 3), (3, 1), "bfloat16", 1)
     assert spec_of(signature, 4) == TensorSpec((2, 3), "bfloat16", (3, 1), 4)
     assert spec_of(((2,), None, "float64", 0)) == TensorSpec((2,), "float64", None, 16)
-    assert type(spec_of(signature).shape) is tuple
     with pytest.raises(TypeError, match="complex64"):
-        spec_of(((2,), None, torch.complex64, 0))
-
-
-@pytest.mark.parametrize(
-    "dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int32", "float8_e4m3fn", "float8_e5m2"]
-)
-def test_torch_tensors_are_read_by_their_own_methods(dtype: str) -> None:
-    tensor = torch.zeros(2, 3, 4, 5, dtype=getattr(torch, dtype))
-    for view in (tensor, tensor.transpose(1, 3), tensor[:, 1:, ::2], tensor[1:]):
-        pointer, signature = library_of(view).read(view)
-        assert pointer == view.data_ptr()
-        assert spec_of(signature) == TensorSpec(tuple(view.shape), dtype, tuple(view.stride()))
-        assert signature[3] == -1  # on the host
-    assert library_of(tensor).name == "torch"
-    assert hash(library_of(tensor).read(tensor)[1])
-
-
-def test_torch_tensors_with_a_gradient_and_parameters_are_read_like_others() -> None:
-    for tensor in (torch.zeros(3, requires_grad=True), torch.nn.Parameter(torch.zeros(3))):
-        assert library_of(tensor).name == "torch"
-        assert library_of(tensor).read(tensor)[0] == tensor.data_ptr()
+        spec_of(((2,), None, "complex64", 0))
 
 
 def test_other_arrays_are_read_through_their_protocols() -> None:
@@ -63,10 +39,10 @@ def test_other_arrays_are_read_through_their_protocols() -> None:
 
 
 def test_a_librarys_ways_are_found_once_for_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = torch.zeros(3)
-    found = library_of(tensor)
+    kind = of_module("strange.new")
+    found = library_of(kind())
     monkeypatch.setattr(arrays, "_find_library", lambda *_: pytest.fail("looked for again"))
-    assert library_of(torch.ones(5)) is found
+    assert library_of(kind()) is found
 
 
 def test_whether_an_array_can_be_written() -> None:
@@ -75,7 +51,6 @@ def test_whether_an_array_can_be_written() -> None:
     assert library_of(array).writable(array)
     array.flags.writeable = False
     assert not library_of(array).writable(array)
-    assert library_of(torch.zeros(3)).writable(torch.zeros(3))
 
 
 # Which library
@@ -105,11 +80,6 @@ def test_an_arrays_library_is_told_by_its_types_module(
     assert library_of(of_module(module)()).name == name
 
 
-def test_a_subclass_of_a_librarys_array_belongs_to_it() -> None:
-    kind = type("Mine", (torch.Tensor,), {})
-    assert library_of(torch.zeros(3).as_subclass(kind)).name == "torch"
-
-
 def test_any_array_that_speaks_a_protocol_is_taken() -> None:
     assert library_of(of_module("strange.new")()).name == "other"
     speaks = type("Other", (), {"__cuda_array_interface__": {}})
@@ -126,9 +96,7 @@ def test_what_is_no_array_is_refused_by_name(given_: Any) -> None:
 # Host arrays
 
 
-@pytest.mark.parametrize(
-    "array", [np.zeros((2, 3)), torch.zeros(2, 3), np.zeros((2, 3), np.float16).T], ids=["numpy", "torch", "numpy view"]
-)
+@pytest.mark.parametrize("array", [np.zeros((2, 3)), np.zeros((2, 3), np.float16).T], ids=["numpy", "numpy view"])
 def test_a_host_array_is_refused_with_the_two_ways_on(array: Any) -> None:
     with pytest.raises(TypeError) as caught:
         read(array, "x")
@@ -207,7 +175,7 @@ def test_empty_arrays_have_the_asked_memory_order() -> None:
     assert cudnnpy.empty((2, 3, 4, 5)).strides == (60, 20, 5, 1)
     last = cudnnpy.empty([2, 3, 4, 5], "bfloat16", layout="channels_last", device=1)
     assert (last.strides, last.dtype, last.device) == ((60, 1, 15, 3), "bfloat16", 1)
-    assert cudnnpy.empty((2, 3, 4), torch.float16, layout="channels_last").strides == (12, 1, 3)
+    assert cudnnpy.empty((2, 3, 4), np.float16, layout="channels_last").strides == (12, 1, 3)
     assert cudnnpy.empty((2,)).device == 3
 
 

@@ -62,8 +62,9 @@ def fault_of(test: str, kind: str) -> str:
     path, _, function = test.partition("::")
     function, _, parameter = function.partition("[")
     file = ROOT / path
-    if file.parent != ROOT / "tests" / kind or not file.is_file():
-        return f"{path} is no file of tests/{kind}"
+    folders = [ROOT / "tests" / folder for folder in ("host", "torch") if kind == "host"] or [ROOT / "tests" / kind]
+    if file.parent not in folders or not file.is_file():
+        return f"{path} is no file of {' or '.join(f'tests/{folder.name}' for folder in folders)}"
     if function not in named_in(file):
         return f"{path} has no {function}"
     if parameter and parameter.removesuffix("]") not in strings_of(file.parent):
@@ -90,7 +91,7 @@ def test_every_row_names_tests_that_exist() -> None:
         (
             "D1",
             {"host": ["tests/host/test_nothing.py::test_it"]},
-            "tests/host/test_nothing.py is no file of tests/host",
+            "tests/host/test_nothing.py is no file of tests/host or tests/torch",
         ),
         ("D2", {"gpu": ["tests/host/test_rows.py::test_it"]}, "tests/host/test_rows.py is no file of tests/gpu"),
         ("D3", {"host": ["tests/host/test_rows.py::test_it"]}, "tests/host/test_rows.py has no test_it"),

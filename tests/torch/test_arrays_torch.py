@@ -1,0 +1,102 @@
+"""PyTorch's tensors on the CPU: what is read of them, which are refused and how, and what its dtypes mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import cudnnpy
+from cudnnpy import Convolution, TensorSpec, arrays, reference
+from cudnnpy.arrays import library_of, read, spec_of
+
+# What is read
+
+
+def test_a_signature_in_plain_terms() -> None:
+    signature = (torch.Size([2, 3]), (3, 1), torch.bfloat16, 1)
+    assert spec_of(signature, 4) == TensorSpec((2, 3), "bfloat16", (3, 1), 4)
+    assert type(spec_of(signature).shape) is tuple
+    with pytest.raises(TypeError, match="complex64"):
+        spec_of(((2,), None, torch.complex64, 0))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float16", "bfloat16", "float32", "float64", "int8", "int32", "float8_e4m3fn", "float8_e5m2"]
+)
+def test_torch_tensors_are_read_by_their_own_methods(dtype: str) -> None:
+    tensor = torch.zeros(2, 3, 4, 5, dtype=getattr(torch, dtype))
+    for view in (tensor, tensor.transpose(1, 3), tensor[:, 1:, ::2], tensor[1:]):
+        pointer, signature = library_of(view).read(view)
+        assert pointer == view.data_ptr()
+        assert spec_of(signature) == TensorSpec(tuple(view.shape), dtype, tuple(view.stride()))
+        assert signature[3] == -1  # on the host
+    assert library_of(tensor).name == "torch"
+    assert hash(library_of(tensor).read(tensor)[1])
+
+
+def test_torch_tensors_with_a_gradient_and_parameters_are_read_like_others() -> None:
+    for tensor in (torch.zeros(3, requires_grad=True), torch.nn.Parameter(torch.zeros(3))):
+        assert library_of(tensor).name == "torch"
+        assert library_of(tensor).read(tensor)[0] == tensor.data_ptr()
+
+
+def test_torchs_ways_are_found_once_for_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.zeros(3)
+    found = library_of(tensor)
+    monkeypatch.setattr(arrays, "_find_library", lambda *_: pytest.fail("looked for again"))
+    assert library_of(torch.ones(5)) is found
+    assert found.writable(tensor)
+
+
+def test_a_subclass_of_a_librarys_array_belongs_to_it() -> None:
+    kind = type("Mine", (torch.Tensor,), {})
+    assert library_of(torch.zeros(3).as_subclass(kind)).name == "torch"
+
+
+# Tensors on the host
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a: read(a, "x"),
+        lambda a: Convolution().forward(a, a),
+        lambda a: Convolution().plan("forward", a, a),
+        lambda a: cudnnpy.to_numpy(a),
+    ],
+)
+def test_a_host_tensor_is_refused_with_the_two_ways_on(call: Any) -> None:
+    with pytest.raises(TypeError) as caught:
+        call(torch.zeros(1, 2, 3, 3))
+    for part in ("is a host array (torch.", "of shape (1, 2, 3, 3)", "cudnnpy.to_device(array)", "cudnnpy.reference"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [torch.ones(1, 1, 3, 3), torch.nn.Parameter(torch.ones(1, 1, 3, 3))])
+def test_the_reference_refuses_tensors(given: Any) -> None:
+    x = np.ones((1, 1, 3, 3), np.float32)
+    for call in (
+        lambda: reference.Convolution().forward(given, x),
+        lambda: reference.Convolution().forward(x, given),
+        lambda: reference.Pooling().forward(given),
+        lambda: reference.Activation("relu").forward(x, out=given),
+        lambda: reference.add_tensor(x, given),
+    ):
+        with pytest.raises(TypeError, match=r"is a torch\..*expected a numpy.ndarray"):
+            call()
+
+
+# Dtypes
+
+
+def test_torchs_dtypes_name_ours() -> None:
+    x, w = TensorSpec((2, 3, 5, 5), torch.float32), TensorSpec((4, 3, 3, 3), torch.float32)
+    ours = [TensorSpec(spec.shape, "float32") for spec in (x, w)]
+    layer = Convolution(tf32=False)
+    asked = [layer._problem("forward", *given, *[None] * 4, 1.0, 0.0, 0) for given in ((x, w), ours)]
+    assert asked[0] == asked[1]
+    with pytest.raises(TypeError, match=r"dtype=torch.float16: expected float16"):
+        reference.transform_tensor(np.ones(3), dtype=torch.float16)
