@@ -74,6 +74,14 @@ def test_more_cases_are_run_while_there_is_time(monkeypatch: pytest.MonkeyPatch)
     assert GOOD.carry_out(__file__, "GOOD", least=1).total() > 1
 
 
+def test_what_the_parent_held_before_is_not_counted() -> None:
+    held = b"x" * (1 << 29)
+    assert held
+    del held
+    with pytest.raises(pytest.fail.Exception, match="took"):
+        GROWS.carry_out(__file__, "GROWS")
+
+
 @pytest.mark.parametrize(
     ("name", "how"),
     [
