@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 
 from cudnnpy.checks import check_integer
 from cudnnpy.convolution import graph, plan_text
@@ -122,6 +123,10 @@ class Plan:
         if launcher is None:
             launcher = self._of_thread.launcher = Launcher(self)
         return launcher
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
+        """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
+        return Plan.from_json, (self.to_json(), self.device)
 
     def to_json(self) -> str:
         """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 from test_planning import PROBLEMS
@@ -64,6 +66,15 @@ def test_a_v7_plan_comes_back_with_its_epilogue(monkeypatch):
         main, activation = (step.executable for step in steps.steps)
         assert isinstance(main, LegacyExecutable)
         assert activation.name == "cudnnActivationForward"
+
+
+@pytest.mark.usefixtures("handle")
+def test_a_plan_is_pickled_by_its_text_and_so_are_options_that_force_it(monkeypatch):
+    plan = v7_plan(monkeypatch, True)
+    conv = cudnnpy.Convolution(algorithm=plan, padding=1)
+    for again in (pickle.loads(pickle.dumps(plan)), pickle.loads(pickle.dumps(conv)).algorithm, copy.deepcopy(plan)):
+        assert again is not plan
+        assert (again.problem, again.name, again.device) == (plan.problem, plan.name, plan.device)
 
 
 def changed(text, *path, value):
