@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from cudnnpy.fused import FusedConvolution
     from cudnnpy.graph import Graph
     from cudnnpy.handle import Handle
-    from cudnnpy.layer_normalization import InstanceNormalization, LayerNormalization, RMSNormalization
+    from cudnnpy.instance_normalization import InstanceNormalization
+    from cudnnpy.layer_normalization import LayerNormalization, RMSNormalization
     from cudnnpy.layouts import TensorSpec
     from cudnnpy.local_response import LocalResponseNormalization
     from cudnnpy.normalization import BatchNormalization
@@ -53,7 +54,7 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "FusedConvolution": ("fused", "FusedConvolution"),
     "Graph": ("graph", "Graph"),
     "Handle": ("handle", "Handle"),
-    "InstanceNormalization": ("layer_normalization", "InstanceNormalization"),
+    "InstanceNormalization": ("instance_normalization", "InstanceNormalization"),
     "LayerNormalization": ("layer_normalization", "LayerNormalization"),
     "LocalResponseNormalization": ("local_response", "LocalResponseNormalization"),
     "NoAlgorithmError": ("errors", "NoAlgorithmError"),

@@ -18,7 +18,7 @@ from cudnnpy.functions import given, logical, logical_like, logical_result, no_o
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
-from cudnnpy.normalization import channels, packed_like
+from cudnnpy.parameters import channels, packed_like
 from cudnnpy.programs import Operand, Program, arranged
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")

@@ -8,26 +8,35 @@ channels first, but is documented to overflow for some inputs: it is left alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from ctypes import c_double
 from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy import calling, raw
+from cudnnpy.batch_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_layout, check_number, check_option
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.frozen import Frozen
-from cudnnpy.functions import (
-    is_large,
-    like,
-    logical,
-    logical_like,
-    logical_result,
-    no_overlaps,
-    result,
-)
-from cudnnpy.graph import Graph
+from cudnnpy.functions import is_large, logical, logical_like, logical_result, no_overlaps, result
 from cudnnpy.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
+from cudnnpy.parameters import (
+    GRADIENTS,
+    NAN,
+    NUMBERS,
+    both_or_neither,
+    check_channels,
+    fills,
+    gradients,
+    packed_like,
+    parameter_dtypes,
+    scale_and_bias,
+    slots,
+    statistics_dtype,
+    supplied,
+    wants_bias,
+)
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, described, scales
 
 MODES = ("spatial", "per_activation")
@@ -42,8 +51,10 @@ class BatchNormalization(Frozen):
     to variances; 0 or more. layout: "NCHW", or "NHWC" for arrays whose axis order is (N, spatial..., C).
 
     x is float16, bfloat16, float32 or float64. Parameters (scale, bias, means, variances) are packed, of shape (C,), or
-    x.shape[1:] for per_activation, in float32, or float64 for float64 x. Raises TypeError and ValueError for options and
-    arrays that do not fit, NotSupportedError for what cuDNN lacks. Ioffe, Szegedy: Batch Normalization, 2015.
+    x.shape[1:] for per_activation, and of x's type, or float32 beside 16 bits, which is copied less; a scale of None is
+    1, a bias of None 0. What is saved is float32 (float64 for float64). Sizes may be 0: then running statistics stay as
+    they are, and the gradients of parameters are 0. Raises TypeError and ValueError for options and arrays that do not
+    fit, NotSupportedError for what cuDNN lacks. Ioffe, Szegedy: Batch Normalization, 2015.
     """
 
     mode: str = "spatial"
@@ -58,8 +69,8 @@ class BatchNormalization(Frozen):
     def forward_training(
         self,
         x: Any,
-        scale: Any,
-        bias: Any,
+        scale: Any = None,
+        bias: Any = None,
         running_mean: Any = None,
         running_variance: Any = None,
         average_factor: float = 0.1,
@@ -74,7 +85,7 @@ class BatchNormalization(Frozen):
         y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out. saved_inverse_variance is
         1 / sqrt(biased variance + epsilon). running_mean and running_variance, both or neither, are updated in place:
         (1 - average_factor) * running + average_factor * the batch's, the variance unbiased. activation: None or "relu",
-        fused (then alpha is 1 and beta 0).
+        fused (then alpha is 1 and beta 0). Of no elements the mean is 0 and the inverse variance NaN.
         """
         return calling.run(
             "BatchNormalization.forward_training",
@@ -111,7 +122,7 @@ class BatchNormalization(Frozen):
         self,
         dy: Any,
         x: Any,
-        scale: Any,
+        scale: Any = None,
         saved_mean: Any = None,
         saved_inverse_variance: Any = None,
         out: Any = None,
@@ -122,23 +133,42 @@ class BatchNormalization(Frozen):
         parameter_alpha: float = 1.0,
         parameter_beta: float = 0.0,
         stream: Any = None,
+        bias: bool | None = None,
     ) -> Any:
         """(dx, dscale, dbias) for forward_training's x and the gradient dy in its result.
 
         dx = alpha * ... + beta * out; dscale and dbias = parameter_alpha * ... + parameter_beta * out_scale, out_bias.
         saved_mean and saved_inverse_variance are forward_training's, both or neither (then they are computed again).
+        dscale and dbias have scale's dtype; dscale is None without a scale. bias: whether there is a dbias; None: if there
+        is a scale. Without a scale dbias has out_bias's dtype, or x's.
         """
-        return calling.run(
+        there = scale is not None, wants_bias(bias, scale)
+        names: tuple[str, ...] = (
+            "dy",
+            "x",
+            "scale",
+            "saved_mean",
+            "saved_inverse_variance",
+            "out",
+            "out_scale",
+            "out_bias",
+        )
+        outs: tuple[Any, ...] = out, out_scale, out_bias
+        if there != (True, True):
+            names, outs = _those_asked_for(names, outs, there)
+        found = calling.run(
             "BatchNormalization.backward",
             self,
             BatchNormalization._backward,
-            ("dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", "out_scale", "out_bias"),
+            names,
             (dy, x, scale, saved_mean, saved_inverse_variance),
-            (out, out_scale, out_bias),
+            outs,
             stream,
             (alpha, beta),
             (parameter_alpha, parameter_beta),
+            there[1],
         )
+        return gradients(found, *there)
 
     # Set-up
 
@@ -149,21 +179,52 @@ class BatchNormalization(Frozen):
     def _turned(self, x: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(x.shape) > 2
 
+    def _given(self, call: Call, name: str) -> TensorSpec:
+        """x or dy, with its axes as (N, C, spatial...)."""
+        ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS  # which PyTorch takes, of no channels
+        return logical(call, name, self.layout, ranks, empty=True)
+
     def _shape(self, x: TensorSpec) -> tuple[int, ...]:
         """The parameters' shape in the arrays' own axis order, for x in logical order."""
+        if len(x.shape) == 1:
+            return (0,)
         if self.mode == "spatial":
             return (x.shape[1],)
         return (*x.shape[2:], x.shape[1]) if self._turned(x) else x.shape[1:]
 
-    def _parameters(self, call: Call, x: TensorSpec, *names: str) -> list[TensorSpec]:
-        return [packed_like(call, name, self._shape(x), parameter_dtype(x)) for name in names]
+    def _parameters(self, call: Call, x: TensorSpec, *names: str) -> dict[str, TensorSpec]:
+        """Parameters of a call by name; scale and bias where they are given."""
+        found = scale_and_bias(call, x, self._shape(x), [name for name in names if name in NUMBERS])
+        if self.mode == "spatial" or len(x.shape) == 1:
+            check_channels(call, self._shape(x)[0])
+        others = [name for name in names if name not in NUMBERS]
+        return found | {name: packed_like(call, name, self._shape(x), *parameter_dtypes(x)) for name in others}
+
+    def _saved(self, call: Call, x: TensorSpec) -> dict[str, TensorSpec]:
+        """What training saved, by name, if it is given."""
+        if not both_or_neither(call, *SAVED):
+            return {}
+        return {name: packed_like(call, name, self._shape(x), statistics_dtype(x)) for name in SAVED}
+
+    def _wanted(self, x: TensorSpec, operands: Sequence[Operand], by_function: bool) -> list[TensorSpec]:
+        """The operands as they are launched: parameters packed and of the statistics' type."""
+        return [
+            (self._known(operand.spec) if by_function else operand.spec)
+            if operand.name in ("dy", "x", "out")
+            else packed(operand.spec, statistics_dtype(x))
+            for operand in operands
+        ]
+
+    def _flat(self, x: TensorSpec) -> TensorSpec:
+        """A parameter as one row."""
+        return TensorSpec((math.prod(self._shape(x)),), statistics_dtype(x), (1,))
 
     def _descriptor(self, x: TensorSpec) -> TensorDescriptor:
         rank = max(len(x.shape), 4)
         if self.mode == "spatial":
-            return TensorDescriptor((1, x.shape[1], *(1,) * (rank - 2)), parameter_dtype(x))
+            return TensorDescriptor((1, x.shape[1], *(1,) * (rank - 2)), statistics_dtype(x))
         shape = (1, *x.shape[1:])
-        return described(TensorSpec(shape, parameter_dtype(x), packed_strides(shape)))
+        return described(TensorSpec(shape, statistics_dtype(x), packed_strides(shape)))
 
     def _seen(self, x: TensorSpec, parameter: TensorSpec) -> TensorSpec:
         """A parameter with its axes as (1, C, spatial...), for per_activation; C takes these packed alone."""
@@ -185,8 +246,8 @@ class BatchNormalization(Frozen):
     def _training(
         self, call: Call, factor: float, activation: str | None, alpha: float, beta: float
     ) -> tuple[Program, list[TensorSpec]]:
-        x = logical(call, "x", self.layout, _RANKS)
-        check_number("average_factor", factor, 0.0, 1.0)
+        x = self._given(call, "x")
+        check_number("average_factor", factor, finite=True)
         a, b = scales(alpha, beta, x.dtype)
         if activation is not None:
             check_option("activation", activation, ("relu",))
@@ -195,163 +256,126 @@ class BatchNormalization(Frozen):
         parameters = self._parameters(call, x, "scale", "bias")
         running = both_or_neither(call, "running_mean", "running_variance")
         if running:
-            parameters += self._parameters(call, x, "running_mean", "running_variance")
+            parameters |= self._parameters(call, x, "running_mean", "running_variance")
             for name in ("running_mean", "running_variance"):
                 calling.check_writable(name, call.arrays[name])
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        saved = [TensorSpec(self._shape(x), parameter_dtype(x), packed_strides(self._shape(x)))] * 2
-        names = ["scale", "bias", *(("running_mean", "running_variance") if running else ())]
+        share = TensorSpec(self._shape(x), statistics_dtype(x), packed_strides(self._shape(x)))
+        results = [in_layout(y, self._turned(x)), share, share]
         operands = [Operand("x", x)]
-        seen = [self._seen(x, p) for p in parameters]
-        operands += [
-            Operand(n, p, n.startswith("running"), (), n.startswith("running"))
-            for n, p in zip(names, seen, strict=True)
-        ]
+        for name, spec in parameters.items():
+            operands.append(
+                Operand(name, self._seen(x, spec), name.startswith("running"), (), name.startswith("running"))
+            )
         operands += [Operand("out", y, True)]
-        means_seen = [self._seen(x, s) for s in saved]
-        operands += [
-            Operand(n, s, True) for n, s in zip(("saved_mean", "saved_inverse_variance"), means_seen, strict=True)
-        ]
+        operands += [Operand(n, self._seen(x, share), True) for n in ("saved_mean", "saved_inverse_variance")]
         no_overlaps(call, operands)
-        at = {operand.name: place for place, operand in enumerate(operands)}
-        steps = None
+        title = "batch normalization"
+        if 0 in x.shape:
+            nothing = {"saved_mean": 0.0, "saved_inverse_variance": NAN}
+            return Program(title, call.device, operands, fills(operands, nothing)), results
+        both = RUNNING if running else ()
+        names = ["x", "scale", "bias", *both, "out", "saved_mean", "saved_inverse_variance"]
+        places = slots(call, names, operands, self._flat(x))
         if (alpha, beta) == (1.0, 0.0) and self._by_graph(x, y):
-            steps = self._training_by_graph(call.device, x, y, factor, activation, at)
-        if steps is not None:
-            program = Program("batch normalization", call.device, operands, steps)
-            return program, [in_layout(y, self._turned(x)), *saved]
+            planned = training_graph(call.device, self.epsilon, x, y, factor, activation, running)
+            if planned is not None:
+                renewed = [places[names.index(name)] for name in both]  # in place
+                executable = supplied(planned, [*places, *renewed], len(operands))
+                return arranged(title, call.device, operands, executable, self._wanted(x, operands, False)), results
+        at = {name: place for place, name in enumerate(names)}
         single = running and math.prod(x.shape) == math.prod(self._shape(x))  # no unbiased variance: C would give NaN
         means = (At(at["running_mean"]), At(at["running_variance"])) if running and not single else (None, None)
-        wanted = [self._known(x), *map(packed, seen), self._known(y), *map(packed, means_seen)]
-        one, two = described(wanted[0]), described(wanted[at["out"]])
+        one, two = described(self._known(x)), described(self._known(y))
         function = Function(
             "cudnnBatchNormalizationForwardTraining", self._kind, a, b, one, At(0), two, At(at["out"]),
             self._descriptor(x), At(1), At(2), c_double(factor).value, *means, self.epsilon,
             At(at["saved_mean"]), At(at["saved_inverse_variance"]),
         )  # fmt: skip
-        program = arranged("batch normalization", call.device, operands, function, wanted, beta)
+        executable = supplied(function, places, len(operands))
+        wanted = self._wanted(x, operands, by_function=True)
+        program = arranged(title, call.device, operands, executable, wanted, beta)
         steps = [*program.steps]
+        there = {operand.name: place for place, operand in enumerate(operands)}
         if activation == "relu":
             relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
             zero = scales(0.0, 0.0, x.dtype)[0]
-            steps.append(Step(Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0)), (at["out"],)))
+            steps.append(Step(Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0)), (there["out"],)))
         if single:
-            share = saved[0]
-            steps.append(Step(copy(share, share, factor, 1 - factor), (at["saved_mean"], at["running_mean"])))
             kept = scales(1 - factor, 0.0, share.dtype)[0]
-            steps.append(Step(Function("cudnnScaleTensor", described(share), At(0), kept), (at["running_variance"],)))
-        program = Program("batch normalization", call.device, operands, steps, program.scratch)
-        return program, [in_layout(y, self._turned(x)), *saved]
-
-    def _training_by_graph(
-        self, device: int, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, at: dict[str, int]
-    ) -> list[Step] | None:
-        graph = Graph()
-        one = graph.tensor("x", x)
-        inputs = {name: graph.tensor(name, channels(x)) for name in at if name in _CHANNELS}
-        running = (inputs["running_mean"], inputs["running_variance"]) if "running_mean" in inputs else None
-        made = graph.normalization(
-            "batch_norm", one, inputs["scale"], inputs["bias"], self.epsilon, running=running, average_factor=factor
-        )
-        top = graph.pointwise("relu_fwd", made[0]) if activation else made[0]
-        graph.output("out", top, strides=y.strides)
-        names = ["saved_mean", "saved_inverse_variance", *(("new_mean", "new_variance") if running else ())]
-        for name, node in zip(names, made[1:], strict=True):
-            graph.output(name, node, "float32", channels(x).strides)
-        planned = graph.executable(device)
-        if planned is None:
-            return None
-        places = [at[node.name] for node in graph.inputs]
-        places += [at[name] for name in ("out", "saved_mean", "saved_inverse_variance")]
-        places += [at[name] for name in ("running_mean", "running_variance") if running]  # in place
-        return [Step(planned, tuple(places))]
+            mean, variance = (parameters[name] for name in both)
+            scaled = Function("cudnnScaleTensor", described(variance), At(0), kept)
+            steps.append(Step(copy(share, mean, factor, 1 - factor), (there["saved_mean"], there["running_mean"])))
+            steps.append(Step(scaled, (there["running_variance"],)))
+        return Program(title, call.device, operands, steps, program.scratch), results
 
     def _inference(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = logical(call, "x", self.layout, _RANKS)
+        x = self._given(call, "x")
         a, b = scales(alpha, beta, x.dtype)
-        names = "scale", "bias", "mean", "variance"
-        parameters = self._parameters(call, x, *names)
+        parameters = self._parameters(call, x, "scale", "bias", "mean", "variance")
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        seen = [self._seen(x, p) for p in parameters]
-        operands = [Operand("x", x), *(Operand(n, p) for n, p in zip(names, seen, strict=True))]
+        operands = [Operand("x", x), *(Operand(name, self._seen(x, spec)) for name, spec in parameters.items())]
         operands.append(Operand("out", y, True))
         no_overlaps(call, operands)
-        step = None
+        title, results = "batch normalization", [in_layout(y, self._turned(x))]
+        if 0 in x.shape:
+            return Program(title, call.device, operands, []), results
+        places = slots(call, ("x", "scale", "bias", "mean", "variance", "out"), operands, self._flat(x))
         last = x.strides == channels_last_strides(x.shape)
         if (alpha, beta) == (1.0, 0.0) and self._by_graph(x, y) and last:
-            graph = Graph()
-            one = graph.tensor("x", x)
-            scale, bias, mean, variance = (graph.tensor(name, channels(x)) for name in names)
-            rank = len(x.shape)
-            inverse = graph.pointwise("rsqrt", graph.pointwise("add", variance, graph.number(self.epsilon, rank)))
-            normalized = graph.pointwise("mul", graph.pointwise("sub", one, mean), inverse)
-            graph.output(
-                "out", graph.pointwise("add", graph.pointwise("mul", normalized, scale), bias), None, y.strides
-            )
-            planned = graph.executable(call.device)
-            step = Step(planned, tuple(range(6))) if planned else None
-        if step is not None:
-            program = Program("batch normalization", call.device, operands, [step])
-            return program, [in_layout(y, self._turned(x))]
-        wanted = [self._known(x), *map(packed, seen), self._known(y)]
-        read, written = described(wanted[0]), described(wanted[5])
+            planned = inference_graph(call.device, self.epsilon, x, y)
+            if planned is not None:
+                executable, wanted = supplied(planned, places, len(operands)), self._wanted(x, operands, False)
+                return arranged(title, call.device, operands, executable, wanted), results
         function = Function(
-            "cudnnBatchNormalizationForwardInference", self._kind, a, b, read, At(0), written, At(5),
-            self._descriptor(x), At(1), At(2), At(3), At(4), self.epsilon,
+            "cudnnBatchNormalizationForwardInference", self._kind, a, b, described(self._known(x)), At(0),
+            described(self._known(y)), At(5), self._descriptor(x), At(1), At(2), At(3), At(4), self.epsilon,
         )  # fmt: skip
-        program = arranged("batch normalization", call.device, operands, function, wanted, beta)
-        return program, [in_layout(y, self._turned(x))]
+        executable, wanted = supplied(function, places, len(operands)), self._wanted(x, operands, True)
+        return arranged(title, call.device, operands, executable, wanted, beta), results
 
     def _backward(
-        self, call: Call, data: tuple[float, float], parameter: tuple[float, float]
+        self, call: Call, data: tuple[float, float], parameter: tuple[float, float], with_bias: bool
     ) -> tuple[Program, list[TensorSpec]]:
-        dy = logical(call, "dy", self.layout, _RANKS)
+        dy = self._given(call, "dy")
         x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
-        saved = both_or_neither(call, "saved_mean", "saved_inverse_variance")
-        names = ["scale", *(("saved_mean", "saved_inverse_variance") if saved else ())]
-        parameters = self._parameters(call, x, *names)
+        parameters = self._parameters(call, x, "scale")
+        kinds = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x))
+        saved = self._saved(call, x)
+        parameters |= saved
         dx = logical_result(call, "out", x.shape, dy, self.layout, data[1])
-        gradients = []
-        for name in ("out_scale", "out_bias"):
-            if name in call.specs:
-                gradients += self._parameters(call, x, name)
-            else:
-                gradients.append(result(call, name, self._shape(x), parameter_dtype(x), None, parameter[1]))
-        operands = [Operand("dy", dy), Operand("x", x)]
-        seen = [self._seen(x, p) for p in parameters]
-        results_seen = [self._seen(x, g) for g in gradients]
-        operands += [Operand(n, p) for n, p in zip(names, seen, strict=True)]
-        operands += [Operand("out", dx, True)]
-        operands += [Operand(n, g, True) for n, g in zip(("out_scale", "out_bias"), results_seen, strict=True)]
-        no_overlaps(call, operands)
-        at = {operand.name: place for place, operand in enumerate(operands)}
-        step = None
-        if saved and data == parameter == (1.0, 0.0) and self._by_graph(x, dy, dx):
-            graph = Graph()
-            one, two = graph.tensor("dy", dy), graph.tensor("x", x)
-            means = [graph.tensor(name, channels(x)) for name in names]
-            made = graph.normalization_backward("batch_norm", one, two, *means)
-            graph.output("out", made[0], None, dx.strides)
-            for name, node in zip(("out_scale", "out_bias"), made[1:], strict=True):
-                graph.output(name, node, "float32", channels(x).strides)
-            planned = graph.executable(call.device)
-            step = Step(planned, tuple(range(len(operands)))) if planned else None
-        if step is not None:
-            program = Program("batch normalization gradient", call.device, operands, [step])
-            return program, [in_layout(dx, self._turned(x)), *gradients]
         a, b = scales(*data, x.dtype)
         c, d = scales(*parameter, x.dtype)
+        made: dict[str, TensorSpec] = {}
+        for name in (f"out_{one[1:]}" for one in GRADIENTS["scale" in call.specs, with_bias]):
+            if name in call.specs:
+                made[name] = packed_like(call, name, self._shape(x), *kinds)
+            else:
+                made[name] = result(call, name, self._shape(x), kinds[0], None, parameter[1])
+        operands = [Operand("dy", dy), Operand("x", x)]
+        operands += [Operand(name, self._seen(x, spec)) for name, spec in parameters.items()]
+        operands += [Operand("out", dx, True)]
+        operands += [Operand(name, self._seen(x, spec), True) for name, spec in made.items()]
+        no_overlaps(call, operands)
+        title, results = "batch normalization gradient", [in_layout(dx, self._turned(x)), *made.values()]
+        if 0 in x.shape:
+            return Program(title, call.device, operands, _scaled(operands, d)), results
+        names = ["dy", "x", "scale", *saved, "out", "out_scale", "out_bias"]
+        places = slots(call, names, operands, self._flat(x))
+        if saved and data == parameter == (1.0, 0.0) and self._by_graph(x, dy, dx):
+            planned = backward_graph(call.device, dy, x, dx)
+            if planned is not None:
+                executable, wanted = supplied(planned, places, len(operands)), self._wanted(x, operands, False)
+                return arranged(title, call.device, operands, executable, wanted), results
+        at = {name: place for place, name in enumerate(names)}
         means_at = (At(3), At(4)) if saved else (None, None)
-        wanted = [self._known(dy), self._known(x), *map(packed, seen), self._known(dx), *map(packed, results_seen)]
-        tensors = described(wanted[1]), At(1), described(wanted[0]), At(0), described(wanted[at["out"]]), At(at["out"])
+        tx, tdy, tdx = (described(self._known(spec)) for spec in (x, dy, dx))
         function = Function(
-            "cudnnBatchNormalizationBackward", self._kind, a, b, c, d, *tensors,
+            "cudnnBatchNormalizationBackward", self._kind, a, b, c, d, tx, At(1), tdy, At(0), tdx, At(at["out"]),
             self._descriptor(x), At(2), At(at["out_scale"]), At(at["out_bias"]), self.epsilon, *means_at,
         )  # fmt: skip
-        program = arranged(
-            "batch normalization gradient", call.device, operands, function, wanted, data[1] or parameter[1]
-        )
-        return program, [in_layout(dx, self._turned(x)), *gradients]
+        executable, wanted = supplied(function, places, len(operands)), self._wanted(x, operands, True)
+        return arranged(title, call.device, operands, executable, wanted, data[1] or parameter[1]), results
 
     def _known(self, x: TensorSpec) -> TensorSpec:
         """What the functions take: dense tensors, channels first, or for "spatial" last."""
@@ -360,32 +384,26 @@ class BatchNormalization(Frozen):
         return x if self.mode == "spatial" and x.strides == channels_last_strides(x.shape) else packed(x)
 
 
-_CHANNELS = ("scale", "bias", "running_mean", "running_variance")
+def _those_asked_for(
+    names: tuple[str, ...], outs: tuple[Any, ...], there: tuple[bool, bool]
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """A gradient's names and outs, less those of parameters that are not there. ValueError for an out of these."""
+    kept = []
+    for name, out, wanted in zip(names[5:], outs, (True, *there), strict=True):
+        if not wanted and out is not None:
+            raise ValueError(f"`{name}` must be None where there is no {name[4:]}; got an array")
+        if wanted:
+            kept.append((name, out))
+    return (*names[:5], *(name for name, _ in kept)), tuple(out for _, out in kept)
 
 
-def channels(x: TensorSpec, dtype: str = "float32") -> TensorSpec:
-    """A value for each channel of x, as a tensor of a graph."""
-    c = x.shape[1]
-    rest = len(x.shape) - 2
-    return TensorSpec((1, c, *(1,) * rest), dtype, (c, 1, *(c,) * rest))
-
-
-def parameter_dtype(x: TensorSpec) -> str:
-    """The dtype of scales, biases, means and variances."""
-    return "float64" if x.dtype == "float64" else "float32"
-
-
-def packed_like(call: Call, name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
-    """A parameter of a call: packed, of a shape and dtype."""
-    spec = like(call, name, shape, dtype)
-    if any(n > 1 and s != t for n, s, t in zip(shape, spec.strides or (), packed_strides(shape), strict=True)):
-        raise ValueError(f"{name}: strides {spec.strides} given; expected it packed, {packed_strides(shape)}")
-    return spec._replace(strides=packed_strides(shape))
-
-
-def both_or_neither(call: Call, first: str, second: str) -> bool:
-    """Whether two arrays were given that belong together; TypeError for one alone."""
-    if (first in call.specs) != (second in call.specs):
-        missing = second if first in call.specs else first
-        raise ValueError(f"{missing}: None given; expected both {first} and {second}, or neither")
-    return first in call.specs
+def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
+    """Of a batch of none the gradients of parameters are beta * what they were: 0 with a beta of 0, whatever that was."""
+    there = [(place, o) for place, o in enumerate(operands) if o.name in ("out_scale", "out_bias")]
+    if not beta.value:
+        return fills(operands, {"out_scale": 0.0, "out_bias": 0.0})
+    return [
+        Step(Function("cudnnScaleTensor", described(operand.spec), At(0), beta), (place,))
+        for place, operand in there
+        if 0 not in operand.spec.shape
+    ]

@@ -8,7 +8,8 @@ from cudnnpy.reference.activation import Activation, sigmoid
 from cudnnpy.reference.convolution import Convolution
 from cudnnpy.reference.dropout import Dropout
 from cudnnpy.reference.fused import FusedConvolution
-from cudnnpy.reference.layer_normalization import InstanceNormalization, LayerNormalization, RMSNormalization
+from cudnnpy.reference.instance_normalization import InstanceNormalization
+from cudnnpy.reference.layer_normalization import LayerNormalization, RMSNormalization
 from cudnnpy.reference.local_response import LocalResponseNormalization
 from cudnnpy.reference.normalization import BatchNormalization
 from cudnnpy.reference.pooling import Pooling

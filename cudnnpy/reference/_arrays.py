@@ -20,6 +20,8 @@ FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the inputs' own
 INT8 = ("int8",)
 INT8_RESULTS = ("int32", "float32", "int8")
 
+RANKS = (1, 2, 3, 4, 5)
+
 
 def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> None:
     """Refuse what is not a NumPy array of one of the dtypes, by name."""
@@ -38,14 +40,21 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
         )
 
 
-def check_tensor(name: str, array: object, ranks: Sequence[int] = (1, 2, 3, 4, 5)) -> None:
-    """Refuse what is not an array of floats with one of the numbers of axes, or has no elements."""
-    check_array(name, array, FLOATS)
+def check_tensor(
+    name: str, array: object, ranks: Sequence[int] = RANKS, dtypes: tuple[str, ...] = FLOATS, empty: str = ""
+) -> Array:
+    """Return an array of floats with one of the numbers of axes, as `check_array` does; refuse others.
+
+    empty says what sizes of 0 it may have: "" for none, "batch" for that of axis 0, "any" for any.
+    """
+    check_array(name, array, dtypes)
     assert isinstance(array, np.ndarray)
     if array.ndim not in ranks:
         raise ValueError(f"{name} has {array.ndim} axes: expected {ranks[0]} to {ranks[-1]}")
-    if not array.size:
-        raise ValueError(f"{name} has shape {array.shape}: expected sizes of 1 or more")
+    if 0 in array.shape[1 if empty == "batch" else 0 :] and empty != "any":
+        batch = ", or a batch of 0" if empty == "batch" else ""
+        raise ValueError(f"{name} has shape {array.shape}: expected sizes of 1 or more{batch}")
+    return array
 
 
 def check_like(name: str, array: object, other_name: str, other: Array) -> None:
@@ -79,7 +88,7 @@ def check_written(
         raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only: expected an array that can be written to")
-    if any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)):
+    if array.size and any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)):
         raise ValueError(f"{name} has strides {array.strides}: expected no stride of 0, which writes one element twice")
     for other_name, other in others.items():
         if other is None or (other_name in in_place and _place(array) == _place(other)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +18,31 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
-    """Mean and biased variance, with the reduced axes kept. The variance is that of the differences from the mean."""
+    """Mean and biased variance, with the reduced axes kept. The variance is that of the differences from the mean.
+
+    Of no elements the mean is 0 and the variance NaN, as in PyTorch.
+    """
+    if _is_empty(x, axes):
+        kept = _kept(x, axes)
+        return np.zeros(kept), np.full(kept, np.nan)
     mean = x.mean(axis=axes, keepdims=True)
     return mean, np.square(x - mean).mean(axis=axes, keepdims=True)
+
+
+def mean_square(x: Float64, axes: Shape) -> Float64:
+    """Mean of the squares, with the reduced axes kept. Of no elements it is NaN, as in PyTorch."""
+    if _is_empty(x, axes):
+        return np.full(_kept(x, axes), np.nan)
+    square: Float64 = np.square(x).mean(axis=axes, keepdims=True)
+    return square
+
+
+def _is_empty(x: Float64, axes: Shape) -> bool:
+    return not prod(x.shape[axis] for axis in axes)
+
+
+def _kept(x: Float64, axes: Shape) -> Shape:
+    return tuple(1 if axis in axes else size for axis, size in enumerate(x.shape))
 
 
 def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, centred: bool = True) -> Float64:
@@ -28,6 +50,8 @@ def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, cen
 
     Not centred: of x * inverse.
     """
+    if not g.size:
+        return np.zeros(g.shape)
     dx: Float64 = g - normalized * (g * normalized).mean(axis=axes, keepdims=True)
     if centred:
         dx -= g.mean(axis=axes, keepdims=True)
@@ -43,6 +67,39 @@ def epsilon_of(value: object) -> float:
     return epsilon
 
 
+def parameter_dtypes(x: Array) -> tuple[str, ...]:
+    """The dtypes that scale and bias may have: x's own, and float32 beside one of 16 bits."""
+    return (x.dtype.name,) if x.dtype.itemsize > 2 else ("float32", x.dtype.name)
+
+
+def statistics_dtype(x: Array) -> np.dtype[Any]:
+    """The dtype of means and inverses: float64 for float64, else float32."""
+    return np.dtype(np.float64 if x.dtype.name == "float64" else np.float32)
+
+
+def check_affine(x: Array, scale: object, bias: object, shape: Shape, meaning: str) -> None:
+    """Refuse a scale and a bias of a wrong type, dtype or shape, and of two dtypes; None is none."""
+    given = {name: array for name, array in (("scale", scale), ("bias", bias)) if array is not None}
+    for name, array in given.items():
+        check_parameter(name, array, shape, parameter_dtypes(x), meaning)
+    if isinstance(scale, np.ndarray) and isinstance(bias, np.ndarray):
+        _arrays.check_same_dtype("bias", bias, "scale", scale)
+
+
+def check_channels(channels: int, scale: object, bias: object) -> None:
+    """Refuse a scale or a bias of no channels, as PyTorch does."""
+    if not channels and not (scale is None and bias is None):
+        name = "scale" if scale is not None else "bias"
+        raise ValueError(f"`{name}` must be None for an x of 0 channels; got an array")
+
+
+def wants_bias(bias: object, scale: object) -> bool:
+    """Whether dbias is asked for: by `bias`, or where that is None by a scale."""
+    if bias is not None and not isinstance(bias, bool):
+        raise TypeError(f"`bias` must be True, False or None; got {bias!r}")
+    return scale is not None if bias is None else bias
+
+
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
     """Refuse (name, array, shape, dtype) that cannot be written to or overlap an input or each other; None is none."""
     others = dict(inputs)
@@ -52,9 +109,14 @@ def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], input
             others[name] = array
 
 
-def check_parameter(name: str, array: object, shape: Shape, dtype: str, meaning: str) -> None:
-    """Refuse what is not an array of the dtype and shape; meaning says what has this shape."""
-    _arrays.check_array(name, array, (dtype,))
+def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
+    """Refuse what is not an array of one of the dtypes and of the shape; meaning says what has this shape."""
+    _arrays.check_array(name, array, tuple(dtypes))
     assert isinstance(array, np.ndarray)
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {shape}, {meaning}")
+
+
+def spread(values: Array, x: Array, skipped: int = 0) -> Float64:
+    """Values of x's first axes, less some skipped, in float64, so that they broadcast against x."""
+    return np.asarray(values, np.float64).reshape(*values.shape, *[1] * (x.ndim - values.ndim - skipped))

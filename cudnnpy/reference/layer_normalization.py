@@ -1,34 +1,42 @@
-"""Normalization of each sample by itself, and its gradients: by layer, by root mean square, by instance."""
+"""Normalization over the last axes, by mean and variance or by the root mean square, and its gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._moments import check_parameter, check_results, epsilon_of, gradient, moments
-from cudnnpy.reference._options import LAYOUTS, one_of
+from cudnnpy.reference import _arrays
+from cudnnpy.reference._moments import (
+    check_affine,
+    check_parameter,
+    check_results,
+    epsilon_of,
+    gradient,
+    mean_square,
+    moments,
+    parameter_dtypes,
+    spread,
+    statistics_dtype,
+    wants_bias,
+)
+from cudnnpy.reference._numbers import integer
 
 Array: TypeAlias = NDArray[Any]
-Float64: TypeAlias = NDArray[np.float64]
 Shape: TypeAlias = tuple[int, ...]
-
-DTYPES = ("float16", "bfloat16", "float32")
-FLOAT32 = np.dtype(np.float32)
-LAYER_RANKS = (2, 3, 4, 5)
-INSTANCE_RANKS = (3, 4, 5)
 
 
 @dataclass(frozen=True)
 class LayerNormalization:
     """Normalization over the last axes of x, on NumPy arrays: scale * (x - mean) / sqrt(variance + epsilon) + bias.
 
-    The axes are those of scale: x is (..., *scale.shape) with at least one axis before, and 2 to 5 in all. x is
-    float16, bfloat16 or float32; scale, bias and the statistics are float32. Everything is computed in float64 and
-    rounded once.
+    The axes are those of scale and bias: x is (..., *scale.shape). Without both, `normalized_shape` says which; it may
+    be all of x's axes. x is float16, bfloat16, float32 or float64 and has 1 to 5 axes, which may have size 0. scale and
+    bias have x's dtype, or float32 beside float16 and bfloat16, both the same. The statistics are float32, for float64
+    float64. Everything is computed in float64 and rounded once.
 
     epsilon   added to the biased variance; 0 or more
 
@@ -42,66 +50,81 @@ class LayerNormalization:
         object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
 
     def forward_training(
-        self, x: Array, scale: Array, bias: Array, out: Array | None = None, stream: object = None
+        self,
+        x: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+        normalized_shape: int | Sequence[int] | None = None,
     ) -> tuple[Array, Array, Array]:
         """Return (y, mean, inverse_variance): y of x's shape and dtype, and what `backward` needs.
 
-        mean and inverse_variance, 1 / sqrt(variance + epsilon), have x's shape without the normalized axes. y goes to
-        out if there is one. stream is ignored.
+        Without scale it is 1, without bias 0. normalized_shape, the sizes of the axes that are normalized, is that of
+        scale or bias if there is one. mean and inverse_variance, 1 / sqrt(variance + epsilon), have x's shape without
+        the normalized axes; of no elements they are 0 and NaN. y goes to out if there is one. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps an input.
         """
-        kept = _check_layer(x, scale)
-        check_parameter("bias", bias, scale.shape, "float32", "the shape of scale")
+        kept = _check(x, normalized_shape, scale, bias)
         _check_out(out, x, scale=scale, bias=bias)
         with np.errstate(all="ignore"):
-            x64 = x.astype(np.float64)
+            x64 = np.asarray(x, np.float64)
             mean, variance = moments(x64, tuple(range(kept, x.ndim)))
             inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = (x64 - mean) * inverse * scale.astype(np.float64) + bias.astype(np.float64)
+            y = (x64 - mean) * inverse
+            y = y if scale is None else y * np.asarray(scale, np.float64)
+            y = y if bias is None else y + np.asarray(bias, np.float64)
             return (
                 _arrays.store(y, x.dtype, out),
-                _arrays.store(mean.reshape(x.shape[:kept]), FLOAT32, None),
-                _arrays.store(inverse.reshape(x.shape[:kept]), FLOAT32, None),
+                _arrays.store(mean.reshape(x.shape[:kept]), statistics_dtype(x), None),
+                _arrays.store(inverse.reshape(x.shape[:kept]), statistics_dtype(x), None),
             )
 
     def forward_inference(
-        self, x: Array, scale: Array, bias: Array, out: Array | None = None, stream: object = None
+        self,
+        x: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+        normalized_shape: int | Sequence[int] | None = None,
     ) -> Array:
         """Return y alone. Takes and raises what `forward_training` does."""
-        return self.forward_training(x, scale, bias, out)[0]
+        return self.forward_training(x, scale, bias, out, stream, normalized_shape)[0]
 
     def backward(
         self,
         dy: Array,
         x: Array,
-        scale: Array,
+        scale: Array | None,
         mean: Array,
         inverse_variance: Array,
         out: Array | None = None,
         stream: object = None,
-    ) -> tuple[Array, Array, Array]:
+        bias: bool | None = None,
+    ) -> tuple[Array, Array | None, Array | None]:
         """Return the gradients (dx, dscale, dbias) for the gradient dy of y.
 
-        dx has x's shape and dtype and goes to out if there is one; dscale and dbias are float32, of scale's shape.
-        mean and inverse_variance are those of `forward_training`. stream is ignored. Raises as `forward_training` does.
+        dx has x's shape and dtype and goes to out if there is one. dscale and dbias have scale's shape and dtype; dscale
+        is None without a scale, when the axes are those that mean has not. bias says whether there is a dbias, None that
+        there is one with a scale; without a scale it has x's dtype. mean and inverse_variance are those of
+        `forward_training`. stream is ignored. Raises as `forward_training` does.
         """
-        kept = _check_layer(x, scale)
-        _arrays.check_like("dy", dy, "x", x)
+        with_bias = wants_bias(bias, scale)
         statistics = {"mean": mean, "inverse_variance": inverse_variance}
-        for name, array in statistics.items():
-            check_parameter(name, array, x.shape[:kept], "float32", "the axes of x before scale's")
-        _check_out(out, x, dy=dy, scale=scale, **statistics)
+        kept = _check_gradients(dy, x, scale, statistics, out)
         with np.errstate(all="ignore"):
-            dy64, inverse = dy.astype(np.float64), _before(inverse_variance, x)
-            normalized = (x.astype(np.float64) - _before(mean, x)) * inverse
-            dx = gradient(dy64 * scale.astype(np.float64), normalized, inverse, tuple(range(kept, x.ndim)))
-            before = tuple(range(kept))
+            dy64, inverse = np.asarray(dy, np.float64), spread(inverse_variance, x)
+            normalized = (np.asarray(x, np.float64) - spread(mean, x)) * inverse
+            g = dy64 if scale is None else dy64 * np.asarray(scale, np.float64)
+            dx = gradient(g, normalized, inverse, tuple(range(kept, x.ndim)))
+            before, dtype = tuple(range(kept)), x.dtype if scale is None else scale.dtype
             return (
                 _arrays.store(dx, x.dtype, out),
-                _arrays.store((dy64 * normalized).sum(axis=before), FLOAT32, None),
-                _arrays.store(dy64.sum(axis=before), FLOAT32, None),
+                None if scale is None else _arrays.store((dy64 * normalized).sum(axis=before), dtype, None),
+                _arrays.store(dy64.sum(axis=before), dtype, None) if with_bias else None,
             )
 
 
@@ -109,9 +132,9 @@ class LayerNormalization:
 class RMSNormalization:
     """Division by the root mean square over the last axes of x, on NumPy arrays: scale * x / sqrt(mean(x^2) + epsilon).
 
-    As `LayerNormalization`, without mean and bias: x is (..., *scale.shape), float16, bfloat16 or float32, with at
-    least one axis before scale's and 2 to 5 in all; scale and the statistics are float32. Everything is computed in
-    float64 and rounded once.
+    As `LayerNormalization`, without mean and bias: x is (..., *scale.shape) or (..., *normalized_shape), float16,
+    bfloat16, float32 or float64, with 1 to 5 axes, which may have size 0. scale has x's dtype, or float32 beside float16
+    and bfloat16; the statistics are float32, for float64 float64. Everything is computed in float64 and rounded once.
 
     epsilon   added to the mean square; 0 or more
 
@@ -125,180 +148,132 @@ class RMSNormalization:
         object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
 
     def forward_training(
-        self, x: Array, scale: Array, out: Array | None = None, stream: object = None
+        self,
+        x: Array,
+        scale: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+        normalized_shape: int | Sequence[int] | None = None,
     ) -> tuple[Array, Array]:
         """Return (y, inverse_rms): y of x's shape and dtype, and what `backward` needs.
 
-        inverse_rms, 1 / sqrt(mean(x^2) + epsilon), has x's shape without the normalized axes. y goes to out if there
-        is one. stream is ignored.
+        Without scale it is 1. normalized_shape, the sizes of the axes that are normalized, is that of scale if there is
+        one. inverse_rms, 1 / sqrt(mean(x^2) + epsilon), has x's shape without the normalized axes; of no elements it is
+        NaN. y goes to out if there is one. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps an input.
         """
-        kept = _check_layer(x, scale)
+        kept = _check(x, normalized_shape, scale)
         _check_out(out, x, scale=scale)
         with np.errstate(all="ignore"):
-            x64 = x.astype(np.float64)
-            square = np.square(x64).mean(axis=tuple(range(kept, x.ndim)), keepdims=True)
-            inverse = 1 / np.sqrt(square + self.epsilon)
+            x64 = np.asarray(x, np.float64)
+            inverse = 1 / np.sqrt(mean_square(x64, tuple(range(kept, x.ndim))) + self.epsilon)
+            y = x64 * inverse
+            y = y if scale is None else y * np.asarray(scale, np.float64)
             return (
-                _arrays.store(x64 * inverse * scale.astype(np.float64), x.dtype, out),
-                _arrays.store(inverse.reshape(x.shape[:kept]), FLOAT32, None),
-            )
-
-    def forward_inference(self, x: Array, scale: Array, out: Array | None = None, stream: object = None) -> Array:
-        """Return y alone. Takes and raises what `forward_training` does."""
-        return self.forward_training(x, scale, out)[0]
-
-    def backward(
-        self,
-        dy: Array,
-        x: Array,
-        scale: Array,
-        inverse_rms: Array,
-        out: Array | None = None,
-        stream: object = None,
-    ) -> tuple[Array, Array]:
-        """Return the gradients (dx, dscale) for the gradient dy of y.
-
-        dx has x's shape and dtype and goes to out if there is one; dscale is float32, of scale's shape. inverse_rms is
-        that of `forward_training`. stream is ignored. Raises as `forward_training` does.
-        """
-        kept = _check_layer(x, scale)
-        _arrays.check_like("dy", dy, "x", x)
-        check_parameter("inverse_rms", inverse_rms, x.shape[:kept], "float32", "the axes of x before scale's")
-        _check_out(out, x, dy=dy, scale=scale, inverse_rms=inverse_rms)
-        with np.errstate(all="ignore"):
-            dy64, inverse = dy.astype(np.float64), _before(inverse_rms, x)
-            normalized = x.astype(np.float64) * inverse
-            axes = tuple(range(kept, x.ndim))
-            dx = gradient(dy64 * scale.astype(np.float64), normalized, inverse, axes, centred=False)
-            return (
-                _arrays.store(dx, x.dtype, out),
-                _arrays.store((dy64 * normalized).sum(axis=tuple(range(kept))), FLOAT32, None),
-            )
-
-
-@dataclass(frozen=True)
-class InstanceNormalization:
-    """Normalization of each channel of each sample over its positions, on NumPy arrays.
-
-    y = scale * (x - mean) / sqrt(variance + epsilon) + bias. x is float16, bfloat16 or float32 and has 3 to 5 axes;
-    scale and bias, of shape (C,), and the statistics, of shape (N, C), are float32. Everything is computed in float64
-    and rounded once.
-
-    epsilon   added to the biased variance; 0 or more
-    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 1 to 3 spatial axes. NCW, NWC, NCDHW
-              and NDHWC name one number of them, which is checked
-
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
-    """
-
-    epsilon: float = 1e-5
-    layout: str = "NCHW"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
-        one_of("layout", self.layout, tuple(LAYOUTS))
-
-    def forward_training(
-        self, x: Array, scale: Array, bias: Array, out: Array | None = None, stream: object = None
-    ) -> tuple[Array, Array, Array]:
-        """Return (y, mean, inverse_variance): y of x's shape and dtype, and what `backward` needs.
-
-        inverse_variance is 1 / sqrt(variance + epsilon). y goes to out if there is one. stream is ignored.
-
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps an input.
-        """
-        statistics_shape = self._check(x, scale=scale, bias=bias)
-        _check_out(out, x, scale=scale, bias=bias)
-        with np.errstate(all="ignore"):
-            x64 = self._float64(x)
-            mean, variance = moments(x64, tuple(range(2, x.ndim)))
-            inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = (x64 - mean) * inverse * _before(scale, x, 1) + _before(bias, x, 1)
-            return (
-                _arrays.store(_arrays.in_layout(y, self.layout), x.dtype, out),
-                _arrays.store(mean.reshape(statistics_shape), FLOAT32, None),
-                _arrays.store(inverse.reshape(statistics_shape), FLOAT32, None),
+                _arrays.store(y, x.dtype, out),
+                _arrays.store(inverse.reshape(x.shape[:kept]), statistics_dtype(x), None),
             )
 
     def forward_inference(
-        self, x: Array, scale: Array, bias: Array, out: Array | None = None, stream: object = None
+        self,
+        x: Array,
+        scale: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+        normalized_shape: int | Sequence[int] | None = None,
     ) -> Array:
         """Return y alone. Takes and raises what `forward_training` does."""
-        return self.forward_training(x, scale, bias, out)[0]
+        return self.forward_training(x, scale, out, stream, normalized_shape)[0]
 
     def backward(
         self,
         dy: Array,
         x: Array,
-        scale: Array,
-        mean: Array,
-        inverse_variance: Array,
+        scale: Array | None,
+        inverse_rms: Array,
         out: Array | None = None,
         stream: object = None,
-    ) -> tuple[Array, Array, Array]:
-        """Return the gradients (dx, dscale, dbias) for the gradient dy of y.
+    ) -> tuple[Array, Array | None]:
+        """Return the gradients (dx, dscale) for the gradient dy of y.
 
-        dx has x's shape and dtype and goes to out if there is one; dscale and dbias are float32, of shape (C,). mean
-        and inverse_variance are those of `forward_training`. stream is ignored. Raises as `forward_training` does.
+        dx has x's shape and dtype and goes to out if there is one. dscale has scale's shape and dtype, and is None
+        without a scale, when the axes are those that inverse_rms has not. inverse_rms is that of `forward_training`.
+        stream is ignored. Raises as `forward_training` does.
         """
-        statistics_shape = self._check(x, scale=scale)
-        _arrays.check_like("dy", dy, "x", x)
-        statistics = {"mean": mean, "inverse_variance": inverse_variance}
-        for name, array in statistics.items():
-            check_parameter(name, array, statistics_shape, "float32", "the batch and the channels of x")
-        _check_out(out, x, dy=dy, scale=scale, **statistics)
+        kept = _check_gradients(dy, x, scale, {"inverse_rms": inverse_rms}, out)
         with np.errstate(all="ignore"):
-            dy64, inverse = self._float64(dy), _before(inverse_variance, x)
-            normalized = (self._float64(x) - _before(mean, x)) * inverse
-            positions = tuple(range(2, x.ndim))
-            dx = gradient(dy64 * _before(scale, x, 1), normalized, inverse, positions)
-            return (
-                _arrays.store(_arrays.in_layout(dx, self.layout), x.dtype, out),
-                _arrays.store((dy64 * normalized).sum(axis=(0, *positions)), FLOAT32, None),
-                _arrays.store(dy64.sum(axis=(0, *positions)), FLOAT32, None),
+            dy64, inverse = np.asarray(dy, np.float64), spread(inverse_rms, x)
+            normalized = np.asarray(x, np.float64) * inverse
+            g = dy64 if scale is None else dy64 * np.asarray(scale, np.float64)
+            dx = _arrays.store(
+                gradient(g, normalized, inverse, tuple(range(kept, x.ndim)), centred=False), x.dtype, out
             )
-
-    def _check(self, x: object, **parameters: object) -> Shape:
-        """Refuse a wrong x and wrong parameters of it; return (N, C)."""
-        x = _check_x(x, INSTANCE_RANKS)
-        _geometry.check_rank("x", x.shape, self, INSTANCE_RANKS)
-        batch, channels = _arrays.channels_first(x, self.layout).shape[:2]
-        for name, array in parameters.items():
-            check_parameter(name, array, (channels,), "float32", "one for each channel of x")
-        return batch, channels
-
-    def _float64(self, array: Array) -> Float64:
-        return _arrays.channels_first(array, self.layout).astype(np.float64)
+            if scale is None:
+                return dx, None
+            return dx, _arrays.store((dy64 * normalized).sum(axis=tuple(range(kept))), scale.dtype, None)
 
 
-def _check_x(x: object, ranks: Shape) -> Array:
-    _arrays.check_array("x", x, DTYPES)
-    _arrays.check_tensor("x", x, ranks)
-    assert isinstance(x, np.ndarray)
-    return x
-
-
-def _check_layer(x: object, scale: object) -> int:
-    """Refuse a wrong x and a scale that does not fit its last axes; return the number of axes before."""
-    x = _check_x(x, LAYER_RANKS)
-    _arrays.check_array("scale", scale, ("float32",))
-    assert isinstance(scale, np.ndarray)
-    kept = x.ndim - scale.ndim
-    if not 1 <= kept < x.ndim or x.shape[kept:] != scale.shape:
-        allowed = " or ".join(str(x.shape[first:]) for first in range(x.ndim - 1, 0, -1))
-        raise ValueError(f"scale has shape {scale.shape}: expected the last axes of x, {allowed}")
+def _check(x: object, normalized_shape: object, scale: object, bias: object = None) -> int:
+    """Refuse a wrong x and what does not fit its last axes; return the number of axes before."""
+    x = _arrays.check_tensor("x", x, empty="any")
+    source, first = ("scale", scale) if scale is not None else ("bias", bias)
+    if normalized_shape is not None:
+        shape = _sizes(normalized_shape)
+        kept = _kept(x, shape, "normalized_shape")
+        source = "normalized_shape"
+    elif first is None:
+        raise TypeError(
+            "`normalized_shape` must be the sizes of x's last axes where there is no scale or bias; got None"
+        )
+    else:
+        _arrays.check_array(source, first, parameter_dtypes(x))
+        assert isinstance(first, np.ndarray)
+        kept = _kept(x, first.shape, source)
+    check_affine(x, scale, bias, x.shape[kept:], source if source == "normalized_shape" else f"the shape of {source}")
     return kept
 
 
-def _check_out(out: Array | None, x: Array, **inputs: Array) -> None:
+def _sizes(normalized_shape: object) -> Shape:
+    if isinstance(normalized_shape, (Sequence, np.ndarray)) and not isinstance(normalized_shape, (str, bytes)):
+        return tuple(integer(f"normalized_shape[{axis}]", size, 0) for axis, size in enumerate(normalized_shape))
+    if not hasattr(normalized_shape, "__index__"):
+        raise TypeError(f"`normalized_shape` must be None, an int or a tuple of ints; got {normalized_shape!r}")
+    return (integer("normalized_shape", normalized_shape, 0),)
+
+
+def _kept(x: Array, shape: Shape, name: str) -> int:
+    """The number of x's axes before the last ones, whose sizes have to be those of shape."""
+    kept = x.ndim - len(shape)
+    if not 0 <= kept < x.ndim or x.shape[kept:] != shape:
+        allowed = " or ".join(str(x.shape[first:]) for first in range(x.ndim - 1, -1, -1))
+        if name == "normalized_shape":
+            raise ValueError(f"`normalized_shape` must be the sizes of the last axes of x, {allowed}; got {shape}")
+        raise ValueError(f"{name} has shape {shape}: expected the last axes of x, {allowed}")
+    return kept
+
+
+def _check_gradients(dy: object, x: object, scale: object, statistics: dict[str, Array], out: Array | None) -> int:
+    """Refuse what does not fit together; return the number of axes before those that are normalized."""
+    x = _arrays.check_tensor("x", x, empty="any")
+    dtype = statistics_dtype(x)
+    first, array = next(iter(statistics.items()))
+    if scale is not None:
+        kept = _check(x, None, scale)
+    else:
+        _arrays.check_array(first, array, (dtype.name,))
+        kept = array.ndim
+        if kept >= x.ndim:
+            allowed = " or ".join(str(x.shape[:count]) for count in range(x.ndim))
+            raise ValueError(f"{first} has shape {array.shape}: expected the first axes of x, {allowed}")
+    _arrays.check_like("dy", dy, "x", x)
+    assert isinstance(dy, np.ndarray)
+    for name, array in statistics.items():
+        check_parameter(name, array, x.shape[:kept], (dtype.name,), "the axes of x before the normalized ones")
+    _check_out(out, x, dy=dy, scale=scale, **statistics)
+    return kept
+
+
+def _check_out(out: Array | None, x: Array, **inputs: Any) -> None:
     check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})
-
-
-def _before(values: Array, x: Array, skipped: int = 0) -> Float64:
-    """Values of x's first axes, less some skipped, in float64, so that they broadcast against x."""
-    return values.astype(np.float64).reshape(*values.shape, *[1] * (x.ndim - values.ndim - skipped))

@@ -17,7 +17,7 @@ Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 LARGEST_SIZE, SMALLEST_BETA, SMALLEST_K = 16, 0.01, 1e-5  # cuDNN's limits
-RANKS = (4, 5)
+RANKS = (3, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class LocalResponseNormalization:
     alpha         any number
     beta          at least 0.01
     k             at least 1e-5
-    layout        "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 2 and 3 spatial dimensions. NCDHW
-                  and NDHWC name one number of them, which is checked
+    layout        "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 1 to 3 spatial dimensions. NCW,
+                  NWC, NCDHW and NDHWC name one number of them, which is checked
 
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
     but for alpha, which is divided by size here.
@@ -58,7 +58,7 @@ class LocalResponseNormalization:
             if least is not None and value < least:
                 raise ValueError(f"{name}={value}: expected at least {least}")
             self._set(name, value)
-        one_of("layout", self.layout, tuple(name for name, axes in LAYOUTS.items() if axes in (None, *RANKS)))
+        one_of("layout", self.layout, tuple(LAYOUTS))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -68,8 +68,8 @@ class LocalResponseNormalization:
     ) -> Array:
         """Return alpha * (x normalized) + beta * out, of x's shape and dtype.
 
-        x is float16, bfloat16, float32 or float64 and has 4 or 5 axes. Computed in float64 and rounded once. With
-        beta 0, out is not read. stream is ignored.
+        x is float16, bfloat16, float32 or float64 and has 3 to 5 axes, which may have size 0. Computed in float64 and
+        rounded once. With beta 0, out is not read. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps x.
@@ -78,7 +78,7 @@ class LocalResponseNormalization:
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
-        values = _arrays.channels_first(x, self.layout).astype(np.float64)
+        values = np.asarray(_arrays.channels_first(x, self.layout), np.float64)
         with np.errstate(all="ignore"):
             values = values * self._base(values) ** -self.beta
             return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
@@ -103,8 +103,8 @@ class LocalResponseNormalization:
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
-        dy64 = _arrays.channels_first(dy, self.layout).astype(np.float64)
-        x64 = _arrays.channels_first(x, self.layout).astype(np.float64)
+        dy64 = np.asarray(_arrays.channels_first(dy, self.layout), np.float64)
+        x64 = np.asarray(_arrays.channels_first(x, self.layout), np.float64)
         with np.errstate(all="ignore"):
             base = self._base(x64)
             # Channel i is in the sum of channel j for j from i - size // 2 to i + (size - 1) // 2.
@@ -113,7 +113,7 @@ class LocalResponseNormalization:
             return _arrays.store_scaled(_arrays.in_layout(values, self.layout), dy.dtype, out, alpha, beta)
 
     def _check(self, name: str, array: Array) -> None:
-        _arrays.check_tensor(name, array)
+        _arrays.check_tensor(name, array, empty="any")
         _geometry.check_rank(name, array.shape, self, RANKS)
 
     def _base(self, x: Float64) -> Float64:

@@ -9,8 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._moments import check_parameter, check_results, epsilon_of, gradient, moments
-from cudnnpy.reference._numbers import real, scales
+from cudnnpy.reference._moments import (
+    check_channels,
+    check_parameter,
+    check_results,
+    epsilon_of,
+    gradient,
+    moments,
+    parameter_dtypes,
+    statistics_dtype,
+    wants_bias,
+)
+from cudnnpy.reference._numbers import finite, scales
 from cudnnpy.reference._options import LAYOUTS, one_of
 
 Array: TypeAlias = NDArray[Any]
@@ -32,8 +42,9 @@ class BatchNormalization:
     layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); with 0 to 3 spatial axes. NCW, NWC, NCDHW
               and NDHWC name one number of them, which is checked
 
-    x is float16, bfloat16, float32 or float64 and has 2 to 5 axes. Its parameters are float32, or float64 if x is.
-    Everything is computed in float64 and rounded once.
+    x is float16, bfloat16, float32 or float64 and has 2 to 5 axes, which may have size 0. Its parameters have x's dtype, or
+    float32 beside float16 and bfloat16, scale and bias the same; a scale of None is 1, a bias of None 0. What is saved for
+    the gradients is float32, for float64 float64. Everything is computed in float64 and rounded once.
 
     An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
     """
@@ -51,8 +62,8 @@ class BatchNormalization:
     def forward_training(
         self,
         x: Array,
-        scale: Array,
-        bias: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
         running_mean: Array | None = None,
         running_variance: Array | None = None,
         average_factor: float = 0.1,
@@ -70,7 +81,8 @@ class BatchNormalization:
 
         running_mean and running_variance, both or neither, become (1 - average_factor) * what they were +
         average_factor * the batch's, in place; there the variance is the sum over m - 1 (over m if m is 1).
-        average_factor is 0 to 1. With beta 0, out is not read. stream is ignored.
+        average_factor is any finite number. An x of no elements leaves them as they are; the mean of no elements is 0, the
+        inverse variance NaN. With beta 0, out is not read. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an array to write to that
         is read-only or overlaps another. Then nothing has been written.
@@ -78,26 +90,25 @@ class BatchNormalization:
         shape = self._check(x)
         running = {"running_mean": running_mean, "running_variance": running_variance}
         _check_pair(running)
-        dtype = self._check_parameters(x, shape, scale=scale, bias=bias, **running)
-        factor = real("average_factor", average_factor)
-        if not 0 <= factor <= 1:
-            raise ValueError(f"average_factor={factor}: expected 0 to 1")
+        self._check_parameters(x, shape, scale=scale, bias=bias, **running)
+        dtype = statistics_dtype(x)
+        factor = finite("average_factor", average_factor)
         alpha, beta = scales(alpha, beta, out=out)
         if activation is not None:
             one_of("activation", activation, ("relu",))
             if (alpha, beta) != (1, 0):
                 raise ValueError(f"alpha={alpha} and beta={beta} with activation={activation!r}: expected 1 and 0")
-        results = [
-            ("out", out, x.shape, x.dtype.name),
-            ("running_mean", running_mean, shape, dtype.name),
-            ("running_variance", running_variance, shape, dtype.name),
-        ]
+        results = [("out", out, x.shape, x.dtype.name)]
+        results += [(name, array, shape, array.dtype.name) for name, array in running.items() if array is not None]
         check_results(results, {"x": x, "scale": scale, "bias": bias})
+        if not x.size:  # nothing to normalize: the running statistics stay
+            result = _arrays.store(np.zeros(x.shape), x.dtype, out)
+            return result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)
         with np.errstate(all="ignore"):
             x64 = self._float64(x)
             mean, variance = moments(x64, self._axes(x))
             inverse = 1 / np.sqrt(variance + self.epsilon)
-            y = (x64 - mean) * inverse * self._spread(scale, x) + self._spread(bias, x)
+            y = self._affine((x64 - mean) * inverse, x, scale, bias)
             if activation is not None:
                 y = np.maximum(y, 0.0)
             result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
@@ -115,8 +126,8 @@ class BatchNormalization:
     def forward_inference(
         self,
         x: Array,
-        scale: Array,
-        bias: Array,
+        scale: Array | None,
+        bias: Array | None,
         mean: Array,
         variance: Array,
         out: Array | None = None,
@@ -134,16 +145,18 @@ class BatchNormalization:
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x, scale=scale, bias=bias, mean=mean, variance=variance)
+        if not x.size:
+            return _arrays.store(np.zeros(x.shape), x.dtype, out)
         with np.errstate(all="ignore"):
             inverse = 1 / np.sqrt(self._spread(variance, x) + self.epsilon)
-            y = (self._float64(x) - self._spread(mean, x)) * inverse * self._spread(scale, x) + self._spread(bias, x)
+            y = self._affine((self._float64(x) - self._spread(mean, x)) * inverse, x, scale, bias)
             return _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
 
     def backward(
         self,
         dy: Array,
         x: Array,
-        scale: Array,
+        scale: Array | None = None,
         saved_mean: Array | None = None,
         saved_inverse_variance: Array | None = None,
         out: Array | None = None,
@@ -154,24 +167,37 @@ class BatchNormalization:
         parameter_alpha: float = 1.0,
         parameter_beta: float = 0.0,
         stream: object = None,
-    ) -> tuple[Array, Array, Array]:
+        bias: bool | None = None,
+    ) -> tuple[Array, Array | None, Array | None]:
         """Return the gradients (dx, dscale, dbias) of forward_training, without activation, for the gradient dy of y.
 
         dx = alpha * (gradient in x) + beta * out, of x's shape and dtype. dscale = parameter_alpha * (gradient in
-        scale) + parameter_beta * out_scale, and dbias likewise with out_bias; they are parameters. saved_mean and
+        scale) + parameter_beta * out_scale, and dbias likewise with out_bias; they have scale's dtype. saved_mean and
         saved_inverse_variance are forward_training's, both or neither; without them they are computed again. With beta
-        0, out is not read, and with parameter_beta 0 neither out_scale nor out_bias. stream is ignored. Raises as
-        `forward_training` does.
+        0, out is not read, and with parameter_beta 0 neither out_scale nor out_bias. dscale is None without a scale;
+        bias says whether there is a dbias, None that there is one with a scale; without a scale it has out_bias's dtype,
+        or x's. stream is ignored. Raises as `forward_training` does.
         """
         shape = self._check(x)
         _arrays.check_like("dy", dy, "x", x)
         saved = {"saved_mean": saved_mean, "saved_inverse_variance": saved_inverse_variance}
         _check_pair(saved)
-        dtype = self._check_parameters(x, shape, scale=scale, **saved)
+        self._check_parameters(x, shape, scale=scale)
+        for name, array in saved.items():
+            if array is not None:
+                check_parameter(name, array, shape, (statistics_dtype(x).name,), self._meaning)
         alpha, beta = scales(alpha, beta, out=out)
-        parameter_alpha, parameter_beta = scales(
-            parameter_alpha, parameter_beta, prefix="parameter_", out_scale=out_scale, out_bias=out_bias
-        )
+        with_bias = wants_bias(bias, scale)
+        for name, given, wanted in (("out_scale", out_scale, scale is not None), ("out_bias", out_bias, with_bias)):
+            if given is not None and not wanted:
+                raise ValueError(f"`{name}` must be None where there is no {name[4:]}; got an array")
+        outs = {"out_scale": out_scale} if scale is not None else {}
+        outs |= {"out_bias": out_bias} if with_bias else {}
+        parameter_alpha, parameter_beta = scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
+        dtype = x.dtype if scale is None else scale.dtype
+        if scale is None and out_bias is not None:
+            self._check_parameters(x, shape, out_bias=out_bias)
+            dtype = out_bias.dtype
         results = [
             ("out", out, x.shape, x.dtype.name),
             ("out_scale", out_scale, shape, dtype.name),
@@ -179,53 +205,71 @@ class BatchNormalization:
         ]
         check_results(results, {"dy": dy, "x": x, "scale": scale, **saved})
         with np.errstate(all="ignore"):
-            axes = self._axes(x)
-            dy64, x64 = self._float64(dy), self._float64(x)
-            if saved_mean is None or saved_inverse_variance is None:
-                mean, variance = moments(x64, axes)
-                inverse = 1 / np.sqrt(variance + self.epsilon)
-            else:
-                mean, inverse = self._spread(saved_mean, x), self._spread(saved_inverse_variance, x)
-            normalized = (x64 - mean) * inverse
-            dx = gradient(dy64 * self._spread(scale, x), normalized, inverse, axes)
-            dscale = self._parameter((dy64 * normalized).sum(axis=axes, keepdims=True), shape)
-            dbias = self._parameter(dy64.sum(axis=axes, keepdims=True), shape)
+            dx, dscale, dbias = np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
+            if x.size:
+                axes = self._axes(x)
+                dy64, x64 = self._float64(dy), self._float64(x)
+                if saved_mean is None or saved_inverse_variance is None:
+                    mean, variance = moments(x64, axes)
+                    inverse = 1 / np.sqrt(variance + self.epsilon)
+                else:
+                    mean, inverse = self._spread(saved_mean, x), self._spread(saved_inverse_variance, x)
+                normalized = (x64 - mean) * inverse
+                dx = _arrays.in_layout(gradient(self._affine(dy64, x, scale), normalized, inverse, axes), self.layout)
+                dscale = self._parameter((dy64 * normalized).sum(axis=axes, keepdims=True), shape)
+                dbias = self._parameter(dy64.sum(axis=axes, keepdims=True), shape)
+            factors = parameter_alpha, parameter_beta
             return (
-                _arrays.store_scaled(_arrays.in_layout(dx, self.layout), x.dtype, out, alpha, beta),
-                _arrays.store_scaled(dscale, dtype, out_scale, parameter_alpha, parameter_beta),
-                _arrays.store_scaled(dbias, dtype, out_bias, parameter_alpha, parameter_beta),
+                _arrays.store_scaled(dx, x.dtype, out, alpha, beta),
+                None if scale is None else _arrays.store_scaled(dscale, dtype, out_scale, *factors),
+                _arrays.store_scaled(dbias, dtype, out_bias, *factors) if with_bias else None,
             )
 
     def _check(self, x: object) -> Shape:
-        """Refuse an x of a wrong type, dtype, rank or size; return its parameters' shape."""
-        _arrays.check_tensor("x", x, RANKS)
-        assert isinstance(x, np.ndarray)
+        """Refuse an x of a wrong type, dtype or rank; return its parameters' shape."""
+        if isinstance(x, np.ndarray) and x.shape == (0,):  # which PyTorch takes, of one axis and no channels
+            _arrays.check_array("x", x, _arrays.FLOATS)
+            return (0,)
+        x = _arrays.check_tensor("x", x, RANKS, empty="any")
         _geometry.check_rank("x", x.shape, self, RANKS)
         if self.mode == "per_activation":
             return tuple(x.shape[1:])
         return (_arrays.channels_first(x, self.layout).shape[1],)
 
-    def _check_parameters(self, x: Array, shape: Shape, **parameters: object) -> np.dtype[Any]:
-        """Refuse parameters of a wrong type, dtype or shape; return their dtype. None is left out."""
-        dtype = np.dtype(np.float64 if x.dtype.name == "float64" else np.float32)
+    @property
+    def _meaning(self) -> str:
+        """What has the parameters' shape."""
         meaning = "one for each channel of x" if self.mode == "spatial" else "the shape of x without its first axis"
+        return f"{meaning} ({self.mode})"
+
+    def _check_parameters(self, x: Array, shape: Shape, **parameters: object) -> None:
+        """Refuse parameters of a wrong type, dtype or shape. None is left out."""
         for name, array in parameters.items():
-            if array is not None or name in ("scale", "bias", "mean", "variance"):
-                check_parameter(name, array, shape, dtype.name, f"{meaning} ({self.mode})")
-        return dtype
+            if array is not None or name in ("mean", "variance"):
+                check_parameter(name, array, shape, parameter_dtypes(x), self._meaning)
+        scale, bias = parameters.get("scale"), parameters.get("bias")
+        if isinstance(scale, np.ndarray) and isinstance(bias, np.ndarray):
+            _arrays.check_same_dtype("bias", bias, "scale", scale)
+        if self.mode == "spatial":
+            check_channels(shape[0], scale, bias)
 
     def _axes(self, x: Array) -> Shape:
         """The axes of x, channels first, that a mean is over."""
         return (0,) if self.mode == "per_activation" else (0, *range(2, x.ndim))
 
     def _float64(self, array: Array) -> Float64:
-        return _arrays.channels_first(array, self.layout).astype(np.float64, copy=False)
+        return np.asarray(_arrays.channels_first(array, self.layout), np.float64)
 
     def _spread(self, parameter: Array, x: Array) -> Float64:
         """A parameter in float64, so that it broadcasts against x with its channels first."""
         if self.mode == "per_activation":
             return self._float64(parameter[None])
-        return parameter.astype(np.float64).reshape(-1, *[1] * (x.ndim - 2))
+        return np.asarray(parameter, np.float64).reshape(-1, *[1] * (x.ndim - 2))
+
+    def _affine(self, values: Float64, x: Array, scale: Array | None, bias: Array | None = None) -> Float64:
+        """scale * values + bias, of which each may be missing."""
+        values = values if scale is None else values * self._spread(scale, x)
+        return values if bias is None else values + self._spread(bias, x)
 
     def _parameter(self, values: Float64, shape: Shape) -> Float64:
         """Values with one entry for each parameter, channels first, in the parameters' shape."""

@@ -76,18 +76,27 @@ class Statistics:
 
 
 class Normalization(Kind):
-    """What the four normalizations share: parameters in the arithmetic's type, and where they lie."""
+    """What the four normalizations share: parameters, in the arithmetic's type or x's own, and where they lie."""
 
     parameters: tuple[str, ...] = ("scale", "bias")
     statistics: tuple[str, ...] = ()  # the saved ones, as the call names them
     factors: tuple[str, ...] = ()
     centred = True  # whether the mean is taken off
-    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
 
     def dtype_of(self, p: Problem, name: str) -> str:
         if name in ("x", "dy", "y", "dx"):
             return p.dtype
+        if name in ("scale", "bias", "dscale", "dbias"):
+            own = name == "dbias" and "scale" in p.without
+            return p.dtype if own else p.other_dtype or self.wide(p)
+        return self.wide(p)
+
+    def wide(self, p: Problem) -> str:
+        """The statistics' type."""
         return "float64" if p.dtype == "float64" else "float32"
+
+    def is_tensor(self, p: Problem, name: str, values: Float64) -> bool:
+        return name in ("x", "dy")
 
     def axes(self, p: Problem) -> tuple[int, ...]:
         """What a mean is over."""
@@ -110,7 +119,7 @@ class Normalization(Kind):
         x = special(p, uniform(random, p.in_layout(p.shape), -2, 2), random)
         shape = self.parameter_shape(p)
         numbers = {"scale": uniform(random, shape, 0.5, 2.0), "bias": uniform(random, shape)}
-        return {"x": x, **{name: numbers[name] for name in self.parameters}}
+        return {"x": x, **{name: numbers[name] for name in self.parameters if name not in p.without}}
 
     def of(self, p: Problem, x: Float64) -> Statistics:
         return Statistics(x, self.axes(p), p.options.get("epsilon", 1e-5), arithmetic(p.dtype), self.centred)
@@ -121,7 +130,11 @@ class Normalization(Kind):
     def forward_error(self, p: Problem, a: Arrays) -> tuple[Statistics, Float64]:
         found = self.of(p, a["x"])
         bias = self.spread(p, a["bias"]) if "bias" in a else np.zeros(())
-        return found, found.forward_error(a["x"], self.spread(p, a["scale"]), bias)
+        return found, found.forward_error(a["x"], self.scale(p, a), bias)
+
+    def scale(self, p: Problem, a: Arrays) -> Float64:
+        """The scale as x's axes see it, 1 where there is none."""
+        return self.spread(p, a["scale"]) if "scale" in a else np.ones(())
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         found, error = self.forward_error(p, a)
@@ -144,7 +157,12 @@ class NormalizationBackward(Normalization):
         values = {"mean": found.mean, "inverse_variance": found.inverse, "inverse_rms": found.inverse}
         values |= {"saved_mean": found.mean, "saved_inverse_variance": found.inverse}
         saved = {name: values[name].reshape(shape) for name in self.saved(p)}
-        return {"dy": uniform(random, x.shape), "x": x, "scale": made["scale"], **saved}
+        scale = {name: made[name] for name in ("scale",) if name in made}
+        return {"dy": uniform(random, x.shape), "x": x, **scale, **saved}
+
+    def results_of(self, p: Problem) -> tuple[str, ...]:
+        there = {"dscale": "scale" not in p.without, "dbias": p.keywords.get("bias", "scale" not in p.without)}
+        return tuple(name for name in self.results if there.get(name, True))
 
     def saved(self, p: Problem) -> tuple[str, ...]:
         return self.statistics
@@ -153,13 +171,17 @@ class NormalizationBackward(Normalization):
         return self.parameter_shape(p)
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        scale = self.spread(p, a["scale"])
-        errors = self.of(p, a["x"]).backward_errors(a["dy"], a["x"], scale, self.over(p), self.centred)
-        return {name: error.reshape(f[name].shape) for name, error in zip(self.results, errors, strict=False)}
+        errors = self.of(p, a["x"]).backward_errors(a["dy"], a["x"], self.scale(p, a), self.over(p), self.centred)
+        there = zip(self.results, errors, strict=False)
+        return {name: error.reshape(f[name].shape) for name, error in there if name in f}
 
 
 class _Batch(Normalization):
-    dtypes = ("float32", "float16", "bfloat16", "float64")
+    def dtype_of(self, p: Problem, name: str) -> str:
+        if name in ("running_mean", "running_variance", "mean", "variance"):
+            return p.other_dtype or self.wide(p)
+        return super().dtype_of(p, name)
+
     factors = ("alpha", "beta")
 
     def axes(self, p: Problem) -> tuple[int, ...]:
@@ -194,7 +216,7 @@ class BatchTraining(_Batch):
             unbiased = found.count / max(found.count - 1, 1)
             for name, error in (("mean", found.mean_error), ("variance", unbiased * found.variance_error)):
                 before = np.abs(a[f"running_{name}"])
-                errors[f"running_{name}"] = share * error.reshape(before.shape) + 8.0 * found.v * (
+                errors[f"running_{name}"] = abs(share) * error.reshape(before.shape) + 8.0 * found.v * (
                     before + np.abs(f[f"running_{name}"])
                 )
         return errors
@@ -208,7 +230,8 @@ class BatchInference(_Batch):
         return {**self.make(p, random), "mean": uniform(random, shape), "variance": uniform(random, shape, 0.1, 2.0)}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        scale, bias, mean, variance = (np.abs(self.spread(p, a[n])) for n in ("scale", "bias", "mean", "variance"))
+        mean, variance = (np.abs(self.spread(p, a[name])) for name in ("mean", "variance"))
+        scale, bias = np.abs(self.scale(p, a)), np.abs(self.spread(p, a["bias"])) if "bias" in a else np.zeros(())
         inverse = (variance + p.options.get("epsilon", 1e-5)) ** -0.5
         return {"y": 16.0 * arithmetic(p.dtype) * (scale * inverse * (np.abs(a["x"]) + mean) + bias)}
 
@@ -228,7 +251,7 @@ class BatchBackward(NormalizationBackward, _Batch):
         return p.keywords.get("parameter_alpha", 1.0), p.keywords.get("parameter_beta", 0.0)
 
     def twin_keywords(self, p: Problem) -> dict[str, Any]:
-        return {}
+        return {name: value for name, value in p.keywords.items() if name == "bias"}
 
     def saved(self, p: Problem) -> tuple[str, ...]:
         return self.statistics if "saved_mean" in p.given else ()

@@ -38,9 +38,10 @@ class Problem:
     """One call of one operation, on arrays that are made from `seed`. Its repr, pasted into a test, repeats it.
 
     `shape` is x's, (N, C, spatial...), whatever the layout; `other` is the second array's: add_tensor's a, the filter
-    of FusedConvolution, the scale of LayerNormalization and RMSNormalization. `memory` is how the arrays of tensors
-    lie, inputs first, then out. `given` names the optional arrays that the call gets. `data` says what is in x:
-    "nan", "infinity" (a few of them), "whole" numbers, or "after_in_place" (y in x's place).
+    of FusedConvolution, the axes that LayerNormalization and RMSNormalization normalize. `other_dtype` is the type of
+    parameters that may have x's own. `memory` is how the arrays of tensors lie, inputs first, then out. `given` names the
+    optional arrays that the call gets, `without` those that it gets None for. `data` says what is in x: "nan",
+    "infinity" (a few of them), "whole" numbers, or "after_in_place" (y in x's place).
     """
 
     call: str
@@ -51,6 +52,7 @@ class Problem:
     options: dict[str, Any] = field(default_factory=dict)
     keywords: dict[str, Any] = field(default_factory=dict)
     given: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     memory: tuple[Memory, ...] = ()
     with_out: bool = False
     in_place: bool = False
@@ -99,15 +101,19 @@ class Problem:
 
 
 def run(package: Any, problem: Problem, arrays: dict[str, Any], keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """The call, of cudnnpy or of its twin: arrays that must be there by position, the rest by name."""
+    """The call, of cudnnpy or of its twin: arrays that must be there by position, the rest by name.
+
+    Of its results those that are None, as gradients of parameters that are not there, are left out.
+    """
     name, _, method = problem.call.partition(".")
     function = getattr(package, name)
     if method:
         function = getattr(function(**problem.options), method)
-    positional = [array for name, array in arrays.items() if name not in problem.given]
-    named = {name: array for name, array in arrays.items() if name in problem.given}
+    by_name = (*problem.given, *(arrays if problem.without else ()))  # what is left out may be in between
+    positional = [array for name, array in arrays.items() if name not in by_name]
+    named = {name: array for name, array in arrays.items() if name in by_name} | dict.fromkeys(problem.without)
     found = function(*positional, **named, **keywords)
-    return found if isinstance(found, tuple) else (found,)
+    return tuple(one for one in found if one is not None) if isinstance(found, tuple) else (found,)
 
 
 def rounded(values: Float64, dtype: str) -> Float64:
@@ -158,6 +164,14 @@ class Kind:
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         """The values of the arrays, in the arrays' axis order, not yet rounded to their types."""
         return {"x": special(p, uniform(random, p.in_layout(p.shape)), random)}
+
+    def results_of(self, p: Problem) -> tuple[str, ...]:
+        """The results that the call gives, by name."""
+        return self.results
+
+    def is_tensor(self, p: Problem, name: str, values: Float64) -> bool:
+        """Whether an array may lie in memory as it likes."""
+        return values.ndim == len(p.shape)
 
     def updated(self, p: Problem) -> tuple[str, ...]:
         """The inputs that the call changes: results too."""

@@ -146,7 +146,7 @@ def _softmax(draw: Draw, p: Problem) -> Problem:
 
 
 def _response(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 4, 5)
+    shape = _shape(draw, 3, 5)
     options: dict[str, Any] = {"layout": _layout(draw, len(shape))}
     if draw(_weighted((True, 3), (False, 1))):
         options["size"] = draw(st.integers(1, 16))
@@ -207,7 +207,8 @@ def _batch(draw: Draw, p: Problem) -> Problem:
     data = ""
     if p.call.endswith("training"):
         given = draw(st.sampled_from([(), ("running_mean", "running_variance")]))
-        keywords = draw(st.sampled_from([{}, {}, {"average_factor": 0.25}, {"average_factor": 1.0}]))
+        factors: list[dict[str, Any]] = [{"average_factor": 0.25}, {"average_factor": 1.0}, {"average_factor": -1.0}]
+        keywords = draw(st.sampled_from([{}, {}, *factors]))
         if draw(_weighted((False, 3), (True, 1))):
             keywords = {**keywords, "activation": "relu"}
     elif p.call.endswith("inference"):
@@ -217,20 +218,38 @@ def _batch(draw: Draw, p: Problem) -> Problem:
         if draw(st.booleans()):
             given = (*given, "out_scale", "out_bias")
             keywords = draw(st.sampled_from([{}, {"parameter_alpha": 0.5, "parameter_beta": 1.0}]))
-    return replace(p, shape=shape, options=options, keywords=keywords, given=given, data=data)
+    return _without(draw, replace(p, shape=shape, options=options, keywords=keywords, given=given, data=data))
+
+
+def _without(draw: Draw, p: Problem) -> Problem:
+    """The same with parameters of x's own type, or with none of them."""
+    if p.dtype != "float64" and draw(st.booleans()):
+        p = replace(p, other_dtype=p.dtype)
+    if "out_scale" in p.given:
+        return p
+    parameters = ("scale",) if p.operation == "RMSNormalization" else ("scale", "bias")
+    left_out = tuple(name for name in parameters if draw(_weighted((False, 3), (True, 1))))
+    keywords = dict(p.keywords)
+    if p.call.endswith("backward"):
+        if len(parameters) > 1 and left_out:
+            keywords["bias"] = "bias" not in left_out
+        return replace(p, without=left_out[: "scale" in left_out], keywords=keywords)
+    if p.other and (left_out == parameters or draw(st.booleans())):
+        keywords["normalized_shape"] = p.other
+    return replace(p, without=left_out, keywords=keywords)
 
 
 def _layer(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 2, 5)
-    normalized = draw(st.integers(1, len(shape) - 1))
+    shape = _shape(draw, 1, 5)
+    normalized = draw(st.integers(1, len(shape)))
     options = draw(st.sampled_from([{}, {"epsilon": 1e-3}]))
-    return replace(p, shape=shape, other=shape[-normalized:], options=options)
+    return _without(draw, replace(p, shape=shape, other=shape[-normalized:], options=options))
 
 
 def _instance(draw: Draw, p: Problem) -> Problem:
     shape = _shape(draw, 3, 5)
     options = {"layout": _layout(draw, len(shape)), **draw(st.sampled_from([{}, {"epsilon": 1e-3}]))}
-    return replace(p, shape=shape, options=options)
+    return _without(draw, replace(p, shape=shape, options=options))
 
 
 def _fused(draw: Draw, p: Problem) -> Problem:

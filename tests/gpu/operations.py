@@ -35,9 +35,10 @@ class Case:
         memory = list(problem.memory)
         self.inputs: dict[str, Placed] = {}
         for name, values in made.items():
-            of_rank = values.ndim == len(problem.shape)
-            lies = memory.pop(0) if of_rank and memory else Memory()
-            self.inputs[name] = self._place(values, self.kind.dtype_of(problem, name), lies, NOT_A_NUMBER)
+            is_tensor = self.kind.is_tensor(problem, name, values)
+            lies = memory.pop(0) if is_tensor and memory else Memory()
+            dtype = self.kind.dtype_of(problem, name)
+            self.inputs[name] = self._place(values, dtype, lies, NOT_A_NUMBER, is_tensor)
         self.exact = self._twin()
         self.outs: dict[str, Placed] = {}
         self.keywords = dict(problem.keywords)
@@ -48,16 +49,18 @@ class Case:
                 shape, beta = self.exact[result].shape, self.kind.blend(problem, result)[1]
                 values = random.uniform(-1, 1, shape) if beta else np.full(shape, math.nan)
                 lies = memory.pop(0) if keyword == "out" and memory else Memory()
-                self.outs[result] = self._place(values, self.kind.dtype_of(problem, result), lies, FILLER)
+                is_tensor = keyword == "out" and len(shape) == len(problem.shape)
+                dtype = self.kind.dtype_of(problem, result)
+                self.outs[result] = self._place(values, dtype, lies, FILLER, is_tensor)
             self.keywords[keyword] = self.outs[result].tensor
         for name in self.kind.factors:
             self.keywords[name] = getattr(problem, name)
         self._judge()
 
-    def _place(self, values: Float64, dtype: str, memory: Memory, filler: int) -> Placed:
-        tensor = torch.from_numpy(np.ascontiguousarray(values)).to(getattr(torch, dtype))
+    def _place(self, values: Float64, dtype: str, memory: Memory, filler: int, is_tensor: bool) -> Placed:
+        tensor = torch.from_numpy(np.asarray(values, order="C")).to(getattr(torch, dtype))
         p = self.problem
-        if values.ndim != len(p.shape):
+        if not is_tensor:
             return Placed(tensor, Memory().strides(values.shape), memory.offset, filler)
         strides = p.in_layout(memory.strides(p.logical(values.shape)))
         return Placed(tensor, strides, memory.offset, filler)
@@ -77,7 +80,7 @@ class Case:
             return {kind.results[0]: np.full(p.shape, keywords["value"])}
         with np.errstate(all="ignore"):
             found = run(reference, p, arrays, keywords)
-        exact = dict(zip(kind.results, found, strict=True)) | {name: arrays[name] for name in kind.updated(p)}
+        exact = dict(zip(kind.results_of(p), found, strict=True)) | {name: arrays[name] for name in kind.updated(p)}
         return {name: np.asarray(values, np.float64) for name, values in exact.items()}
 
     def _judge(self) -> None:
@@ -101,7 +104,8 @@ class Case:
         """The operation on the arrays, by the results' names."""
         keywords = dict(self.keywords) if stream is None else {**self.keywords, "stream": stream}
         arrays = {name: placed.tensor for name, placed in self.inputs.items()}
-        return dict(zip(self.kind.results, run(nn, self.problem, arrays, keywords), strict=True))
+        results = self.kind.results_of(self.problem)
+        return dict(zip(results, run(nn, self.problem, arrays, keywords), strict=True))
 
     def complete(self) -> dict[str, Any]:
         """The call on the stream that the problem names, done when this returns."""

@@ -85,6 +85,7 @@ class Sample:
 SCALES = {"alpha": 2.0, "beta": 0.5}
 NORM = {"epsilon": 1e-3}
 ROWS = {"scale": (6, 6), "bias": (6, 6)}
+LAST, LAST_TWO = {"normalized_shape": 6}, {"normalized_shape": (6, 6)}
 ROW_MEANS = {"mean": (2, 4), "inverse_variance": (2, 4)}
 EXECUTE = "cudnnBackendExecute"
 BATCH = "cudnnBatchNormalization"
@@ -191,24 +192,23 @@ SAMPLES = [
         keywords={**SCALES, "parameter_alpha": 2.0, "parameter_beta": 0.5},
         many=3,
     ),
-    Sample("LayerNormalization.forward_training", {"x": X, **ROWS}, EXECUTE, options=NORM, dtypes=HALF, many=3),
-    Sample("LayerNormalization.forward_inference", {"x": X, **ROWS}, EXECUTE, options=NORM, dtypes=HALF),
+    Sample("LayerNormalization.forward_training", {"x": X, **ROWS}, EXECUTE, options=NORM, keywords=LAST_TWO, many=3),
+    Sample("LayerNormalization.forward_inference", {"x": X, **ROWS}, EXECUTE, options=NORM, keywords=LAST_TWO),
     Sample(
         "LayerNormalization.backward",
         {"dy": X, "x": X, "scale": (6, 6), **ROW_MEANS},
         EXECUTE,
         options=NORM,
-        dtypes=HALF,
+        keywords={"bias": False},
         many=3,
     ),
-    Sample("RMSNormalization.forward_training", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, dtypes=HALF, many=2),
-    Sample("RMSNormalization.forward_inference", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, dtypes=HALF),
+    Sample("RMSNormalization.forward_training", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, keywords=LAST, many=2),
+    Sample("RMSNormalization.forward_inference", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, keywords=LAST),
     Sample(
         "RMSNormalization.backward",
         {"dy": X, "x": X, "scale": (6,), "inverse_rms": (2, 4, 6)},
         EXECUTE,
         options=NORM,
-        dtypes=HALF,
         many=2,
     ),
     Sample(
@@ -216,18 +216,15 @@ SAMPLES = [
         {"x": X, "scale": C, "bias": C},
         EXECUTE,
         options=NORM,
-        dtypes=HALF,
         many=3,
     ),
-    Sample(
-        "InstanceNormalization.forward_inference", {"x": X, "scale": C, "bias": C}, EXECUTE, options=NORM, dtypes=HALF
-    ),
+    Sample("InstanceNormalization.forward_inference", {"x": X, "scale": C, "bias": C}, EXECUTE, options=NORM),
     Sample(
         "InstanceNormalization.backward",
         {"dy": X, "x": X, "scale": C, **ROW_MEANS},
         EXECUTE,
         options=NORM,
-        dtypes=HALF,
+        keywords={"bias": False},
         many=3,
     ),
     Sample(

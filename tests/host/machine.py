@@ -12,7 +12,9 @@ from cudnnpy import raw
 from cudnnpy.convolution.folding import Cut, Transform, can_cut
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.layouts import TensorSpec
-from cudnnpy.programs import At, Function, Step
+from cudnnpy.parameters import Constant, Spare, Supplied
+from cudnnpy.programs import At, Function, Step, Steps
+from cudnnpy.tensors import Fill
 
 
 def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -28,15 +30,30 @@ def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
 
 def carried_out(steps: Sequence[Step], scratch: Sequence[int], *operands: np.ndarray) -> None:
     """The steps on the operands' memory; what is scratch begins as NaN. A plan has run(*memories)."""
-    memories = [*operands, *(np.full(size, 0xFF, np.uint8) for size in scratch)]
+    memories = [*operands, *map(_scratch, scratch)]
     for step in steps:
-        here = [memories[place] for place in step.places]
-        if isinstance(step.executable, Transform):
-            _fold(here, step.executable)
-        elif isinstance(step.executable, Function):
-            _CALLS[step.executable.name](here, *step.executable.arguments)
-        else:
-            step.executable.run(*here)  # type: ignore[attr-defined]
+        _carry_out(step.executable, [memories[place] for place in step.places])
+
+
+def _scratch(size: int) -> np.ndarray:
+    return np.full(size, 0xFF, np.uint8)
+
+
+def _carry_out(executable: Any, memories: list[np.ndarray]) -> None:
+    if isinstance(executable, Transform):
+        _fold(memories, executable)
+    elif isinstance(executable, Function):
+        _CALLS[executable.name](memories, *executable.arguments)
+    elif isinstance(executable, Steps):
+        carried_out(executable.steps, executable.scratch, *memories)
+    elif isinstance(executable, Supplied):
+        others = {Constant: lambda slot: slot.address, Spare: lambda slot: _scratch(slot.size)}
+        slots = executable._slots
+        _carry_out(executable._executable, [others.get(type(s), lambda s: memories[s])(s) for s in slots])
+    elif isinstance(executable, Fill):
+        memories[0].view(f"u{executable._width}")[: executable._count] = executable._pattern
+    else:
+        executable.run(*memories)
 
 
 def _tensor(memories: list[np.ndarray], at: At, descriptor: Any) -> np.ndarray:
@@ -99,16 +116,99 @@ def _average(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, b
     target[...] = alpha.value * means + (beta.value * target if beta.value else 0)
 
 
-def _root(memories: list[np.ndarray], how: Any, _: Any, x: Any, at: At, *others: Any) -> None:
-    assert how.get("cudnnGetOpTensorDescriptor")["opTensorOp"] == raw.CUDNN_OP_TENSOR_SQRT
-    target = _tensor(memories, at, x)
-    target[...] = np.sqrt(target)
+def _op_tensor(memories: list[np.ndarray], how: Any, alpha: Any, a: Any, at: At, *others: Any) -> None:
+    beta, b, b_at, gamma, c, to = others
+    first, second, target = (_tensor(memories, m, d) for m, d in ((at, a), (b_at, b), (to, c)))
+    # what C wants: b's axes are those of a or 1; c is b in memory only if a is, too
+    assert all(n in (1, m) for m, n in zip(first.shape, second.shape, strict=True))
+    assert first.shape == target.shape
+    assert memories[to.place] is not memories[b_at.place] or memories[at.place] is memories[b_at.place]
+    one, two = alpha.value * first, beta.value * second
+    made = {
+        "add": lambda: one + two,
+        "mul": lambda: one * two,
+        "max": lambda: np.maximum(one, two),
+        "min": lambda: np.minimum(one, two),
+        "sqrt": lambda: np.sqrt(one),
+    }[how.operation]()
+    target[...] = made + gamma.value * target if gamma.value else made
+
+
+def _reduce(memories: list[np.ndarray], how: Any, *others: Any) -> None:
+    _, _, _, _, alpha, x, at, beta, y, to = others
+    source, target = _tensor(memories, at, x), _tensor(memories, to, y)
+    assert source.shape != target.shape  # which C refuses
+    assert all(n in (1, m) for m, n in zip(source.shape, target.shape, strict=True))
+    axes = tuple(axis for axis, (m, n) in enumerate(zip(source.shape, target.shape, strict=True)) if m != n)
+    made = {"add": np.sum, "avg": np.mean, "max": np.max, "min": np.min}[how.operation](
+        source, axis=axes, keepdims=True
+    )
+    target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
+
+
+def _set(memories: list[np.ndarray], y: Any, to: At, number: Any) -> None:
+    _tensor(memories, to, y)[...] = number.value
+
+
+def _scale(memories: list[np.ndarray], y: Any, to: At, alpha: Any) -> None:
+    _tensor(memories, to, y)[...] *= alpha.value
+
+
+def _means(mode: Any, x: np.ndarray) -> tuple[int, ...]:
+    return (0,) if mode == raw.CUDNN_BATCHNORM_PER_ACTIVATION else (0, *range(2, x.ndim))
+
+
+def _batch_training(memories: list[np.ndarray], mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
+    x, at, y, to, row, scale, bias, factor, *running, epsilon, saved_mean, saved_inverse = others
+    source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
+    axes = _means(mode, source)
+    mean, variance = source.mean(axes, keepdims=True), source.var(axes, keepdims=True)
+    inverse = 1 / np.sqrt(variance + epsilon)
+    made = (source - mean) * inverse * _tensor(memories, scale, row) + _tensor(memories, bias, row)
+    target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
+    count = source.size // mean.size
+    if running[0] is not None:
+        for kept, new in zip(running, (mean, variance * count / (count - 1)), strict=True):
+            there = _tensor(memories, kept, row)
+            there[...] = (1 - factor) * there + factor * new
+    _tensor(memories, saved_mean, row)[...] = mean
+    _tensor(memories, saved_inverse, row)[...] = inverse
+
+
+def _batch_inference(memories: list[np.ndarray], mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
+    x, at, y, to, row, scale, bias, mean, variance, epsilon = others
+    source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
+    assert mode in (raw.CUDNN_BATCHNORM_PER_ACTIVATION, raw.CUDNN_BATCHNORM_SPATIAL)
+    parameters = [_tensor(memories, one, row).astype(np.float64) for one in (scale, bias, mean, variance)]
+    made = (source - parameters[2]) / np.sqrt(parameters[3] + epsilon) * parameters[0] + parameters[1]
+    target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
+
+
+def _batch_backward(memories: list[np.ndarray], mode: Any, *others: Any) -> None:
+    a, b, c, d, x, x_at, dy, dy_at, dx, dx_at, row, scale, dscale, dbias, epsilon, *saved = others
+    source, g = (_tensor(memories, m, t).astype(np.float64) for m, t in ((x_at, x), (dy_at, dy)))
+    axes = _means(mode, source)
+    mean, inverse = source.mean(axes, keepdims=True), (source.var(axes, keepdims=True) + epsilon) ** -0.5
+    if saved[0] is not None:
+        mean, inverse = (_tensor(memories, one, row).astype(np.float64) for one in saved)
+    n, w = (source - mean) * inverse, g * _tensor(memories, scale, row)
+    made = (w - w.mean(axes, keepdims=True) - n * (w * n).mean(axes, keepdims=True)) * inverse
+    results = (dx_at, dx, made, a, b), (dscale, row, (g * n).sum(axes, keepdims=True), c, d)
+    for to, tensor, value, alpha, beta in (*results, (dbias, row, g.sum(axes, keepdims=True), c, d)):
+        target = _tensor(memories, to, tensor)
+        target[...] = alpha.value * value + (beta.value * target if beta.value else 0)
 
 
 _CALLS = {
     "cudnnTransformTensor": _transform,
     "cudnnAddTensor": _add,
     "cudnnActivationForward": _activate,
-    "cudnnOpTensor": _root,
+    "cudnnOpTensor": _op_tensor,
+    "cudnnReduceTensor": _reduce,
+    "cudnnSetTensor": _set,
+    "cudnnScaleTensor": _scale,
+    "cudnnBatchNormalizationForwardTraining": _batch_training,
+    "cudnnBatchNormalizationForwardInference": _batch_inference,
+    "cudnnBatchNormalizationBackward": _batch_backward,
     "cudnnPoolingForward": _average,
 }

@@ -19,7 +19,7 @@ from cudnnpy import (
     calling,
     graph,
     launching,
-    layer_normalization,
+    parameters,
     plan_cache,
     raw,
     workspace,
@@ -168,7 +168,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         graph.Graph, "candidates", lambda self, problem, target: there.candidates(self, problem, target)
     )
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
-    monkeypatch.setattr(layer_normalization, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(parameters, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate", allocate)
     plan_cache.clear_cache()

@@ -40,7 +40,7 @@ def test_every_operation_has_a_sample_with_all_of_its_arrays_and_options() -> No
     for sample in SAMPLES:
         parameters = inspect.signature(sample.operation()).parameters
         known = {*sample.arrays, *sample.optional, *sample.keywords, "out", "stream"}
-        assert set(parameters) - known <= {"activation", "layout", "dtype"}, sample.name
+        assert set(parameters) - known <= {"activation", "layout", "dtype", "bias"}, sample.name
         assert known <= set(parameters), sample.name
 
 

@@ -32,11 +32,13 @@ ORDER = re.findall(
     convolution.cudnn_text convolution.plan_text convolution.plan convolution.bench convolution.autotune
     graph_nodes graph_operations graph reduction
     convolution.operation convolution.layer convolution.convolution convolution.transpose
-    convolution activation pooling softmax local_response dropout tensors normalization layer_normalization fused
+    convolution activation pooling softmax local_response dropout tensors parameters batch_graphs normalization
+    composed_normalization normalization_programs layer_normalization instance_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors
-    reference._moments reference.normalization reference.layer_normalization reference.fused reference
+    reference._moments reference.normalization reference.layer_normalization reference.instance_normalization
+    reference.fused reference
     availability tiles picture_files pictures edges edges_command cli __main__
     """,
 )

@@ -128,7 +128,7 @@ def test_empty_arrays(world: World, sample: Sample, name: str) -> None:
         sample,
         given,
         ValueError,
-        rf"^{name}: shape .* is empty; expected sizes of 1 or more|^scale: shape .* given; expected",
+        rf"^{name}: shape .* is empty; expected sizes of 1 or more|^\w+: shape .* given; expected",
     )
 
 
@@ -163,7 +163,7 @@ def test_addresses_that_no_element_can_have(world: World, sample: Sample, name: 
 
 @pytest.mark.parametrize(
     ("sample", "name"),
-    [(sample, name) for sample in SAMPLES for name in sample.arrays if name != "out"],
+    [(sample, name) for sample in SAMPLES for name in sample.arrays if name not in ("out", "scale", "bias")],
     ids=lambda given: getattr(given, "name", given),
 )
 def test_arrays_that_are_missing(world: World, sample: Sample, name: str) -> None:
@@ -292,14 +292,27 @@ W = (8, 4, 3, 3)
         (
             lambda: nn.LocalResponseNormalization(beta=0.001),
             ValueError,
-            "beta: 0.001 given; expected a number of 0.01 or more",
+            "beta: 0.001 given; expected a finite number of 0.01 or more",
         ),
-        (lambda: nn.LocalResponseNormalization(k=0), ValueError, "k: 0 given; expected a number of 1e-05 or more"),
-        (lambda: nn.LocalResponseNormalization(alpha=None), TypeError, "alpha: None given; expected a number"),
+        *(
+            (
+                lambda name=name, wrong=wrong: nn.LocalResponseNormalization(**{name: wrong}),
+                ValueError,
+                f"{name}: {wrong} given; expected",
+            )
+            for name in ("alpha", "beta", "k")
+            for wrong in (float("inf"), float("-inf"), NAN)
+        ),
         (
-            lambda: nn.LocalResponseNormalization().forward(Array(2, 4, 6)),
+            lambda: nn.LocalResponseNormalization(k=0),
             ValueError,
-            r"x: shape \(2, 4, 6\) given; expected 4 to 5 axes",
+            "k: 0 given; expected a finite number of 1e-05 or more",
+        ),
+        (lambda: nn.LocalResponseNormalization(alpha=None), TypeError, "alpha: None given; expected a finite number"),
+        (
+            lambda: nn.LocalResponseNormalization().forward(Array(2, 4)),
+            ValueError,
+            r"x: shape \(2, 4\) given; expected 3 to 5 axes",
         ),
         (lambda: nn.Dropout(1.0), ValueError, "probability: 1.0 given; expected a number of 0 or more and below 1"),
         (lambda: nn.Dropout(-0.1), ValueError, "probability: -0.1 given; expected a number of 0 or more and below 1"),
@@ -359,7 +372,29 @@ W = (8, 4, 3, 3)
         (lambda: nn.RMSNormalization("1"), TypeError, "epsilon: '1' given; expected a finite number of 0 or more"),
         (lambda: nn.InstanceNormalization(layout="HWC"), ValueError, "layout: 'HWC' given; expected one of 'NCW'"),
         (lambda: training(running_variance=None), ValueError, "running_variance: None given; expected both"),
-        (lambda: training(average_factor=1.5), ValueError, "average_factor: 1.5 given; expected a number of 0 to 1"),
+        (lambda: training(average_factor=NAN), ValueError, "average_factor: nan given; expected a finite number"),
+        (lambda: training(average_factor="1"), TypeError, "average_factor: '1' given; expected a finite number"),
+        (lambda: training(x=Array(2, 0, 6)), ValueError, r"scale: shape \(4,\) given; expected \(0,\)"),
+        (
+            lambda: nn.BatchNormalization().forward_training(Array(2, 0), Array(0)),
+            ValueError,
+            "`scale` must be None for an x of 0 channels; got an array",
+        ),
+        (
+            lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), out_scale=Array(*C)),
+            ValueError,
+            "`out_scale` must be None where there is no scale; got an array",
+        ),
+        (
+            lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), out_bias=Array(*C), bias=False),
+            ValueError,
+            "`out_bias` must be None where there is no bias; got an array",
+        ),
+        (
+            lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), bias=1),
+            TypeError,
+            "bias: 1 given; expected True or False",
+        ),
         (lambda: training(activation="tanh"), ValueError, "activation: 'tanh' given; expected one of 'relu'"),
         (lambda: training(activation="relu", alpha=2.0), ValueError, r"alpha, beta: 2.0, 0.0 given with an activation"),
         (
@@ -368,9 +403,80 @@ W = (8, 4, 3, 3)
             "saved_inverse_variance: None given; expected both saved_mean and saved_inverse_variance, or neither",
         ),
         (
-            lambda: nn.LayerNormalization().forward_inference(Array(*X), Array(*X), Array(*X)),
+            lambda: nn.LayerNormalization().forward_inference(Array(*X), Array(6, 4), Array(6, 4)),
             ValueError,
-            r"scale: shape \(2, 4, 6, 6\) given; expected that of the last axes of x, \(2, 4, 6, 6\), less its first",
+            r"scale: shape \(6, 4\) given; expected that of the last axes of x, \(2, 4, 6, 6\)",
+        ),
+        (
+            lambda: nn.LayerNormalization().forward_inference(Array(*X), None, Array(6, 4)),
+            ValueError,
+            r"bias: shape \(6, 4\) given; expected that of the last axes of x, \(2, 4, 6, 6\)",
+        ),
+        (
+            lambda: nn.LayerNormalization().forward_inference(Array(*X), Array(6), Array(6, dtype="float16")),
+            TypeError,
+            "bias: float16 given; expected float32",
+        ),
+        (
+            lambda: nn.LayerNormalization().forward_inference(
+                Array(*X, dtype="float16"), Array(6), Array(6, dtype="float16")
+            ),
+            TypeError,
+            "bias: float16 given; expected float32, as scale",
+        ),
+        (
+            lambda: nn.RMSNormalization().forward_training(Array(*X, dtype="float16"), Array(6, dtype="bfloat16")),
+            TypeError,
+            "scale: bfloat16 given; expected float32 or float16",
+        ),
+        *(
+            (lambda given=given, kind=kind: kind().forward_training(Array(*X), normalized_shape=given), error, text)
+            for kind in (nn.LayerNormalization, nn.RMSNormalization)
+            for given, error, text in (
+                (None, TypeError, "`normalized_shape` must be the sizes of x's last axes where there is no scale"),
+                ((), ValueError, r"`normalized_shape` must be the sizes of the last axes of x, .*; got \(\)"),
+                (
+                    5,
+                    ValueError,
+                    r"`normalized_shape` must be the sizes of the last axes of x, \(2, 4, 6, 6\); got \(5,\)",
+                ),
+                ((1, *X), ValueError, r"`normalized_shape` must be the sizes of .*; got \(1, 2, 4, 6, 6\)"),
+                (
+                    6.0,
+                    TypeError,
+                    "`normalized_shape` must be None, an integer of 0 or more, or a tuple of them; got 6.0",
+                ),
+                ((6.0,), TypeError, r"`normalized_shape` must be None, an integer .*; got \(6.0,\)"),
+                ("6", TypeError, "`normalized_shape` must be None, an integer .*; got '6'"),
+                (True, TypeError, "`normalized_shape` must be None, an integer .*; got True"),
+                ((6, True), TypeError, r"`normalized_shape` must be None, an integer .*; got \(6, True\)"),
+                (-6, ValueError, "`normalized_shape` must be None, an integer .*; got -6"),
+            )
+        ),
+        (
+            lambda: nn.RMSNormalization().forward_training(Array(*X), Array(6), normalized_shape=(6, 6)),
+            ValueError,
+            r"scale: shape \(6,\) given; expected \(6, 6\)",
+        ),
+        (
+            lambda: nn.RMSNormalization().backward(Array(*X), Array(*X), None, Array(2, 6)),
+            ValueError,
+            r"inverse_rms: shape \(2, 6\) given; expected that of the first axes of x, \(2, 4, 6, 6\)",
+        ),
+        (
+            lambda: nn.LayerNormalization().backward(Array(*X), Array(*X), None, Array(*X), Array(*X)),
+            ValueError,
+            r"mean: shape \(2, 4, 6, 6\) given; expected that of the first axes of x, \(2, 4, 6, 6\)",
+        ),
+        (
+            lambda: nn.LayerNormalization().backward(*[Array(*X)] * 2, None, *[Array(2, 4)] * 2, bias=Array(6, 6)),
+            TypeError,
+            "bias: .*Array.* given; expected True or False",
+        ),
+        (
+            lambda: nn.InstanceNormalization().forward_inference(Array(2, 0, 6), None, Array(0)),
+            ValueError,
+            "`bias` must be None for an x of 0 channels; got an array",
         ),
         (lambda: nn.FusedConvolution(groups=0), ValueError, "groups: 0 given; expected an integer of 1 or more"),
         (lambda: nn.FusedConvolution(prefer="best"), ValueError, "prefer: 'best' given; expected one of 'fastest'"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operands import (
     BAD_ARRAYS,
+    FLOATS,
     INF,
     MEMORY,
     NAN,
@@ -29,7 +30,7 @@ from oracles import local_response, pull_back
 
 from cudnnpy.reference import LocalResponseNormalization as Normalization
 
-LAYOUTS = {"NCHW": (4, 5), "NHWC": (4, 5), "NCDHW": (5,), "NDHWC": (5,)}
+LAYOUTS = {"NCHW": (3, 4, 5), "NHWC": (3, 4, 5), "NCW": (3,), "NWC": (3,), "NCDHW": (5,), "NDHWC": (5,)}
 memories = st.sampled_from(MEMORY)
 normalizations = st.builds(
     Normalization,
@@ -114,8 +115,22 @@ def test_no_numbers_and_infinities() -> None:
     assert np.isnan(Normalization(1, -3.0, 0.5, 2.0).forward(np.ones((1, 1, 1, 1)))).all()
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 3, 4, 5), (2, 3, 0, 5), (2, 0, 4, 5, 6)])
+def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
+    """As torch has it: the results have none either."""
+    x = np.ones(shape, dtype)
+    for layout in ("NCHW", "NHWC"):
+        norm = Normalization(layout=layout)
+        for out in (None, np.empty(shape, dtype)):
+            beta = 0.0 if out is None else 1.0
+            for result in (norm.forward(x, out, 2.0, beta), norm.backward(x, x, x, out, 2.0, beta)):
+                same(result, x)
+                assert result is out or out is None
+
+
 def test_one_element() -> None:
-    for rank in (4, 5):
+    for rank in (3, 4, 5):
         x = np.full((1,) * rank, 2.0)
         same(Normalization(4, 1.0, 1.0, 1.0).forward(x), np.ones_like(x))
         assert Normalization(4, 1.0, 1.0, 1.0).backward(x, x, x).item() == 0  # y = x / (1 + x * x / 4) peaks at 2
@@ -142,7 +157,9 @@ def test_options() -> None:
         ({"k": 0}, ValueError, "k=0.0: expected at least 1e-05"),
         ({"k": NAN}, ValueError, "k=nan: expected a finite number"),
         ({"k": True}, TypeError, "k=True: expected a real number"),
-        ({"layout": "NCW"}, ValueError, "layout='NCW': expected one of NCHW, NCDHW, NHWC, NDHWC"),
+        ({"layout": "CHW"}, ValueError, "layout='CHW': expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"),
+        ({"alpha": -INF}, ValueError, "alpha=-inf: expected a finite number"),
+        ({"k": INF}, ValueError, "k=inf: expected a finite number"),
         ({"layout": None}, TypeError, "layout=None"),
     ],
 )
@@ -158,7 +175,10 @@ def test_smallest_options() -> None:
 X = np.ones((2, 3, 5, 5), np.float32)
 
 
-@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
+WRONG = [bad for bad in BAD_ARRAYS if bad[0] != "empty"]
+
+
+@pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in WRONG], ids=[bad[0] for bad in WRONG])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
     refuses(lambda: Normalization().forward(array, out=out), error, "x" + message)
@@ -175,7 +195,7 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
         ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
         ({"x": X[:1]}, ValueError, "x has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
         ({"y": X[0]}, ValueError, "y has shape (3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
-        ({"dy": X[0]}, ValueError, "dy has 3 axes: layout='NCHW' expects 4 or 5"),
+        ({"dy": X[0, 0]}, ValueError, "dy has 2 axes: layout='NCHW' expects 3, 4 or 5"),
         ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
         ({"beta": None}, TypeError, "beta=None: expected a real number"),
     ],

@@ -202,23 +202,16 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Computed:
-    """Beside float16 and bfloat16 the parameters are float32 in cuDNN; the samples' are of x's type."""
     layer = nn.BatchNormalization("spatial", _checked(eps))
-    kind = _type(x)
-    wide = kind if kind == "float64" else "float32"
-    wider = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    if wide != kind:
-        wider = {name: nn.transform_tensor(array, dtype=wide) for name, array in given(**wider).items()}
-    mean, variance, scale, shift = map(wider.get, ("running_mean", "running_var", "weight", "bias"))
     if not training:  # which has no gradient in cuDNN
-        return Computed(layer.forward_inference(x, scale, shift, mean, variance))
-    y, *saved = layer.forward_training(x, scale, shift, mean, variance, momentum)
+        return Computed(layer.forward_inference(x, weight, bias, running_mean, running_var))
+    y, *saved = layer.forward_training(x, weight, bias, running_mean, running_var, momentum)
 
     def gradients(dy: Any) -> dict[str, Any]:
-        dx, dscale, dshift = layer.backward(dy, x, scale, *saved)
-        return given(x=dx, weight=None if scale is None else dscale, bias=None if shift is None else dshift)
+        dx, dweight, dbias = layer.backward(dy, x, weight, *saved, bias=bias is not None)
+        return given(x=dx, weight=dweight, bias=dbias)
 
-    return Computed(y, gradients, given(running_mean=mean, running_var=variance))
+    return Computed(y, gradients, given(running_mean=running_mean, running_var=running_var))
 
 
 def instance_norm(

@@ -60,7 +60,10 @@ def array_of(tensor: Any) -> Any:
     return tensor.numpy()
 
 
-def tensor_of(array: np.ndarray) -> torch.Tensor:
+def tensor_of(array: Any) -> Any:
+    """The inverse; a gradient that is not there is None."""
+    if array is None:
+        return None
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)

@@ -1,0 +1,152 @@
+"""Normalization of each channel of each sample over its positions, and its gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._moments import (
+    check_affine,
+    check_channels,
+    check_parameter,
+    check_results,
+    epsilon_of,
+    gradient,
+    moments,
+    spread,
+    statistics_dtype,
+    wants_bias,
+)
+from cudnnpy.reference._options import LAYOUTS, one_of
+
+Array: TypeAlias = NDArray[Any]
+Float64: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[int, ...]
+
+RANKS = (3, 4, 5)
+
+
+@dataclass(frozen=True)
+class InstanceNormalization:
+    """Normalization of each channel of each sample over its positions, on NumPy arrays.
+
+    y = scale * (x - mean) / sqrt(variance + epsilon) + bias. x is float16, bfloat16, float32 or float64 and has 3 to 5
+    axes, which may have size 0. scale and bias have shape (C,) and x's dtype, or float32 beside float16 and bfloat16,
+    both the same; None is 1 and 0. The statistics, of shape (N, C), are float32, for float64 float64. Everything is
+    computed in float64 and rounded once.
+
+    epsilon   added to the biased variance; 0 or more
+    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 1 to 3 spatial axes. NCW, NWC, NCDHW
+              and NDHWC name one number of them, which is checked
+
+    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    """
+
+    epsilon: float = 1e-5
+    layout: str = "NCHW"
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
+        one_of("layout", self.layout, tuple(LAYOUTS))
+
+    def forward_training(
+        self,
+        x: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+    ) -> tuple[Array, Array, Array]:
+        """Return (y, mean, inverse_variance): y of x's shape and dtype, and what `backward` needs.
+
+        inverse_variance is 1 / sqrt(variance + epsilon); of no positions mean is 0 and inverse_variance NaN. y goes to
+        out if there is one. stream is ignored.
+
+        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
+        overlaps an input.
+        """
+        statistics_shape = self._check(x, scale, bias)
+        _check_out(out, x, scale=scale, bias=bias)
+        with np.errstate(all="ignore"):
+            x64 = self._float64(x)
+            mean, variance = moments(x64, tuple(range(2, x.ndim)))
+            inverse = 1 / np.sqrt(variance + self.epsilon)
+            y = (x64 - mean) * inverse
+            y = y if scale is None else y * spread(scale, x, 1)
+            y = y if bias is None else y + spread(bias, x, 1)
+            return (
+                _arrays.store(_arrays.in_layout(y, self.layout), x.dtype, out),
+                _arrays.store(mean.reshape(statistics_shape), statistics_dtype(x), None),
+                _arrays.store(inverse.reshape(statistics_shape), statistics_dtype(x), None),
+            )
+
+    def forward_inference(
+        self,
+        x: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: Array | None = None,
+        stream: object = None,
+    ) -> Array:
+        """Return y alone. Takes and raises what `forward_training` does."""
+        return self.forward_training(x, scale, bias, out)[0]
+
+    def backward(
+        self,
+        dy: Array,
+        x: Array,
+        scale: Array | None,
+        mean: Array,
+        inverse_variance: Array,
+        out: Array | None = None,
+        stream: object = None,
+        bias: bool | None = None,
+    ) -> tuple[Array, Array | None, Array | None]:
+        """Return the gradients (dx, dscale, dbias) for the gradient dy of y.
+
+        dx has x's shape and dtype and goes to out if there is one. dscale and dbias have shape (C,) and scale's dtype;
+        dscale is None without a scale. bias says whether there is a dbias, None that there is one with a scale; without
+        a scale it has x's dtype. mean and inverse_variance are those of `forward_training`. stream is ignored. Raises as
+        `forward_training` does.
+        """
+        with_bias = wants_bias(bias, scale)
+        statistics_shape = self._check(x, scale)
+        _arrays.check_like("dy", dy, "x", x)
+        statistics = {"mean": mean, "inverse_variance": inverse_variance}
+        for name, array in statistics.items():
+            meaning = "the batch and the channels of x"
+            check_parameter(name, array, statistics_shape, (statistics_dtype(x).name,), meaning)
+        _check_out(out, x, dy=dy, scale=scale, **statistics)
+        with np.errstate(all="ignore"):
+            dy64, inverse = self._float64(dy), spread(inverse_variance, x)
+            normalized = (self._float64(x) - spread(mean, x)) * inverse
+            positions = tuple(range(2, x.ndim))
+            g = dy64 if scale is None else dy64 * spread(scale, x, 1)
+            dx = gradient(g, normalized, inverse, positions)
+            over, dtype = (0, *positions), x.dtype if scale is None else scale.dtype
+            return (
+                _arrays.store(_arrays.in_layout(dx, self.layout), x.dtype, out),
+                None if scale is None else _arrays.store((dy64 * normalized).sum(axis=over), dtype, None),
+                _arrays.store(dy64.sum(axis=over), dtype, None) if with_bias else None,
+            )
+
+    def _check(self, x: object, scale: object, bias: object = None) -> Shape:
+        """Refuse a wrong x and a scale and bias that do not fit it; return (N, C)."""
+        x = _arrays.check_tensor("x", x, RANKS, empty="any")
+        _geometry.check_rank("x", x.shape, self, RANKS)
+        batch, channels = _arrays.channels_first(x, self.layout).shape[:2]
+        check_affine(x, scale, bias, (channels,), "one for each channel of x")
+        check_channels(channels, scale, bias)
+        return batch, channels
+
+    def _float64(self, array: Array) -> Float64:
+        return np.asarray(_arrays.channels_first(array, self.layout), np.float64)
+
+
+def _check_out(out: Array | None, x: Array, **inputs: Array | None) -> None:
+    check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})

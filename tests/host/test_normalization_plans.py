@@ -1,0 +1,369 @@
+"""The normalizations as they are planned, carried out with NumPy (machine.py) and compared with the reference.
+
+What cuDNN makes of a graph's nodes and of its functions is left to the GPU's tests. Here it is whether every array comes
+to its place: with parameters of any type or none, sizes of 0, and whatever graphs there are engines for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from machine import carried_out, view
+
+import cudnnpy
+from cudnnpy import calling, layer_normalization, parameters, raw, reduction, reference
+from cudnnpy.calling import Call, Specs
+from cudnnpy.graph import Graph
+from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, packed_strides
+
+DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
+ENGINES: dict[str, Callable[[str, Graph], bool]] = {
+    "none": lambda mode, graph: False,
+    "all": lambda mode, graph: True,
+    "float32 parameters": lambda mode, graph: {i.spec.dtype for i in graph.inputs if i.shape[0] == 1} == {"float32"},
+    "forward": lambda mode, graph: mode == "OPERATION_NORM_FORWARD",
+}
+
+
+@dataclass
+class Engines:
+    """Which graphs there are engines for; what ran."""
+
+    there: str = "all"
+    ran: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Engines]:
+    """Stand-ins for what needs a GPU."""
+    found = Engines()
+
+    def executable(graph: Graph, device: int, pick: int = 0) -> Planned | None:
+        return Planned(graph, found) if ENGINES[found.there](graph._nodes[0][0], graph) else None
+
+    def constant(self: Any, spec: TensorSpec, value: float, call: Call) -> None:
+        self.address = np.full(math.prod(spec.shape), value, spec.dtype)
+
+    real = raw.call
+
+    def called(name: str, *arguments: Any) -> Any:
+        return None if name == "cudnnGetReductionWorkspaceSize" else real(name, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "executable", executable)
+        patch.setattr(parameters.Constant, "__init__", constant)
+        patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
+        patch.setattr(reduction.raw, "call", called)
+        patch.setattr(calling, "check_writable", lambda name, array: None)
+        yield found
+
+
+@dataclass
+class Planned:
+    """A graph in a plan's place."""
+
+    graph: Graph
+    engines: Engines
+    workspace_size = 0
+
+    def run(self, *memories: np.ndarray) -> None:
+        nodes = [*self.graph.inputs, *self.graph.outputs]
+        assert len(memories) == len(nodes)
+        values: dict[int, np.ndarray] = {}
+        for node, memory in zip(self.graph.inputs, memories, strict=False):
+            values[node.uid] = view(memory, node.spec).astype(np.float64)
+        for kind, _, what in self.graph._nodes:
+            self.engines.ran.append(kind)
+            here = {name: node for name, node in what.items() if hasattr(node, "uid")}
+            values |= NODES[kind](what, here, {name: values.get(node.uid) for name, node in here.items()})
+        for node, memory in zip(self.graph.outputs, memories[len(self.graph.inputs) :], strict=True):
+            view(memory, node.spec)[...] = values[node.uid]
+
+
+def _axes(x: Any, mean: Any) -> tuple[int, ...]:
+    return tuple(axis for axis, (m, n) in enumerate(zip(x.shape, mean.shape, strict=True)) if m != n)
+
+
+def _forward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
+    x, mode = given["XDESC"], raw.cudnnBackendNormMode_t(what["MODE"]).name
+    inference = what["PHASE"] == raw.CUDNN_NORM_FWD_INFERENCE
+    shape = {
+        "CUDNN_BATCH_NORM": (1, *x.shape[1:2]),
+        "CUDNN_INSTANCE_NORM": x.shape[:2],
+    }.get(mode, x.shape[:1])
+    shape = (*shape, *[1] * (x.ndim - len(shape)))
+    axes = tuple(axis for axis, size in enumerate(shape) if size == 1)
+    mean = 0.0 if mode == "CUDNN_RMS_NORM" else x.mean(axes, keepdims=True)
+    variance = np.square(x - mean).mean(axes, keepdims=True)
+    inverse = 1 / np.sqrt(variance + here["EPSILON_DESC"].number.value)
+    y = (x - mean) * inverse * given["SCALE_DESC"]
+    y = y + given["BIAS_DESC"] if "BIAS_DESC" in given else y
+    found = {here["YDESC"].uid: y}
+    assert inference == ("INV_VARIANCE_DESC" not in here)
+    for name, value in (("MEAN_DESC", mean), ("INV_VARIANCE_DESC", inverse)):
+        if name in here:
+            assert here[name].shape == shape
+            found[here[name].uid] = np.broadcast_to(value, shape)
+    if "INPUT_RUNNING_MEAN_DESC" in here:
+        factor, count = here["EXP_AVG_FACTOR_DESC"].number.value, x.size // inverse.size
+        for name, value in (("MEAN", mean), ("VAR", variance * count / (count - 1))):
+            new = (1 - factor) * given[f"INPUT_RUNNING_{name}_DESC"] + factor * value
+            found[here[f"OUTPUT_RUNNING_{name}_DESC"].uid] = new
+    return found
+
+
+def _backward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
+    dy, x, inverse, scale = (given[name] for name in ("DYDESC", "XDESC", "INV_VARIANCE_DESC", "SCALE_DESC"))
+    axes = tuple(axis for axis, size in enumerate(inverse.shape) if size == 1)
+    over = tuple(axis for axis, size in enumerate(scale.shape) if size == 1)
+    n, g = (x - given.get("MEAN_DESC", 0.0)) * inverse, dy * scale
+    dx = g - n * (g * n).mean(axes, keepdims=True)
+    dx = (dx - g.mean(axes, keepdims=True) if "MEAN_DESC" in here else dx) * inverse
+    found = {here["DXDESC"].uid: dx, here["DSCALE_DESC"].uid: (dy * n).sum(over, keepdims=True)}
+    if "DBIAS_DESC" in here:
+        found[here["DBIAS_DESC"].uid] = dy.sum(over, keepdims=True)
+    return found
+
+
+def _pointwise(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
+    mode = what["PW_DESCRIPTOR"][1]["MODE"]
+    x, b = given["XDESC"], given.get("BDESC")
+    values = {
+        raw.CUDNN_POINTWISE_ADD: lambda: x + (b if b is not None else here["BDESC"].number.value),
+        raw.CUDNN_POINTWISE_SUB: lambda: x - b,
+        raw.CUDNN_POINTWISE_MUL: lambda: x * b,
+        raw.CUDNN_POINTWISE_RSQRT: lambda: 1 / np.sqrt(x),
+        raw.CUDNN_POINTWISE_RELU_FWD: lambda: np.maximum(x, 0),
+    }
+    return {here["YDESC"].uid: values[mode]()}
+
+
+NODES = {
+    "OPERATION_NORM_FORWARD": _forward,
+    "OPERATION_NORM_BACKWARD": _backward,
+    "OPERATION_POINTWISE": _pointwise,
+}
+
+
+# A call, planned and carried out
+
+
+def planned(
+    norm: Any, prepare: Any, names: tuple[str, ...], arrays: dict[str, Any], *arguments: Any
+) -> tuple[dict[str, np.ndarray], Any]:
+    """The results of a call by name (the running statistics too), and the program; names are those of the call's arrays."""
+    dtypes = {name: array.dtype.name for name, array in arrays.items()}
+    specs, memories = {}, {}
+    for name, array in arrays.items():
+        strides = tuple(stride // array.itemsize for stride in array.strides) if array.size else None
+        specs[name] = TensorSpec(array.shape, dtypes[name], strides or packed_strides(array.shape))
+        memories[name] = np.lib.stride_tricks.as_strided(array, (_reach(specs[name]),), (array.itemsize,))
+    addresses = {name: (at + 1) << 32 for at, name in enumerate(arrays)}
+    call = Call(Specs(specs), addresses, 0, 0, dict(arrays))
+    program, results = prepare(norm, call, *arguments)
+    order = [name for name in names if name in arrays or name in names[-len(results) :]]
+    assert [operand.name for operand in program.operands] == order  # the addresses come in the order of the names
+    new = names[-len(results) :]
+    for name, spec in zip(new, results, strict=True):
+        if name not in memories:
+            memories[name] = np.full(_reach(spec), math.nan, spec.dtype)
+    carried_out(program.steps, program.scratch, *(memories[name] for name in order))
+    made = {
+        name: np.empty(spec.shape, spec.dtype) if 0 in spec.shape else view(memories[name], spec)
+        for name, spec in zip(new, results, strict=True)
+    }
+    return made | {name: array for name, array in arrays.items() if name.startswith("running")}, program
+
+
+def _reach(spec: TensorSpec) -> int:
+    assert spec.strides is not None
+    if 0 in spec.shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+
+
+def close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    tolerance = TOLERANCE[expected.dtype.name]
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(1, np.abs(np.nan_to_num(b)).max(initial=0)))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One normalization and the arrays that it gets."""
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    kept: int = 1
+    own: bool = False
+    given: tuple[str, ...] = ("scale", "bias")
+    layout: str = "NCHW"
+    order: tuple[int, ...] = ()
+    there: str = "all"
+    seed: int = 0
+
+    @property
+    def wide(self) -> Any:
+        return np.dtype("float64" if self.dtype == "float64" else "float32")
+
+    def tensor(self, random: np.random.Generator) -> np.ndarray:
+        order = self.order or tuple(range(len(self.shape)))
+        packed = random.standard_normal([self.shape[axis] for axis in order]).astype(self.dtype)
+        return packed.transpose([order.index(axis) for axis in range(len(order))])
+
+    @property
+    def kind_of_parameters(self) -> Any:
+        return np.dtype(self.dtype) if self.own else self.wide
+
+    @property
+    def parameter_shape(self) -> tuple[int, ...]:
+        if self.kind in ("LayerNormalization", "RMSNormalization"):
+            return self.shape[self.kept :]
+        return (self.shape[-1 if self.layout.endswith("C") and len(self.shape) > 2 else 1],)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        rows = self.kind in ("LayerNormalization", "RMSNormalization")
+        return {"epsilon": 1e-3} if rows else {"epsilon": 1e-3, "layout": self.layout}
+
+    def parameters(self, random: np.random.Generator) -> dict[str, np.ndarray]:
+        kind = self.kind_of_parameters
+        shape, names = self.parameter_shape, [n for n in ("scale", "bias") if n in self.given]
+        return {name: random.standard_normal(shape).astype(kind) for name in names}
+
+
+@st.composite
+def problems(draw: st.DrawFn, kind: str) -> Problem:
+    rows = kind in ("LayerNormalization", "RMSNormalization")
+    least = {"InstanceNormalization": 3, "BatchNormalization": 2}.get(kind, 1)
+    rank = draw(st.integers(least, 5))
+    shape = draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
+    if draw(st.integers(0, 5)) == 0:
+        shape[draw(st.integers(0, rank - 1))] = 0
+    given = draw(st.sampled_from([(), ("scale",), ("bias",), ("scale", "bias")]))
+    given = ("scale",)[: len(given)] if kind == "RMSNormalization" else given
+    layout = draw(st.sampled_from(["NCHW", "NHWC"])) if not rows else "NCHW"
+    found = Problem(
+        kind,
+        tuple(shape),
+        draw(st.sampled_from(DTYPES)),
+        kept=draw(st.integers(0, rank - 1)),
+        own=draw(st.booleans()),
+        given=given,
+        layout=layout,
+        order=tuple(draw(st.permutations(range(rank)))) if draw(st.booleans()) else (),
+        there=draw(st.sampled_from(sorted(ENGINES))),
+        seed=draw(st.integers(0, 1000)),
+    )
+    return replace(found, given=()) if not rows and found.parameter_shape == (0,) else found
+
+
+drawn = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization", "InstanceNormalization"])
+def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
+    rms, rows = kind == "RMSNormalization", kind != "InstanceNormalization"
+    statistics = ("inverse_rms",) if rms else ("mean", "inverse_variance")
+    names = "x", "scale", "bias", "out"
+    if rms:
+        names = "x", "scale", "out"
+
+    @settings(drawn, max_examples=120)
+    @given(problems(kind))
+    def check(p: Problem) -> None:
+        random = np.random.default_rng(p.seed)
+        engines.there = p.there
+        ours, theirs = (getattr(package, kind)(**p.options) for package in (cudnnpy, reference))
+        x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
+        shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
+        expected = theirs.forward_training(x, **parameters, **shape)
+        arguments = (not rms, shape.get("normalized_shape")) if rows else ()
+        module: Any = layer_normalization if rows else type(ours)
+        for training in (True, False):
+            wanted = expected if training else expected[:1]
+            results = (*names, *statistics) if training else names
+            arrays = {"x": x, **parameters}
+            found, program = planned(ours, module._forward, results, arrays, training, *arguments)
+            for name, right in zip(("out", *statistics), wanted, strict=False):
+                close(found[name], right, name)
+            assert p.shape.count(0) == 0 or all(place > 0 for step in program.steps for place in step.places)
+        means = dict(zip(statistics, expected[1:], strict=True))
+        there = (True, "scale" in parameters, "bias" in parameters)
+        more = {} if rms else {"bias": there[2]}
+        scale = parameters.get("scale")
+        gradients = theirs.backward(dy, x, scale, *means.values(), **more)
+        given_ = {"dy": dy, "x": x, **({"scale": scale} if scale is not None else {}), **means}
+        made = [name for name, is_there in zip(("out", "dscale", "dbias"), there, strict=True) if is_there]
+        backward = ("dy", "x", "scale", *statistics, *made)
+        arguments = (not rms, there[2]) if rows else (there[2],)
+        found, _ = planned(ours, module._backward, backward, given_, *arguments)
+        assert list(found) == made
+        for name, right in zip(("out", "dscale", "dbias"), gradients, strict=False):
+            assert (right is None) == (name not in found)
+            if right is not None:
+                close(found[name], right, name)
+
+    check()
+
+
+def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cudnnpy import functions
+
+    monkeypatch.setattr(functions, "LARGE", 0)  # so that graphs are taken where there are any
+
+    @settings(drawn, max_examples=200)
+    @given(problems("BatchNormalization"), st.booleans(), st.booleans(), st.sampled_from([0.1, -1.0, 2.0]))
+    def check(p: Problem, with_running: bool, saved: bool, factor: float) -> None:
+        random = np.random.default_rng(p.seed)
+        engines.there = p.there
+        ours, theirs = (package.BatchNormalization(**p.options) for package in (cudnnpy, reference))
+        x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
+        scale, bias = parameters.get("scale"), parameters.get("bias")
+        running = {
+            n: random.uniform(1, 2, p.parameter_shape).astype(p.kind_of_parameters)
+            for n in ("running_mean", "running_variance")
+        }
+        running = running if with_running else {}
+        right = {name: array.copy() for name, array in running.items()}
+        expected = theirs.forward_training(x, scale, bias, *right.values(), average_factor=factor)
+        names = "x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"
+        arrays = {"x": x, **parameters, **running}
+        found, _ = planned(ours, type(ours)._training, names, arrays, factor, None, 1.0, 0.0)
+        for name, wanted in zip(names[-3:], expected, strict=True):
+            close(found[name], wanted, name)
+        for name, wanted in right.items():
+            close(running[name], wanted, name)
+
+        means = {
+            name: random.uniform(1, 2, p.parameter_shape).astype(p.kind_of_parameters) for name in ("mean", "variance")
+        }
+        names = "x", "scale", "bias", "mean", "variance", "out"
+        found, _ = planned(ours, type(ours)._inference, names, {"x": x, **parameters, **means}, 1.0, 0.0)
+        close(found["out"], theirs.forward_inference(x, scale, bias, **means), "out")
+
+        kept = dict(zip(("saved_mean", "saved_inverse_variance"), expected[1:], strict=True)) if saved else {}
+        gradients = theirs.backward(dy, x, scale, *kept.values(), bias=bias is not None)
+        arrays = {"dy": dy, "x": x, **({"scale": scale} if scale is not None else {}), **kept}
+        there = scale is not None, bias is not None
+        made = [name for name, wanted in zip(("out_scale", "out_bias"), there, strict=True) if wanted]
+        names = "dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", *made
+        found, _ = planned(ours, type(ours)._backward, names, arrays, (1.0, 0.0), (1.0, 0.0), there[1])
+        for name, wanted in zip(("out", "out_scale", "out_bias"), gradients, strict=True):
+            assert (wanted is None) == (name not in found)
+            if wanted is not None:
+                close(found[name], wanted, name)
+
+    check()

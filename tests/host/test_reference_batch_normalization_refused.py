@@ -1,0 +1,335 @@
+"""What the reference's batch normalization refuses; parameters of its own types, or none, and sizes of 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from operands import (
+    BAD_ARRAYS,
+    FLOATS,
+    NAN,
+    bad_outs,
+    normal,
+    refuses,
+    same,
+)
+
+from cudnnpy.reference import BatchNormalization
+from cudnnpy.reference._arrays import rounded
+
+
+def parameter_dtype(x: np.ndarray) -> np.dtype[Any]:
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+# What is refused
+
+
+X, ONES = np.ones((2, 3, 4, 5), np.float32), np.ones(3, np.float32)
+OP = BatchNormalization()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"mode": "spatial_persistent"}, ValueError, "mode='spatial_persistent': expected one of spatial, per_activ"),
+        ({"mode": None}, TypeError, "mode=None: expected a str"),
+        ({"epsilon": -1e-5}, ValueError, "epsilon=-1e-05: expected 0 or more"),
+        ({"epsilon": NAN}, ValueError, "epsilon=nan: expected 0 or more"),
+        ({"epsilon": float("inf")}, ValueError, "epsilon=inf: expected 0 or more, and finite"),
+        ({"epsilon": "0"}, TypeError, "epsilon='0': expected a real number"),
+        ({"epsilon": True}, TypeError, "epsilon=True: expected a real number"),
+        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
+        ({"layout": 4}, TypeError, "layout=4: expected a str"),
+    ],
+)
+def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    refuses(lambda: BatchNormalization(**options), error, message)
+
+
+def bad_parameters(shape: tuple[int, ...] = (3,)) -> list[tuple[object, type[Exception], str]]:
+    """What is refused of a parameter beside float32 x."""
+    return [
+        ([1.0] * 3, TypeError, " is a builtins.list: expected a numpy.ndarray"),
+        (np.ones(shape), TypeError, " has dtype float64: expected float32"),
+        (np.ones(shape, np.float16), TypeError, " has dtype float16: expected float32"),
+        (np.ones((4,), np.float32), ValueError, f" has shape (4,): expected {shape}, "),
+        (np.ones((1, 3, 1, 1), np.float32), ValueError, f" has shape (1, 3, 1, 1): expected {shape}, "),
+    ]
+
+
+CALLS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "training": (OP.forward_training, {"x": X, "scale": ONES, "bias": ONES}),
+    "inference": (
+        OP.forward_inference,
+        {"x": X, "scale": ONES, "bias": ONES, "mean": ONES, "variance": ONES},
+    ),
+    "backward": (OP.backward, {"dy": X, "x": X, "scale": ONES}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_array(name: str) -> None:
+    call, given = CALLS[name]
+    for argument in given:
+        if argument == "x":
+            for case, array, error, message in BAD_ARRAYS:
+                if case != "empty":
+                    refuses(lambda array=array: call(**given | {"x": array}), error, "x" + message)
+        elif argument != "dy":
+            missing = (None, TypeError, " is a builtins.NoneType: expected a numpy.ndarray")
+            for array, error, message in [
+                *bad_parameters(),
+                *([missing] if argument in ("mean", "variance") else []),
+            ]:
+                refuses(
+                    lambda array=array, argument=argument: call(**given | {argument: array}), error, argument + message
+                )
+    for _, out, error, message in bad_outs(X.shape):
+        refuses(lambda out=out: call(**given, out=out), error, message)
+    for argument in ("alpha", "beta"):
+        refuses(
+            lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument}='1': expected a real"
+        )
+    one = np.ones((3,), np.float32)
+    shared = np.ones((2, 3), np.float32)
+    small = given | {key: shared for key in ("x", "dy") if key in given}
+    refuses(lambda: call(**small, out=shared), ValueError, "out overlaps ")
+    refuses(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x has 1 axes: expected 2 to 5")
+    refuses(
+        lambda: call(**small | {"scale": one[None]}), ValueError, "scale has shape (1, 3): expected (3,), one for each"
+    )
+
+
+def test_bad_rank() -> None:
+    for layout, rank, expected in (("NCW", 4, "3"), ("NDHWC", 3, "5"), ("NWC", 2, "3")):
+        op = BatchNormalization(layout=layout)
+        x = np.ones((3,) * rank, np.float32)
+        message = f"x has {rank} axes: layout={layout!r} expects {expected}"
+        refuses(lambda op=op, x=x: op.forward_training(x, ONES, ONES), ValueError, message)
+        refuses(lambda op=op, x=x: op.forward_inference(x, ONES, ONES, ONES, ONES), ValueError, message)
+        refuses(lambda op=op, x=x: op.backward(x, x, ONES), ValueError, message)
+
+
+def test_parameters_of_the_other_mode() -> None:
+    refuses(
+        lambda: BatchNormalization("per_activation").forward_training(X, ONES, ONES),
+        ValueError,
+        "scale has shape (3,): expected (3, 4, 5), the shape of x without its first axis (per_activation)",
+    )
+    refuses(
+        lambda: BatchNormalization(layout="NHWC").forward_training(X, ONES, ONES),
+        ValueError,
+        "scale has shape (3,): expected (5,), one for each channel of x (spatial)",
+    )
+    refuses(
+        lambda: OP.forward_training(X.astype(np.float64), ONES, ONES),
+        TypeError,
+        "scale has dtype float32: expected float64",
+    )
+
+
+def test_bad_dy() -> None:
+    for dy, error, message in (
+        (X[..., :4], ValueError, "dy has shape (2, 3, 4, 4): expected (2, 3, 4, 5), the shape of x"),
+        (X.astype(np.float16), TypeError, "dy has dtype float16: expected float32, the dtype of x"),
+        (None, TypeError, "dy is a builtins.NoneType"),
+    ):
+        refuses(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def test_nothing_is_written_when_training_is_refused() -> None:
+    shared = np.full(4, 7, np.float32)
+    for changes, error, message in [
+        ({"running_variance": None}, ValueError, "running_mean is given without running_variance: expected both"),
+        ({"running_mean": None}, ValueError, "running_variance is given without running_mean: expected both"),
+        *[({"running_mean": array}, error, "running_mean" + message) for array, error, message in bad_parameters()],
+        *[({"running_variance": array}, error, "running_variance" + message)
+          for array, error, message in bad_parameters()],
+        ({"running_mean": frozen(np.ones(3, np.float32))}, ValueError, "running_mean is read-only"),
+        ({"running_variance": frozen(np.ones(3, np.float32))}, ValueError, "running_variance is read-only"),
+        ({"running_mean": np.broadcast_to(np.float32(1), (3,))}, ValueError, "running_mean is read-only"),
+        ({"running_mean": shared[:3], "running_variance": shared[1:]}, ValueError,
+         "running_variance overlaps running_mean in memory"),
+        ({"running_mean": shared[:3], "scale": shared[1:]}, ValueError, "running_mean overlaps scale in memory"),
+        ({"running_variance": shared[:3], "bias": shared[:3]}, ValueError, "running_variance overlaps bias"),
+        ({"average_factor": float("inf")}, ValueError, "average_factor=inf: expected a finite number"),
+        ({"average_factor": NAN}, ValueError, "average_factor=nan: expected a finite number"),
+        ({"average_factor": None}, TypeError, "average_factor=None: expected a real number"),
+        ({"activation": "tanh"}, ValueError, "activation='tanh': expected one of relu"),
+        ({"activation": 1}, TypeError, "activation=1: expected a str"),
+        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha=2.0 and beta=0.0 with activation='relu': expected 1"),
+        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha=1.0 and beta=1.0 with activation='relu': expected 1"),
+        ({"alpha": None}, TypeError, "alpha=None"),
+        ({"bias": np.ones(4, np.float32)}, ValueError, "bias has shape (4,)"),
+    ]:  # fmt: skip
+        given = {
+            "running_mean": np.full(3, 7, np.float32),
+            "running_variance": np.full(3, 7, np.float32),
+            "scale": ONES,
+            "bias": ONES,
+            "out": np.full(X.shape, 7, np.float32),
+        }
+        kept = {name: array.copy() for name, array in given.items()}
+        refuses(lambda given=given | changes: OP.forward_training(X, **given), error, message)
+        for name, array in given.items():
+            same(array, kept[name])
+    assert (shared == 7).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
+def test_parameters_of_xs_own_type(dtype: Any) -> None:
+    """Each is rounded to its own type, what is saved to float32."""
+    x, dy = normal(0, (4, 3, 5), dtype), normal(1, (4, 3, 5), dtype)
+    scale, bias, mean, variance = (np.abs(normal(2 + at, (3,), dtype)) for at in range(4))
+    x64, dy64, scale64, bias64, mean64, variance64 = (
+        a.astype(np.float64) for a in (x, dy, scale, bias, mean, variance)
+    )
+    same(OP.forward_inference(x, scale, bias, mean, variance),
+         rounded(OP.forward_inference(x64, scale64, bias64, mean64, variance64), dtype))  # fmt: skip
+    found = OP.forward_training(x, scale, bias, mean, variance, 0.5)
+    exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, 0.5)
+    for a, b, kind in zip(found, exact, (dtype, np.float32, np.float32), strict=True):
+        same(a, rounded(b, np.dtype(kind)))
+    same(mean, rounded(mean64, dtype))
+    same(variance, rounded(variance64, dtype))
+    out = bias.copy()
+    gradients = OP.backward(dy, x, scale, out_bias=out, parameter_beta=0.0)
+    for gradient, wanted in zip(gradients, OP.backward(dy64, x64, scale64), strict=True):
+        same(gradient, rounded(wanted, dtype))
+    assert gradients[2] is out
+    for without, kind in (
+        (OP.backward(dy, x, bias=True)[2], dtype),
+        (OP.backward(x, x, bias=True, out_bias=np.ones(3, np.float32))[2], np.float32),
+    ):
+        assert without.dtype == kind
+    message = "bias has dtype float32: expected " + np.dtype(dtype).name + ", the dtype of scale"
+    refuses(lambda: OP.forward_training(x, scale, np.ones(3, np.float32)), TypeError, message)
+    message = f"out_scale has dtype float32: expected {np.dtype(dtype).name}"
+    refuses(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
+
+
+def test_gradients_that_are_not_there() -> None:
+    gradient = np.zeros(3, np.float32)
+    for wrong, message in (
+        ({"out_scale": gradient}, "`out_scale` must be None where there is no scale; got an array"),
+        ({"out_bias": gradient}, "`out_bias` must be None where there is no bias; got an array"),
+        ({"out_bias": gradient, "scale": ONES, "bias": False}, "`out_bias` must be None where there is no bias"),
+    ):
+        refuses(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
+    refuses(
+        lambda: OP.backward(X, X, bias=ONES),
+        TypeError,
+        "`bias` must be True, False or None; got array([1., 1., 1.], dtype=float32)",
+    )
+    assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
+    same(gradient, np.full(3, 40, np.float32))
+
+
+# Sizes of 0
+
+EMPTY = [(0, 3), (0, 3, 4), (2, 3, 0), (0, 3, 4, 5), (2, 3, 0, 5), (0, 3, 2, 4, 5)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", EMPTY, ids=str)
+def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
+    """As torch has it: running statistics stay, the gradients of parameters are 0."""
+    x = np.ones(shape, dtype)
+    running = np.full(3, 2.0, parameter_dtype(x)), np.full(3, 3.0, parameter_dtype(x))
+    before = [array.copy() for array in running]
+    scale, bias = before
+    for layout in ("NCHW", "NHWC"):
+        op = BatchNormalization(layout=layout)
+        last = layout == "NHWC" and x.ndim > 2
+        here = np.moveaxis(x, 1, -1) if last else x
+        y, mean, inverse = op.forward_training(here, scale, bias, *running, activation="relu")
+        same(y, here)
+        same(mean, np.zeros_like(scale))
+        same(inverse, np.full_like(scale, NAN))
+        for now, old in zip(running, before, strict=True):
+            same(now, old)
+        same(op.forward_inference(here, scale, bias, *running), here)
+        for saved in ((), (mean, inverse)):
+            dx, dscale, dbias = op.backward(here, here, scale, *saved)
+            same(dx, here)
+            for gradient in (dscale, dbias):
+                same(gradient, np.zeros_like(scale))
+        outs = [array.copy() for array in before]
+        results = op.backward(here, here, scale, out_scale=outs[0], out_bias=outs[1], parameter_beta=0.5)
+        for result, out, old in zip(results[1:], outs, before, strict=True):
+            assert result is out
+            same(out, old / 2)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (2, 0, 4), (0, 0, 3, 3), (0,)], ids=str)
+def test_no_channels(shape: tuple[int, ...]) -> None:
+    """torch takes them without scale and bias."""
+    x, none = np.ones(shape, np.float32), np.ones(0, np.float32)
+    y, mean, inverse = OP.forward_training(x, None, None, none, none.copy())
+    same(y, x)
+    same(mean, none)
+    same(inverse, none)
+    same(OP.forward_inference(x, None, None, none, none), x)
+    assert [gradient is None for gradient in OP.backward(x, x)] == [False, True, True]
+    for pair, name in (((none, none), "scale"), ((None, none), "bias")):
+        message = f"`{name}` must be None for an x of 0 channels; got an array"
+        refuses(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 3, 4), (2, 3, 0)], ids=str)
+def test_no_elements_per_activation(shape: tuple[int, ...]) -> None:
+    op, x, ones = BatchNormalization("per_activation"), np.ones(shape), np.ones(shape[1:])
+    y, mean, inverse = op.forward_training(x, ones, ones, ones.copy(), ones.copy())
+    same(y, x)
+    same(mean, np.zeros_like(ones))
+    same(inverse, np.full_like(ones, NAN))
+    for gradient in op.backward(x, x, ones)[1:]:
+        same(gradient, np.zeros_like(ones))
+
+
+def test_nothing_is_written_when_backward_is_refused() -> None:
+    shared = np.full(4, 7, np.float32)
+    for changes, error, message in [
+        ({"saved_mean": ONES}, ValueError, "saved_mean is given without saved_inverse_variance: expected both"),
+        ({"saved_inverse_variance": ONES}, ValueError, "saved_inverse_variance is given without saved_mean"),
+        *[({"saved_mean": array, "saved_inverse_variance": ONES}, error, "saved_mean" + message)
+          for array, error, message in bad_parameters()],
+        *[({"out_scale": array}, error, "out_scale" + message.split(", ")[0])
+          for array, error, message in bad_parameters()],
+        *[({"out_bias": array}, error, "out_bias" + message.split(", ")[0])
+          for array, error, message in bad_parameters()],
+        ({"out_bias": frozen(np.ones(3, np.float32))}, ValueError, "out_bias is read-only"),
+        ({"out_scale": shared[:3], "out_bias": shared[1:]}, ValueError, "out_bias overlaps out_scale in memory"),
+        ({"out_scale": shared[:3], "scale": shared[1:]}, ValueError, "out_scale overlaps scale in memory"),
+        ({"out_bias": shared[:3], "saved_mean": shared[:3], "saved_inverse_variance": ONES}, ValueError,
+         "out_bias overlaps saved_mean in memory"),
+        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha='1': expected a real number"),
+        ({"parameter_beta": None}, TypeError, "parameter_beta=None: expected a real number"),
+    ]:  # fmt: skip
+        given = {
+            "scale": ONES,
+            "out": np.full(X.shape, 7, np.float32),
+            "out_scale": np.full(3, 7, np.float32),
+            "out_bias": np.full(3, 7, np.float32),
+        }
+        kept = {name: array.copy() for name, array in given.items()}
+        refuses(lambda given=given | changes: OP.backward(X, X, **given), error, message)
+        for name, array in given.items():
+            same(array, kept[name])
+    assert (shared == 7).all()
+
+
+def test_options_are_the_object() -> None:
+    assert BatchNormalization() == BatchNormalization("spatial", 1e-5, "NCHW")
+    assert hash(BatchNormalization(epsilon=1)) == hash(BatchNormalization(epsilon=1.0))
+    assert BatchNormalization(epsilon=1e-3) != BatchNormalization()
+    with pytest.raises(AttributeError):
+        BatchNormalization().epsilon = 1
