@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
 # source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
-# seal: sha256:04221de151439e9054a116fab71fd332e828dde41020af16dc174c1130e13de7
+# seal: sha256:1def79253254e11e779f4ee1307e8eed015b42b2657aeead6af2096abb06e8f3
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType
@@ -14,6 +14,7 @@ _Text: TypeAlias = bytes | Array[c_char] | c_char_p | None  # char *
 
 HEADER_VERSION: Final[str]
 FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]]]
+NOT_NULL: Final[dict[str, tuple[int, ...]]]
 ATTRIBUTE_C_TYPES: Final[dict[int, str]]
 ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]
 SINGLE_ATTRIBUTES: Final[frozenset[int]]

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
+from tools.generate.nulls import not_null
 from tools.generate.records import dump, seal, sealed
 
 Record = dict[str, Any]
@@ -141,6 +142,8 @@ def module(api: Api) -> str:
         out.append(
             f"    {r['name']!r}: ({r['returns']!r}, ({parameters}), {r['header']!r}, {r['since']!r}, {deprecated!r}),"
         )
+    out += ["}", "", "# function: the places of the parameters that may not be NULL", "NOT_NULL = {"]
+    out += [f"    {r['name']!r}: {not_null(r)}," for r in api.of("function") if not_null(r)]
     out += ["}", "", "# C type of one element of each attribute type", "ATTRIBUTE_C_TYPES = {"]
     out += [f"    {r['value']}: {r['type']!r},  # {r['name']}" for r in api.enums["cudnnBackendAttributeType_t"]]
     numbers = {r["name"]: r["value"] for r in api.enums["cudnnBackendAttributeType_t"]}
@@ -204,6 +207,7 @@ def stub(api: Api) -> str:
         "",
         "HEADER_VERSION: Final[str]",
         "FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]]]",
+        "NOT_NULL: Final[dict[str, tuple[int, ...]]]",
         "ATTRIBUTE_C_TYPES: Final[dict[int, str]]",
         "ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]",
         "SINGLE_ATTRIBUTES: Final[frozenset[int]]",
