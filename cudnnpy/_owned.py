@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from ctypes import byref, c_void_p, cast
+from ctypes import byref, c_void_p
 from functools import cache, partial
 from typing import Any, ClassVar, NoReturn, Self
 
 from cudnnpy import raw
 from cudnnpy.errors import ClosedError, CudnnError
-
-_forks = 0
-
-
-def forks() -> int:
-    """How many forks lie between the first process and this one: cheaper to compare than os.getpid()."""
-    return _forks
-
-
-def _forked() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 @cache
@@ -38,11 +24,75 @@ def created_type(create: str) -> tuple[int, Any]:
     raise AttributeError(f"{create} gives no handle: {raw.prototype(create)}")
 
 
-def _destroy_unless_forked(destroy: str, pointer: Any, made_at: int) -> None:
+class _Life(weakref.ref[Any]):
+    """The life of one C object: as long as that of the ctypes pointer to it that its owner and all who use it share.
+
+    ctypes holds a reference to the pointer while a call runs, and a prepared launch one as long as it is kept. So
+    whoever drops the last one, the owner's close() as a rule, ends the life, and the C object is never destroyed under
+    a call of another thread. That costs a call nothing.
+    """
+
+    __slots__ = ("closing", "destroy", "end", "error", "owner", "same")
+    __hash__, __eq__ = object.__hash__, object.__eq__  # a pointer, like other numbers of ctypes, has no hash
+
+    def __new__(cls, pointer: Any, _owner: Owned) -> Self:
+        return super().__new__(cls, pointer, _ended)
+
+    def __init__(self, pointer: Any, owner: Owned) -> None:
+        self.owner = weakref.ref(owner)
+        self.destroy = owner._destroy
+        self.same = type(pointer).from_buffer_copy(pointer)  # for the end, when the other is gone
+        self.end = owner._when_collected(self.same)
+        self.closing = False  # whether close() waits for what comes of it
+        self.error: BaseException | None = None
+
+
+_alive: set[_Life] = set()
+
+
+def _ended(life: _Life, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    """Called when the last reference to the pointer is gone."""
+    if finalizing():
+        return  # the driver may be gone already
+    _alive.discard(life)
+    if not life.closing:
+        life.end()
+        return
+    try:
+        raw.call(life.destroy, life.same)
+    except BaseException as error:
+        life.error = error  # what a weak reference's callback raises would only be printed
+
+
+def _forked() -> None:
+    """In a forked child: what was made before is neither used nor destroyed."""
+    for life in tuple(_alive):
+        life.end, life.closing = _nothing, False
+        owner = life.owner()
+        if owner is not None:
+            owner._was_forked = True
+            owner._forget()
+    _alive.clear()
+
+
+def _nothing() -> None:
+    pass
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _destroy(function: str, pointer: Any) -> None:
     """For garbage collection, where an exception could only be printed."""
-    if made_at == _forks:
-        with suppress(Exception):
-            raw.call(destroy, pointer)
+    with suppress(Exception):
+        raw.call(function, pointer)
+
+
+class _Closed:
+    """What ctypes finds as the parameter of an object that holds none: the exception that says why."""
+
+    def __get__(self, owned: Owned | None, _kind: type[Owned]) -> Any:
+        return self if owned is None else owned.pointer
 
 
 class Owned:
@@ -51,15 +101,16 @@ class Owned:
         with self._created():
             raw.call("cudnnSetActivationDescriptor", self, ...)
 
-    It is destroyed by close(), at the end of a `with` block, or when garbage collected; not at interpreter exit, where
-    the driver may be gone already. A process forked from the owner's can neither use it nor destroy it.
+    It is destroyed by close(), at the end of a `with` block, or when garbage collected, once no call that was given it is
+    still running; not at interpreter exit, where the driver may be gone already. A process forked from the owner's can
+    neither use it nor destroy it.
     """
 
     _create: ClassVar[str]
     _destroy: ClassVar[str]
     _pointer: Any = None
-    _finalizer: weakref.finalize[..., Any] | None = None
-    _made_at = 0
+    _life: _Life | None = None
+    _was_forked = False
 
     @contextmanager
     def _created(self, *arguments: Any) -> Iterator[None]:
@@ -67,10 +118,12 @@ class Owned:
 
         `arguments` are those of the create function beside the new handle's address.
         """
-        self._pointer = self._new(*arguments)
-        self._made_at = _forks
-        self._finalizer = weakref.finalize(self, self._when_collected())
-        self._finalizer.atexit = False
+        pointer = self._new(*arguments)
+        self._life = _Life(pointer, self)
+        _alive.add(self._life)
+        # What ctypes finds in this attribute it takes without running Python, in which Ctrl-C could interrupt it.
+        self._pointer = self._as_parameter_ = pointer
+        del pointer
         try:
             yield
         except BaseException:
@@ -84,45 +137,56 @@ class Owned:
         raw.call(self._create, *arguments[:at], byref(pointer), *arguments[at:])
         return pointer
 
-    def _when_collected(self) -> Callable[[], object]:
-        """What garbage collection calls. It may not refer to self, nor raise."""
-        return partial(_destroy_unless_forked, self._destroy, self._pointer, self._made_at)
+    def _when_collected(self, pointer: Any) -> Callable[[], object]:
+        """What is done with the C object when all references to it are gone. It may not refer to self, nor raise."""
+        return partial(_destroy, self._destroy, pointer)
 
     @property
     def closed(self) -> bool:
         """Whether the object can no longer be used: after close(), or in a process forked from its owner's."""
-        return self._pointer is None or self._made_at != _forks
+        return self._pointer is None
 
     @property
     def pointer(self) -> Any:
         """The C handle: a ctypes pointer of its own type. Functions of cudnnpy.raw take the object itself as well.
 
-        Raises ClosedError.
+        Whoever keeps it keeps the C object from being destroyed. Raises ClosedError.
         """
         pointer = self._pointer
-        if pointer is None:
+        if pointer is not None:
+            return pointer
+        if not self._was_forked:
             raise ClosedError(f"this {type(self).__name__} is closed")
-        if self._made_at != _forks:
-            raise ClosedError(
-                f"this {type(self).__name__} was made before this process was forked from its owner's: make a new one "
-                "here, and start processes that use CUDA with the 'spawn' method"
-            )
-        return pointer
+        raise ClosedError(
+            f"this {type(self).__name__} was made before this process was forked from its owner's: make a new one "
+            "here, and start processes that use CUDA with the 'spawn' method"
+        )
 
-    _as_parameter_ = pointer
+    _as_parameter_: Any = _Closed()
 
     @property
     def address(self) -> int:
         """The C handle as a number, for other libraries. Raises ClosedError."""
-        return cast(self.pointer, c_void_p).value or 0
+        return c_void_p.from_buffer_copy(self.pointer).value or 0  # cast() would put the pointer into a cycle
 
     def close(self) -> None:
-        """Destroys the C object; a second call does nothing. Raises StatusError if cuDNN refuses."""
-        finalizer, pointer = self._finalizer, self._pointer
+        """Destroys the C object, or where a call or a kept `pointer` still uses it, leaves that to the last of them.
+
+        A second call does nothing. Raises StatusError if cuDNN refuses.
+        """
+        life, self._life = self._life, None
+        if life is not None:
+            life.closing = True
+        self._forget()
+        if life is not None:
+            life.closing = False
+            error, life.error = life.error, None
+            if error is not None:
+                raise error
+
+    def _forget(self) -> None:
         self._pointer = None
-        # detach() answers one caller only, were close() called by two threads at once
-        if finalizer is not None and finalizer.detach() is not None and self._made_at == _forks:
-            raw.call(self._destroy, pointer)
+        self.__dict__.pop("_as_parameter_", None)
 
     def __enter__(self) -> Self:
         return self

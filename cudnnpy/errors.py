@@ -29,7 +29,21 @@ _TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu
 
 
 class CudnnError(Exception):
-    """The base of everything this package raises, beside TypeError and ValueError for bad arguments."""
+    """The base of everything this package raises, beside TypeError and ValueError for bad arguments.
+
+    Copies and pickles of every one of them, by whatever arguments it was made, have its message and its attributes: an
+    exception that could not be unpickled would leave multiprocessing's pool waiting for ever.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[CudnnError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CudnnError:
+    """An exception of the kind, past its constructor, which composes the message from other arguments."""
+    error: CudnnError = BaseException.__new__(kind, *arguments)  # type: ignore[assignment]
+    error.__dict__.update(attributes)
+    return error
 
 
 class LibraryError(CudnnError):
@@ -74,10 +88,6 @@ class StatusError(CudnnError):
         if self.advice:
             message += f"\n{self.advice}"
         super().__init__(message)
-
-    def __reduce__(self) -> tuple[type[StatusError], tuple[str, int, str, str]]:
-        """Exceptions cross process borders (multiprocessing) whole."""
-        return type(self), (self.function, self.status, self.name, self.detail)
 
 
 class NotInitializedError(StatusError):
@@ -147,7 +157,8 @@ class CaptureError(CudnnError):
 class NoAlgorithmError(CudnnError):
     """No candidate can run a problem as asked. The message is a table of every candidate and why it was left out.
 
-    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.Candidate).
+    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.Candidate; in a copy or in another process they
+    tell the same, and cannot be run).
     """
 
     def __init__(self, problem: str, wanted: str, table: str, candidates: list[Any]) -> None:

@@ -12,7 +12,7 @@ from operator import index
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._owned import Owned, forks
+from cudnnpy._owned import Owned
 from cudnnpy.checks import shown
 from cudnnpy.errors import LibraryNotFoundError
 
@@ -32,7 +32,8 @@ class Handle(Owned):
     `device` is an ordinal, a cuda.core Device, or None for the current one; `stream` is what stream_address() takes.
     Functions of cudnnpy.raw take a Handle where C takes a cudnnHandle_t; its device must be current when they run.
 
-    close() calls cudnnDestroy, which waits for the device. One that is garbage collected instead is kept for reuse.
+    close() calls cudnnDestroy, which waits for the device. One that is garbage collected instead, or still in use when it
+    is closed, is kept for reuse.
 
     Raises NotInitializedError without a driver or a GPU; TypeError and ValueError for a bad device or stream.
     """
@@ -90,8 +91,8 @@ class Handle(Owned):
         except LookupError:
             return super()._new(*arguments)
 
-    def _when_collected(self) -> Callable[[], object]:
-        return partial(_keep, self._context, self._pointer, self._made_at)
+    def _when_collected(self, pointer: Any) -> Callable[[], object]:
+        return partial(_keep, self._context, pointer)
 
 
 def stream_address(stream: Any) -> int:
@@ -125,9 +126,8 @@ def stream_address(stream: Any) -> int:
     return index(address)
 
 
-def _keep(context: int, pointer: Any, made_at: int) -> None:
-    if made_at == forks():
-        _idle.setdefault(context, []).append(pointer)
+def _keep(context: int, pointer: Any) -> None:
+    _idle.setdefault(context, []).append(pointer)
 
 
 def _check_device(device: Any) -> None:

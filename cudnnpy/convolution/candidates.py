@@ -87,6 +87,10 @@ class Candidate:
         approximations = {"winograd", "fft", "reduced_precision_reduction", "down_convert_inputs"}
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What can be copied and pickled: all that is told of it, without what belongs to this process."""
+        return {**self.__dict__, "make": _made_elsewhere, "form": None, "executable": None}
+
     def prepare(self) -> Executable | None:
         """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
         if self.executable is None and not self.refused:
@@ -97,6 +101,10 @@ class Candidate:
             else:
                 self.workspace_size = self.executable.workspace_size
         return self.executable
+
+
+def _made_elsewhere() -> Executable:
+    raise ValueError("this is a copy of a candidate, which cannot be planned: ask candidates() again")
 
 
 def _reason(error: Exception) -> str:

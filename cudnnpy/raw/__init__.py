@@ -18,8 +18,10 @@ from cudnnpy.raw._library import (
     bound,
     call,
     check,
+    checked,
     ctype,
     error_of,
+    facts,
     last_error,
     load,
     path,
@@ -28,7 +30,7 @@ from cudnnpy.raw._library import (
     version,
     version_text,
 )
-from cudnnpy.raw._removed import REMOVED
+from cudnnpy.raw._missing import missing
 
 if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403
@@ -64,9 +66,7 @@ def parameters(name: str) -> tuple[tuple[str, str, str], ...]:
 
     Raises AttributeError for a name that the headers do not have.
     """
-    if name not in _api.FUNCTIONS:
-        raise AttributeError(_missing(name))
-    return _api.FUNCTIONS[name][1]
+    return facts(name)[1]
 
 
 def since(name: str) -> str | None:
@@ -98,13 +98,7 @@ def attribute_types(attribute: int) -> tuple[int, ...]:
 
 def _enumerator(name: str) -> None:
     if not any(name in enum.__members__ for enum in _api.ENUMS):
-        raise AttributeError(_missing(name))
-
-
-def _missing(name: str) -> str:
-    if name in REMOVED:
-        return f"cuDNN 9 has no {name}: {REMOVED[name]}"
-    return f"cuDNN {_api.HEADER_VERSION} has no {name!r}"
+        raise AttributeError(missing(name))
 
 
 def _unbound(name: str) -> Callable[..., Any]:
@@ -114,7 +108,7 @@ def _unbound(name: str) -> Callable[..., Any]:
     def first(*arguments: Any) -> Any:
         nonlocal function
         if function is None:
-            function = bound(name)
+            function = checked(name)
             globals()[name] = function
         return function(*arguments)
 
@@ -129,7 +123,7 @@ if not TYPE_CHECKING:  # for a type checker the names are those of _api.pyi
         if name in _api.FUNCTIONS:
             value = _unbound(name)
         elif name.startswith("_") or not hasattr(_api, name):
-            raise AttributeError(_missing(name))
+            raise AttributeError(missing(name))
         else:
             value = getattr(_api, name)
         return globals().setdefault(name, value)

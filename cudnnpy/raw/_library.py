@@ -17,12 +17,18 @@ from cudnnpy.errors import (
     status_error,
 )
 from cudnnpy.raw import _api
+from cudnnpy.raw._missing import missing
+from cudnnpy.raw._nulls import refusing_nulls
 
 _MAJOR = 9
 _VARIABLE = "CUDNNPY_LIBRARY"
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
+
+# A fork waits until a thread that is loading has done. The child would have neither that thread nor anyone to release the
+# lock and the dynamic linker's own. The forking thread may hold it itself, so it is reentrant.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _SCALARS: dict[str, Any] = {
     "void": None,
@@ -142,9 +148,17 @@ def ctype(spelling: str) -> Any:
     return kind
 
 
+def facts(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]:
+    """The generated facts of a function. Raises AttributeError, with what to do, for a name that the headers do not have."""
+    found = _api.FUNCTIONS.get(name)
+    if found is None:
+        raise AttributeError(missing(name))
+    return found
+
+
 def prototype(name: str) -> str:
     """The C prototype of a function, from the generated facts."""
-    returns, parameters, *_ = _api.FUNCTIONS[name]
+    returns, parameters, *_ = facts(name)
     listed = []
     for parameter, kind, _direction in parameters:
         base, bracket = (kind[:-2], "[]") if kind.endswith("[]") else (kind, "")
@@ -154,8 +168,8 @@ def prototype(name: str) -> str:
 
 def bind(name: str) -> Callable[..., Any]:
     """The C function with its argument types set. Raises FunctionNotAvailableError if libcudnn lacks it."""
+    returns, parameters, _header, since, _deprecated = facts(name)
     library, file, number = _load()
-    returns, parameters, _header, since, _deprecated = _api.FUNCTIONS[name]
     try:
         function = library[name]  # indexing makes a new object, so that no other user's argtypes are disturbed
     except AttributeError:
@@ -206,7 +220,7 @@ def last_error() -> str:
 @cache
 def unchecked(name: str) -> Callable[..., int]:
     """A function that returns a status, without argument types: for a hot path that has its ctypes objects ready."""
-    bound(name)  # explains itself if the loaded library lacks it
+    bound(name)  # explains itself if the headers or the loaded library lack it
     function: Callable[..., int] = load()[name]
     function.restype = ctypes.c_int  # type: ignore[attr-defined]
     return function
@@ -214,17 +228,24 @@ def unchecked(name: str) -> Callable[..., int]:
 
 @cache
 def bound(name: str) -> Callable[..., Any]:
-    """bind(), once for each function."""
+    """bind(), once for each function: C as it is, for prepared arguments."""
     return bind(name)
+
+
+@cache
+def checked(name: str) -> Callable[..., Any]:
+    """The function for arguments of any kind: NULL is refused where C would follow it."""
+    return refusing_nulls(name, bound(name))
 
 
 def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle)).
 
-    An argument of the wrong type is a TypeError; a closed object given as an argument raises its ClosedError.
+    An argument of the wrong type is a TypeError, as is None (a NULL pointer: ValueError) for a parameter that C would
+    follow unasked; a closed object raises its ClosedError, a name that the headers do not have AttributeError.
     """
     try:
-        status = bound(name)(*arguments)
+        status = checked(name)(*arguments)
     except ctypes.ArgumentError as error:
         for argument in arguments:
             getattr(argument, "_as_parameter_", None)  # ctypes drops the exception that a closed object raised here

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -277,7 +278,8 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"answer": REQUESTS[request["do"]](request)}
-    except NoAlgorithmError as error:
+    except NoAlgorithmError as raised:
+        error = pickle.loads(pickle.dumps(raised))  # as it comes out of a pool's worker: it tells all the same
         rows = [described(candidate) for candidate in error.candidates]
         return {"error": "NoAlgorithmError", "text": str(error), "candidates": rows, "table": table(error.candidates)}
     except Exception as error:

@@ -81,7 +81,7 @@ def test_the_library_says_why() -> None:
 
 def test_the_text_belongs_to_the_failing_call_alone() -> None:
     with pytest.raises(StatusError):
-        raw.call("cudnnCreateTensorDescriptor", None)
+        raw.call("cudnnSetTensor4dDescriptor", None, 0, 0, 1, 1, 1, 1)
     raw.last_error()
     assert raw.last_error() == ""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import backend, descriptors, handle, raw
+from cudnnpy import _owned, backend, descriptors, handle, raw
 from cudnnpy._owned import Owned
 from cudnnpy.errors import BadParameterError, ClosedError, InternalError
 from cudnnpy.handle import Handle
@@ -102,6 +102,11 @@ def test_every_owner_creates_and_destroys_once(kind: type[Owned], calls: Calls) 
     assert (calls[create], calls[destroy]) == (3, 3)
 
 
+def same(made: Owned) -> Any:
+    """A second pointer to an object, of which its owner knows nothing."""
+    return type(made.pointer).from_buffer_copy(made.pointer)
+
+
 def test_every_create_and_destroy_pair_of_c_has_one_owner() -> None:
     pairs = {}
     for create in raw.functions():
@@ -163,7 +168,7 @@ def test_an_explicit_close_tells_what_c_refused(monkeypatch: pytest.MonkeyPatch)
     made = relu()
     made.close()
     made = relu()
-    pointer = made.pointer
+    pointer = same(made)
     with monkeypatch.context() as patch:
         patch.setattr(raw, "call", lambda name, *_: raw.check(4000, name))
         with pytest.raises(InternalError, match="cudnnDestroyActivationDescriptor"):
@@ -176,7 +181,7 @@ def test_collection_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", complaints.append)
     made = relu()
-    pointer = made.pointer
+    pointer = same(made)
     with monkeypatch.context() as patch:
         patch.setattr(raw, "call", lambda name, *_: raw.check(4000, name))
         del made
@@ -273,14 +278,14 @@ def test_the_counter_catches_a_planted_leak(calls: Calls) -> None:
     class Leaky(descriptors.CTCLossDescriptor):
         def __init__(self) -> None:
             super().__init__()
-            self._finalizer.detach()
+            _owned._alive.discard(self._life)
 
     made = descriptors.CTCLossDescriptor()
     del made
     gc.collect()
     assert calls.alive == 0
     made = Leaky()
-    pointer = made.pointer
+    pointer = same(made)
     del made
     gc.collect()
     assert calls.alive == 1
@@ -299,6 +304,8 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
     def call(name: str, *arguments: Any) -> None:
         assert name in ("cudnnCreate", "cudnnDestroy", "cudnnSetStream")
         count[name] += 1
+        if name == "cudnnCreate":
+            c_void_p.from_buffer(arguments[0]._obj).value = 4096 * count[name]
 
     @contextmanager
     def on_device(device: Any) -> Iterator[tuple[int, int]]:
@@ -314,19 +321,30 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
 
 def test_a_collected_handle_is_kept_and_reused_not_destroyed(played: Calls) -> None:
     first = Handle(0)
-    pointer = first.pointer
+    address = first.address
     del first
     gc.collect()
     assert played["cudnnDestroy"] == 0
     elsewhere = Handle(1)
     again = Handle(0, stream=5)
-    assert again.pointer is pointer
-    assert elsewhere.pointer is not pointer
+    assert again.address == address
+    assert elsewhere.address != address
     assert played["cudnnCreate"] == 2
     again.close()
     elsewhere.close()
     assert played["cudnnDestroy"] == 2
-    assert Handle(0).pointer is not pointer
+    assert Handle(0).address != address
+
+
+def test_a_handle_closed_while_it_is_used_is_kept_for_reuse(played: Calls) -> None:
+    """cudnnDestroy waits for the device, and the last user may be in the middle of a capture."""
+    made = Handle(0)
+    address, used = made.address, made.pointer
+    made.close()
+    assert made.closed
+    del used
+    assert played["cudnnDestroy"] == 0
+    assert Handle(0).address == address
 
 
 def test_the_stream_is_set_when_it_changes_alone(played: Calls) -> None:

@@ -1,0 +1,27 @@
+"""What is said of a name that cuDNN's headers do not have."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from cudnnpy.raw import _api
+from cudnnpy.raw._removed import REMOVED
+
+_LONGER_OR_SHORTER = 4  # of names that differ more in length none is meant; comparing them all takes 50 ms
+
+
+def missing(name: str) -> str:
+    """Why there is no such name, and which one is meant: a removed one with the way on, a mistyped one corrected."""
+    if name in REMOVED:
+        return f"cuDNN 9 has no {name}: {REMOVED[name]}"
+    text = f"cuDNN {_api.HEADER_VERSION} has no {name!r}"
+    meant = None if name.startswith("_") else _nearest(name)
+    if meant is None:
+        return text
+    return f"{text}. Did you mean {meant!r}?" + (f" ({missing(meant)})" if meant in REMOVED else "")
+
+
+def _nearest(name: str) -> str | None:
+    known = {*(n for n in vars(_api) if n.lower().startswith("cudnn")), *_api.FUNCTIONS, *REMOVED}
+    similar = sorted(n for n in known if abs(len(n) - len(name)) <= _LONGER_OR_SHORTER)
+    return next(iter(get_close_matches(name, similar, 1, 0.8)), None)

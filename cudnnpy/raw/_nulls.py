@@ -1,0 +1,50 @@
+"""NULL, where C would follow it: refused in Python, for the parameters that the generated table names."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from cudnnpy.raw import _api
+
+_Pointer: Any = ctypes._Pointer  # type: ignore[attr-defined]
+
+
+def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The C function itself where NULL is harmless, else a function that first looks at the arguments in question.
+
+    It raises TypeError for None and ValueError for a NULL pointer, naming the parameter.
+    """
+    places = _api.NOT_NULL.get(name)
+    if places is None:
+        return function
+    last = places[-1]
+
+    def checked(*arguments: Any) -> Any:
+        if len(arguments) > last:  # else ctypes says how many there have to be
+            for at in places:
+                if not arguments[at]:  # an array without elements, too
+                    refuse_null(name, at, arguments[at])
+        return function(*arguments)
+
+    checked.__name__ = checked.__qualname__ = name
+    checked.__doc__ = function.__doc__
+    checked.argtypes, checked.restype = function.argtypes, function.restype  # type: ignore[attr-defined]
+    return checked
+
+
+def refuse_null(name: str, at: int, value: Any) -> None:
+    """Raises TypeError or ValueError if the argument is NULL."""
+    if value is not None and not isinstance(value, _Pointer | ctypes.c_void_p | ctypes.c_char_p):
+        return
+    parameter, kind, direction = _api.FUNCTIONS[name][1][at]
+    base = kind.replace("const ", "").replace("[]", "").rstrip(" *")
+    if not kind.endswith(("*", "[]")):
+        expected = f"a {base} that its create function has made"
+    elif direction == "out":
+        expected = f"the address of a {base}{' array' if kind.endswith('[]') else ''} that {name} fills in"
+    else:
+        expected = f"the address of a {base} array"
+    kind_of_error = TypeError if value is None else ValueError
+    raise kind_of_error(f"{name}: `{parameter}` must be {expected}; got {'None' if value is None else 'NULL'}")

@@ -1,0 +1,223 @@
+"""Objects in use by several threads, interrupted calls, and forks: nothing is destroyed under a call, nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from ctypes import byref, c_size_t
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudnnpy import descriptors, raw
+from cudnnpy.errors import ClosedError
+
+
+def python(source: str, *, seconds: float = 120, **environment: str) -> str:
+    """What a fresh interpreter prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=seconds,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-3000:])
+    return done.stdout
+
+
+@pytest.mark.parametrize("call", [raw.call, lambda name, *arguments: raw.check(getattr(raw, name)(*arguments))])
+def test_close_during_a_call_leaves_the_end_to_the_call(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    destroyed: list[str] = []
+    made = descriptors.ActivationDescriptor("relu")
+    real = raw.call
+
+    def recording(name: str, *arguments: Any) -> None:
+        destroyed.append(name)
+        real(name, *arguments)
+
+    class Argument:
+        @property
+        def _as_parameter_(self) -> int:
+            with monkeypatch.context() as patch:
+                patch.setattr(raw, "call", recording)
+                made.close()
+            assert made.closed
+            assert destroyed == []
+            return int(raw.CUDNN_ACTIVATION_TANH)
+
+    monkeypatch.setattr(raw, "call", recording)
+    call("cudnnSetActivationDescriptor", made, Argument(), 0, 0.0)
+    assert destroyed[-1:] == ["cudnnDestroyActivationDescriptor"]
+    with pytest.raises(ClosedError):
+        real("cudnnSetActivationDescriptor", made, 0, 0, 0.0)
+
+
+def test_a_kept_pointer_outlives_its_owner() -> None:
+    made = descriptors.TensorDescriptor((1, 2, 3, 4))
+    pointer = made.pointer
+    made.close()
+    size = c_size_t()
+    raw.call("cudnnGetTensorSizeInBytes", pointer, byref(size))
+    assert size.value == 96
+
+
+def test_threads_that_use_what_another_closes() -> None:
+    assert (
+        python(
+            "import sys, threading, time\n"
+            "from ctypes import byref, c_size_t\n"
+            "from cudnnpy import raw, descriptors\n"
+            "from cudnnpy.errors import ClosedError\n"
+            "sys.setswitchinterval(1e-6)\n"
+            "made = [descriptors.TensorDescriptor((1, 2, 3, 4)) for _ in range(4)]\n"
+            "end = time.monotonic() + 2\n"
+            "wrong = []\n"
+            "def use():\n"
+            "    size = c_size_t()\n"
+            "    while time.monotonic() < end:\n"
+            "        for one in tuple(made):\n"
+            "            size.value = 0\n"
+            "            try:\n"
+            "                raw.call('cudnnGetTensorSizeInBytes', one, byref(size))\n"
+            "            except ClosedError:\n"
+            "                continue\n"
+            "            if size.value != 96:\n"
+            "                wrong.append(size.value)\n"
+            "def renew():\n"
+            "    while time.monotonic() < end:\n"
+            "        for at in range(4):\n"
+            "            made[at].close()\n"
+            "            made[at] = descriptors.TensorDescriptor((1, 2, 3, 4))\n"
+            "            descriptors.TensorDescriptor((7, 7, 7, 7)).close()\n"
+            "threads = [threading.Thread(target=t) for t in (use, use, use, renew, renew)]\n"
+            "for thread in threads: thread.start()\n"
+            "for thread in threads: thread.join()\n"
+            "print(wrong[:3])\n"
+        )
+        == "[]\n"
+    )
+
+
+_INTERRUPTED = """
+import collections, signal
+from ctypes import byref, c_size_t
+from cudnnpy import raw, descriptors
+made = descriptors.TensorDescriptor((1, 2, 3, 4))
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+found = collections.Counter()
+size = c_size_t()
+function = raw.cudnnSetTensor4dDescriptor
+for at in range(3000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2e-5 + at % 97 * 1e-6)
+        while True:
+            CALL
+    except BaseException as error:
+        found[type(error).__name__] += 1
+print(sorted(found))
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "raw.call('cudnnSetTensor4dDescriptor', made, 0, 0, 1, 2, 3, 4)",
+        "raw.call('cudnnGetTensorSizeInBytes', made, byref(size))",
+        "function(made, 0, 0, 1, 2, 3, 4)",
+    ],
+)
+def test_ctrl_c_during_a_call_is_ctrl_c(call: str) -> None:
+    assert python(_INTERRUPTED.replace("CALL", call)) == "['KeyboardInterrupt']\n"
+
+
+_FORK_WHILE_LOADING = """
+import os, signal, threading, time
+from cudnnpy import raw
+from cudnnpy.raw import _library
+real, inside = _library._find_and_load, threading.Event()
+def slow():
+    inside.set()
+    time.sleep(0.3)
+    return real()
+_library._find_and_load = slow
+thread = threading.Thread(target=raw.load)
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    raw.cudnnGetVersion()
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+thread.join()
+"""
+
+
+def test_a_fork_while_another_thread_loads_the_library() -> None:
+    assert python(_FORK_WHILE_LOADING) == "0\n"
+
+
+def test_a_fork_by_the_thread_that_loads_the_library() -> None:
+    forking = (
+        "import os\n"
+        "from cudnnpy import raw\n"
+        "from cudnnpy.raw import _library\n"
+        "real = _library._find_and_load\n"
+        "def forking():\n"
+        "    global child\n"
+        "    child = os.fork()\n"
+        "    return real()\n"
+        "_library._find_and_load = forking\n"
+        "raw.load()\n"
+        "if child == 0:\n"
+        "    os._exit(7 if raw.version() == raw.cudnnGetVersion() else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert python(forking) == "7\n"
+
+
+def test_forks_while_threads_make_and_close_objects() -> None:
+    """A child has none of what the parent's threads were in the middle of."""
+    assert python(
+        "import os, signal, threading\n"
+        "from cudnnpy import descriptors\n"
+        "stop = False\n"
+        "def work():\n"
+        "    while not stop:\n"
+        "        descriptors.TensorDescriptor((1, 2, 3, 4)).close()\n"
+        "        descriptors.ActivationDescriptor('relu')\n"
+        "threads = [threading.Thread(target=work) for _ in range(3)]\n"
+        "for thread in threads: thread.start()\n"
+        "parents = descriptors.TensorDescriptor((1, 1, 1, 1))\n"
+        "codes = set()\n"
+        "for _ in range(25):\n"
+        "    child = os.fork()\n"
+        "    if child == 0:\n"
+        "        signal.alarm(20)\n"
+        "        own = descriptors.PoolingDescriptor('max', (2, 2))\n"
+        "        own.close()\n"
+        "        os._exit(0 if parents.closed else 1)\n"
+        "    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "stop = True\n"
+        "for thread in threads: thread.join()\n"
+        "print(codes, parents.closed)\n"
+    ) == "{0} False\n"
+
+
+def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
+    """A lock that another thread holds is held for ever in a forked child."""
+    package = Path(raw.__file__).parents[1]
+    locking = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"\b(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(\)", path.read_text())
+    }
+    forgetting = {name for name in locking if "register_at_fork" not in (package / name).read_text()}
+    assert locking >= {"raw/_library.py"}
+    assert forgetting == set()
+
