@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 from cudnnpy import raw
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
+from cudnnpy.raw._together import PARTS, unmet_parts
 
 _TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
-# The sub-libraries of every release of cuDNN 9. libcudnn loads them when a call first needs them.
-_SUB_LIBRARIES = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
 # Each file of an installed nvidia-cudnn-* wheel -> the wheels (name, version) that say it is theirs.
@@ -276,12 +275,14 @@ def _part_problems(owners: Owners) -> Iterator[str]:
     """Yield what is wrong with the sub-libraries: the missing, and those that do not fit libcudnn."""
     folder, name = os.path.split(os.path.realpath(raw.path()))
     there = {file.split(".so")[0] for file in os.listdir(folder)}
-    missing = [part for part in _SUB_LIBRARIES if f"libcudnn_{part}" not in there]
+    missing = [part for part in PARTS if f"libcudnn_{part}" not in there]
     if missing:
         wheels = owners.get(os.path.join(folder, name))
         again = f"pip install --force-reinstall --no-deps {wheels[0][0]}" if wheels else "install cuDNN again"
         files = ", ".join(f"libcudnn_{part}.so.9" for part in missing)
         yield f"{files}, parts of cuDNN, not found in {folder}: {again}"
+    for problem in unmet_parts(raw.path()):
+        yield f"{problem}: install all of cuDNN again, in one release"
     for part in _VERSION_CHECKS:
         if part.lower() in missing:
             continue  # cuDNN 9.0 would end the process

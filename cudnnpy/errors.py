@@ -41,7 +41,7 @@ class CudnnError(Exception):
 
 def _restored(kind: type[CudnnError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CudnnError:
     """An exception of the kind, past its constructor, which composes the message from other arguments."""
-    error: CudnnError = BaseException.__new__(kind, *arguments)  # type: ignore[assignment]
+    error: CudnnError = BaseException.__new__(kind, *arguments)
     error.__dict__.update(attributes)
     return error
 

@@ -28,9 +28,9 @@ from cudnnpy.raw._library import (
     prototype,
     unchecked,
     version,
-    version_text,
 )
 from cudnnpy.raw._missing import missing
+from cudnnpy.raw._together import version_text
 
 if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -19,6 +20,7 @@ from cudnnpy.errors import (
 from cudnnpy.raw import _api
 from cudnnpy.raw._missing import missing
 from cudnnpy.raw._nulls import refusing_nulls
+from cudnnpy.raw._together import check_together, own_parts, version_text
 
 _MAJOR = 9
 _VARIABLE = "CUDNNPY_LIBRARY"
@@ -67,12 +69,6 @@ def version() -> int:
     return _load()[2]
 
 
-def version_text(number: int) -> str:
-    """92800 -> "9.28.0"; cuDNN 8 and earlier counted differently: 8907 -> "8.9.7"."""
-    major = 10000 if number >= 90000 else 1000
-    return f"{number // major}.{number % major // 100}.{number % 100}"
-
-
 def _load() -> tuple[ctypes.CDLL, str, int]:
     global _loaded
     if _loaded is None:
@@ -89,11 +85,13 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
             raise LibraryNotFoundError(
                 f"{_VARIABLE} names {named!r}, which is not a file", "Name libcudnn.so.9 itself, or unset it."
             )
-        file, advice = named, f"{_VARIABLE} named this file; unset it to search the usual places."
+        file, advice = os.path.abspath(named), f"{_VARIABLE} named this file; unset it to search the usual places."
     else:
         file, advice = _find(), "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+    check_together(file)
     try:
         library = ctypes.CDLL(file)
+        _load_parts(own_parts(file))
         get_version = library.cudnnGetVersion
         if hasattr(library, "cudnnGraphVersionCheck"):
             _load_graph(file)
@@ -109,6 +107,14 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     return library, file, number
 
 
+def _load_parts(files: list[str]) -> None:
+    for file in files:
+        try:
+            ctypes.CDLL(file)
+        except OSError:
+            pass  # engines_runtime_compiled needs a driver; cuDNN says so where it is called
+
+
 def _load_graph(file: str) -> None:
     """Load libcudnn_graph, which answers for libcudnn: where it is missing, libcudnn's first call ends the process."""
     name = f"libcudnn_graph.so.{_MAJOR}"
@@ -122,10 +128,18 @@ def _find() -> str:
     try:
         return str(load_nvidia_dynamic_lib("cudnn").abs_path)
     except DynamicLibNotFoundError as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else "no libcudnn.so.9"
-        raise LibraryNotFoundError(f"libcudnn.so.9 was not found ({first})") from error
+        raise LibraryNotFoundError(_not_found(str(error).strip())) from error
     except (OSError, RuntimeError) as error:  # found, but it or a library it needs (libcublas) does not load
         raise LibraryNotFoundError(f"libcudnn could not be loaded: {error}") from error
+
+
+def _not_found(text: str) -> str:
+    """What cuda.pathfinder did not find. Its text lists the same name once for each place where it was looked for."""
+    named = re.search('Failure finding "(.+?)"', text)
+    if named is not None and "cudnn" not in named[1]:
+        return f"libcudnn needs {named[1]}, which was not found"
+    first = text.splitlines()[0] if text else "no libcudnn.so.9"
+    return f"libcudnn.so.9 was not found ({', '.join(dict.fromkeys(re.split(', |: (?=No such file)', first)))})"
 
 
 @cache

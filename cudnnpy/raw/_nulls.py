@@ -8,7 +8,7 @@ from typing import Any
 
 from cudnnpy.raw import _api
 
-_Pointer: Any = ctypes._Pointer  # type: ignore[attr-defined]
+_Pointer: Any = ctypes._Pointer
 
 
 def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ ORDER = re.findall(
     r"\S+",
     """
     _version errors
-    raw._api raw._removed raw._library raw
+    raw._api raw._removed raw._missing raw._nulls raw._files raw._together raw._library raw
     names frozen dtypes layouts checks _owned handle launching arrays _values _descriptor
     descriptors.tensors descriptors.convolution descriptors.layers descriptors.arithmetic descriptors.general descriptors
     backend engines plan_cache workspace calling programs functions

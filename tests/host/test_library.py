@@ -172,3 +172,45 @@ def test_found_and_not_loadable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", broken)
     with pytest.raises(LibraryNotFoundError, match=r"libcublas\.so\.12 is missing"):
         _library._find_and_load()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'Failure finding "libcublasLt.so.12": No such file: libcublasLt.so.12, No such file: libcublasLt.so.12\n',
+            "libcudnn needs libcublasLt.so.12, which was not found. ",
+        ),
+        (
+            'Failure finding "libcudnn.so.9": No such file: libcudnn.so.9, No such file: libcudnn.so.9',
+            'libcudnn.so.9 was not found (Failure finding "libcudnn.so.9", No such file: libcudnn.so.9). ',
+        ),
+        ("no cudnn, no cudnn, none", "libcudnn.so.9 was not found (no cudnn, none). "),
+        ("", "libcudnn.so.9 was not found (no libcudnn.so.9). "),
+    ],
+)
+def test_what_was_not_found_is_said_once(monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    import cuda.pathfinder
+
+    def nothing(name: str) -> None:
+        raise cuda.pathfinder.DynamicLibNotFoundError(text)
+
+    monkeypatch.delenv("CUDNNPY_LIBRARY", raising=False)
+    monkeypatch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", nothing)
+    with pytest.raises(LibraryNotFoundError) as error:
+        _library._find_and_load()
+    assert str(error.value).startswith(message)
+
+
+def test_a_relative_name_finds_its_own_parts(tmp_path: Path) -> None:
+    for file in Path(raw.path()).parent.glob("libcudnn*.so.9"):
+        (tmp_path / file.name).symlink_to(file)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {os.getcwd()!r})\n{_LOAD}"],
+        env={**os.environ, "CUDNNPY_LIBRARY": "libcudnn.so.9"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(raw.version()), str(tmp_path / "libcudnn.so.9")]

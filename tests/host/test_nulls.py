@@ -90,11 +90,18 @@ def test_both_ways_to_call_refuse(null: object) -> None:
 
 
 def test_what_c_lets_be_null_still_may() -> None:
-    with descriptors.RNNDescriptor() as rnn, descriptors.LRNDescriptor() as lrn, descriptors.TensorDescriptor((1, 1, 1, 1)) as one:
+    with (
+        descriptors.RNNDescriptor() as rnn,
+        descriptors.LRNDescriptor() as lrn,
+        descriptors.TensorDescriptor((1, 1, 1, 1)) as one,
+    ):
         for name in ("cudnnGetLRNDescriptor", "cudnnGetRNNDescriptor_v8"):
             wanted = len(raw.parameters(name)) - 1
             status = getattr(raw, name)(lrn if "LRN" in name else rnn, *[None] * wanted)
-            assert status in (raw.CUDNN_STATUS_SUCCESS, raw.CUDNN_STATUS_NOT_INITIALIZED)  # C's answer: nothing is set yet
+            assert status in (
+                raw.CUDNN_STATUS_SUCCESS,
+                raw.CUDNN_STATUS_NOT_INITIALIZED,
+            )  # C's answer: nothing is set yet
         raw.call("cudnnSetTensor4dDescriptor", one, 0, 0, 1, 1, 1, 1)
     raw.call("cudnnSetCallback", 0, None, raw.cudnnCallback_t())
     for destroy in (name for name in raw.functions() if "Destroy" in name):

@@ -183,30 +183,33 @@ def test_a_fork_by_the_thread_that_loads_the_library() -> None:
 
 def test_forks_while_threads_make_and_close_objects() -> None:
     """A child has none of what the parent's threads were in the middle of."""
-    assert python(
-        "import os, signal, threading\n"
-        "from cudnnpy import descriptors\n"
-        "stop = False\n"
-        "def work():\n"
-        "    while not stop:\n"
-        "        descriptors.TensorDescriptor((1, 2, 3, 4)).close()\n"
-        "        descriptors.ActivationDescriptor('relu')\n"
-        "threads = [threading.Thread(target=work) for _ in range(3)]\n"
-        "for thread in threads: thread.start()\n"
-        "parents = descriptors.TensorDescriptor((1, 1, 1, 1))\n"
-        "codes = set()\n"
-        "for _ in range(25):\n"
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        signal.alarm(20)\n"
-        "        own = descriptors.PoolingDescriptor('max', (2, 2))\n"
-        "        own.close()\n"
-        "        os._exit(0 if parents.closed else 1)\n"
-        "    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-        "stop = True\n"
-        "for thread in threads: thread.join()\n"
-        "print(codes, parents.closed)\n"
-    ) == "{0} False\n"
+    assert (
+        python(
+            "import os, signal, threading\n"
+            "from cudnnpy import descriptors\n"
+            "stop = False\n"
+            "def work():\n"
+            "    while not stop:\n"
+            "        descriptors.TensorDescriptor((1, 2, 3, 4)).close()\n"
+            "        descriptors.ActivationDescriptor('relu')\n"
+            "threads = [threading.Thread(target=work) for _ in range(3)]\n"
+            "for thread in threads: thread.start()\n"
+            "parents = descriptors.TensorDescriptor((1, 1, 1, 1))\n"
+            "codes = set()\n"
+            "for _ in range(25):\n"
+            "    child = os.fork()\n"
+            "    if child == 0:\n"
+            "        signal.alarm(20)\n"
+            "        own = descriptors.PoolingDescriptor('max', (2, 2))\n"
+            "        own.close()\n"
+            "        os._exit(0 if parents.closed else 1)\n"
+            "    codes.add(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+            "stop = True\n"
+            "for thread in threads: thread.join()\n"
+            "print(codes, parents.closed)\n"
+        )
+        == "{0} False\n"
+    )
 
 
 def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
@@ -220,4 +223,3 @@ def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
     forgetting = {name for name in locking if "register_at_fork" not in (package / name).read_text()}
     assert locking >= {"raw/_library.py"}
     assert forgetting == set()
-

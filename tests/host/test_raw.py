@@ -99,6 +99,33 @@ def test_a_name_that_the_headers_have_not_is_an_attribute_error() -> None:
     assert not hasattr(raw, "_secret")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("cudnnCreat", "cudnnCreate"),
+        ("cudnncreate", "cudnnCreate"),
+        ("cudnnSetStreem", "cudnnSetStream"),
+        ("CUDNN_DATA_FLAOT", "CUDNN_DATA_FLOAT"),
+        ("cudnnBackendDescriptorType", "cudnnBackendDescriptorType_t"),
+    ],
+)
+def test_a_mistyped_name_gets_a_suggestion(name: str, meant: str) -> None:
+    asks = [raw.since, raw.deprecated, lambda one: getattr(raw, one)]
+    if name.startswith("cudnn"):
+        asks += [raw.call, raw.bound, raw.unchecked, raw.prototype, raw.parameters]
+    for ask in asks:
+        with pytest.raises(AttributeError) as error:
+            ask(name)
+        assert str(error.value) == f"cuDNN {raw.HEADER_VERSION} has no {name!r}. Did you mean {meant!r}?"
+
+
+def test_calling_a_removed_function_tells_the_way_on() -> None:
+    with pytest.raises(AttributeError, match="call cudnnSetRNNDescriptor_v8, which takes every setting"):
+        raw.call("cudnnSetRNNDescriptor_v6")
+    with pytest.raises(AttributeError, match=r"Did you mean 'cudnnGetConvolutionForwardAlgorithm'\? \(cuDNN 9 has no"):
+        raw.call("cudnnGetConvolutionForwardAlgoritm")
+
+
 def test_a_wrong_handle_is_refused_before_c() -> None:
     tensor, filter_ = raw.cudnnTensorDescriptor_t(), raw.cudnnFilterDescriptor_t()
     raw.check(raw.cudnnCreateTensorDescriptor(byref(tensor)))

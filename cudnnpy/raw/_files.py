@@ -1,0 +1,148 @@
+"""What the files of libcudnn say of themselves, read without loading them: whether they are whole, and their release.
+
+They are ELF files for 64-bit Linux. Only what answers these two questions is read, a few kilobytes of each file.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+# Some parts of cuDNN hold the release that they belong to under this name, one byte each for major, minor and patch.
+_VERSIONS = {
+    "graph": b"cudnn_graph_version",
+    "ops": b"cudnn_ops_infer_version",
+    "adv": b"cudnn_adv_infer_version",
+}
+_LOAD, _DYNAMIC = 1, 2  # kinds of segments
+_STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # what the dynamic segment tells the places of
+_WEAK = 2  # a symbol that need not be found
+_LONGEST_CHAIN = 1000  # of names with similar hashes, in a file that is not damaged
+DAMAGED = (ValueError, KeyError, ArithmeticError, struct.error)  # what reading a damaged file raises
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+class _Elf:
+    """An open ELF file. Raises ValueError for what is none."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size = os.fstat(descriptor).st_size
+        header = self.at(0, 64)
+        if header[:6] != b"\x7fELF\x02\x01":
+            raise ValueError("not a 64-bit ELF file")
+        segments_at, sections_at = struct.unpack_from("<QQ", header, 32)
+        entry, count, section_entry, sections = struct.unpack_from("<HHHH", header, 54)
+        table = self.at(segments_at, entry * count)
+        self._segments = [struct.unpack_from("<IIQQQQQQ", table, at * entry) for at in range(count)]
+        ends = [offset + in_file for _kind, _flags, offset, _address, _physical, in_file, *_ in self._segments]
+        self.whole_size = max([sections_at + section_entry * sections, *ends])
+        self._places: dict[int, int] = {}
+        if self.size >= self.whole_size:
+            for kind, _flags, offset, _address, _physical, in_file, *_ in self._segments:
+                if kind == _DYNAMIC:
+                    self._places = dict(struct.iter_unpack("<QQ", self.at(offset, in_file // 16 * 16)))
+
+    def at(self, offset: int, size: int) -> bytes:
+        """That many bytes of the file. Raises ValueError where it ends before."""
+        if offset + size > self.size:
+            raise ValueError(f"the file ends at byte {self.size}")
+        return os.pread(self._descriptor, size, offset)
+
+    def loaded(self, address: int, size: int) -> bytes:
+        """The bytes that will lie at an address of the loaded file."""
+        for kind, _flags, offset, start, _physical, in_file, *_ in self._segments:
+            if kind == _LOAD and start <= address < start + in_file:
+                return self.at(offset + address - start, size)
+        raise ValueError(f"no segment holds the address {address:#x}")
+
+    def find(self, name: bytes) -> int | None:
+        """The address of what the file exports under a name, by the hash table that dlsym uses; None if it does not."""
+        buckets, first, bloom, _shift = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))
+        chains = self._places[_HASH] + 16 + 8 * bloom + 4 * buckets
+        wanted = 5381
+        for byte in name:
+            wanted = (wanted * 33 + byte) & 0xFFFFFFFF
+        (begin,) = struct.unpack("<I", self.loaded(chains - 4 * buckets + 4 * (wanted % buckets), 4))
+        for index in range(begin, begin + _LONGEST_CHAIN if begin >= first else begin):
+            (hashed,) = struct.unpack("<I", self.loaded(chains + 4 * (index - first), 4))
+            if hashed | 1 == wanted | 1:
+                at, _info, _other, _section, value, _size = _SYMBOL.unpack(
+                    self.loaded(self._places[_SYMBOLS] + _SYMBOL.size * index, _SYMBOL.size)
+                )
+                if self.loaded(self._places[_STRINGS] + at, len(name) + 1) == name + b"\0":
+                    return int(value)
+            if hashed & 1:
+                break
+        return None
+
+    def number(self, name: bytes) -> int | None:
+        """The 32-bit number that the file exports under a name."""
+        address = self.find(name)
+        return None if address is None else int(struct.unpack("<I", self.loaded(address, 4))[0])
+
+    def wanted(self) -> list[bytes]:
+        """The names of cuDNN's own that other files have to export."""
+        _buckets, first, *_ = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))  # the others come before
+        strings = self.loaded(self._places[_STRINGS], self._places[_STRINGS_SIZE])
+        names = []
+        for at, info, _other, section, *_ in _SYMBOL.iter_unpack(
+            self.loaded(self._places[_SYMBOLS], _SYMBOL.size * first)
+        ):
+            name = strings[at : strings.index(b"\0", at)]
+            if not section and info >> 4 != _WEAK and b"cudnn" in name:
+                names.append(name)
+        return names
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[_Elf]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield _Elf(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Part(NamedTuple):
+    """A file of cuDNN: `damage` is what is wrong with it, "" if it is whole; `release` as cudnnGetVersion counts, 0 untold."""
+
+    name: str
+    path: str
+    damage: str = ""
+    release: int = 0
+
+
+def examine(name: str, path: str) -> Part:
+    """A part of cuDNN ("graph", "ops", ...; "" for libcudnn itself), without loading it."""
+    try:
+        with _opened(path) as file:
+            if file.size < file.whole_size:
+                return Part(name, path, f"is truncated: {file.size} of its {file.whole_size} bytes are there")
+            number = file.number(_VERSIONS[name]) if name in _VERSIONS else None
+    except OSError as error:
+        return Part(name, path, f"cannot be read ({error.strerror})")
+    except DAMAGED as error:
+        return Part(name, path, f"is damaged ({error})")
+    if number:
+        major, minor, patch = number >> 16, number >> 8 & 255, number & 255
+        return Part(name, path, "", major * 10000 + minor * 100 + patch)
+    numbers = os.path.basename(os.path.realpath(path)).partition(".so.")[2].split(".")
+    if len(numbers) == 3 and all(one.isdigit() for one in numbers):  # as systems' packages name them
+        major, minor, patch = map(int, numbers)
+        return Part(name, path, "", major * 10000 + minor * 100 + patch)
+    return Part(name, path)
+
+
+def unmet(path: str, others: Iterable[str]) -> str | None:
+    """A name that a whole file of cuDNN needs and none of the others exports; None if they have them all."""
+    with ExitStack() as stack:
+        file = stack.enter_context(_opened(path))
+        exporting = [stack.enter_context(_opened(other)) for other in others]
+        for name in file.wanted():
+            if all(other.find(name) is None for other in exporting):
+                return name.decode()
+    return None

@@ -1,0 +1,123 @@
+"""Do the files of a cuDNN belong together? Parts of two releases, or a truncated one, end the process at some later call."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from cudnnpy.errors import LibraryNotFoundError, LibraryVersionError
+from cudnnpy.raw import _api
+from cudnnpy.raw._files import DAMAGED, Part, examine, unmet
+
+# The sub-libraries of every release of cuDNN 9, each after those that it needs.
+PARTS = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
+_AGAIN = "pip install --force-reinstall --no-deps nvidia-cudnn-cu12 (or -cu13)"
+
+
+def version_text(number: int) -> str:
+    """92800 -> "9.28.0"; cuDNN 8 and earlier counted differently: 8907 -> "8.9.7"."""
+    major = 10000 if number >= 90000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def check_together(file: str) -> None:
+    """Looks at libcudnn's parts without loading them, in a few milliseconds.
+
+    Raises LibraryNotFoundError for a damaged file and LibraryVersionError for parts of different releases.
+    """
+    parts = dict(_found(file))
+    damaged = [part for part in parts.values() if part.damage]
+    if damaged:
+        raise LibraryNotFoundError(
+            "; ".join(f"{part.path} {part.damage}" for part in damaged),
+            f"Install cuDNN again, with enough room on the disk: {_AGAIN}.",
+        )
+    problems = [*_releases(file, parts), *_unmet(parts, ("cnn",))]
+    if problems:
+        raise LibraryVersionError(f"the files of cuDNN do not belong together: {'; '.join(problems)}. {_to_do(parts)}")
+
+
+def unmet_parts(file: str) -> list[str]:
+    """What is wrong with the parts that check_together does not look at closely: tens of milliseconds, for a report."""
+    parts = dict(_found(file))
+    return [] if any(part.damage for part in parts.values()) else list(_unmet(parts, PARTS[1:]))
+
+
+def own_parts(file: str) -> list[str]:
+    """The parts beside libcudnn, to be loaded at once, if LD_LIBRARY_PATH has others: some releases would take those."""
+    folder = os.path.dirname(file)
+    own = [path for path in (_path(folder, name) for name in PARTS) if os.path.exists(path)]
+    return own if any(_other(path) for path in own) else []
+
+
+def _other(path: str) -> bool:
+    """Whether LD_LIBRARY_PATH has another file of this name."""
+    others = (os.path.join(folder, os.path.basename(path)) for folder in _searched())
+    return any(os.path.exists(other) and not os.path.samefile(path, other) for other in others)
+
+
+def _searched() -> list[str]:
+    return [folder for folder in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if folder]
+
+
+def _path(folder: str, name: str) -> str:
+    return os.path.join(folder, f"libcudnn_{name}.so.9")
+
+
+def _found(file: str) -> Iterator[tuple[str, Part]]:
+    """The parts: those beside libcudnn, else the first in LD_LIBRARY_PATH; what is nowhere is cuDNN's to report."""
+    for name in PARTS:
+        for folder in (os.path.dirname(file), *_searched()):
+            path = _path(folder, name)
+            if os.path.exists(path):
+                yield name, examine(name, path)
+                break
+
+
+def _releases(file: str, parts: dict[str, Part]) -> Iterator[str]:
+    told = [part for part in parts.values() if part.release]
+    if len({part.release // 100 for part in told}) > 1:
+        for part in told:
+            yield f"{part.path} is of cuDNN {version_text(part.release)}"
+    graph = parts.get("graph")
+    if graph is not None and graph.release:
+        newest = _newest_function(file)
+        if newest > graph.release:
+            yield (
+                f"{file} is of cuDNN {version_text(newest)} or later, and {graph.path}, which answers for it, of "
+                f"{version_text(graph.release)}"
+            )
+
+
+def _newest_function(file: str) -> int:
+    """libcudnn, which tells no release itself, is as new as its newest function."""
+    with open(file, "rb") as opened:
+        names = set(re.findall(rb"cudnn[A-Z]\w+", opened.read(1 << 20)))
+    newest = 0
+    for name, facts in _api.FUNCTIONS.items():
+        if facts[3] not in ("", "9.0.0") and name.encode() in names:
+            major, minor, patch = map(int, facts[3].split("."))
+            newest = max(newest, major * 10000 + minor * 100 + patch)
+    return newest
+
+
+def _unmet(parts: dict[str, Part], names: tuple[str, ...]) -> Iterator[str]:
+    exporting = [parts[name].path for name in ("graph", "ops") if name in parts]
+    if len(exporting) < 2:
+        return
+    for name in names:
+        if name in parts:
+            try:
+                symbol = unmet(parts[name].path, exporting)
+            except (OSError, *DAMAGED):
+                continue  # a file of another make, of which nothing can be said
+            if symbol is not None:
+                yield f"{parts[name].path} is of another release than {parts['graph'].path}, which lacks {symbol}"
+
+
+def _to_do(parts: dict[str, Part]) -> str:
+    folders = {os.path.dirname(part.path) for part in parts.values()}
+    if len(folders) > 1:
+        return "Take the folder of the other release out of LD_LIBRARY_PATH, or install all of cuDNN in one release."
+    return f"Install all of cuDNN again, in one release: {_AGAIN}."
