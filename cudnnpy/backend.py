@@ -70,6 +70,7 @@ class Descriptor(Owned):
         self._finalized = False
         # What C may point to, by attribute: the elements that it took last, and those that it last refused
         self._held: dict[int, list[tuple[Any, ...]]] = {}
+        self._pointers: dict[int, tuple[Any, ...]] = {}  # whose C objects are not destroyed before this one, if closed
         with self._created(self._kind):
             if attributes is not None:
                 for attribute, value in attributes.items():
@@ -101,6 +102,8 @@ class Descriptor(Owned):
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
             for child in given:
                 _check_kind(name, attribute, child.kind)
+        if kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
+            self._pointers[int(attribute)] = tuple(element.pointer for element in given)
         array = (_element_type(kind) * len(values))(*values)
         held = self._held.setdefault(int(attribute), [(), ()])
         held[1] = given

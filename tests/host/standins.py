@@ -140,7 +140,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(raw, "unchecked", launched)
     monkeypatch.setattr(raw, "bound", launched)
     monkeypatch.setattr(Owned, "_new", created)
-    monkeypatch.setattr(Owned, "_when_collected", lambda self, pointer: lambda: None)  # there is nothing to destroy, ever
+    monkeypatch.setattr(
+        Owned, "_when_collected", lambda self, pointer: lambda: None
+    )  # there is nothing to destroy, ever
     for fill in ("cuMemsetD16Async", "cuMemsetD32Async"):
         monkeypatch.setattr(driver, fill, lambda *arguments, fill=fill: (launched(fill)(*arguments),))
     handles = threading.local()

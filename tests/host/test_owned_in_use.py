@@ -6,14 +6,15 @@ import os
 import re
 import subprocess
 import sys
-from ctypes import byref, c_size_t
+from contextlib import suppress
+from ctypes import byref, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cudnnpy import descriptors, raw
-from cudnnpy.errors import ClosedError
+from cudnnpy import backend, descriptors, raw
+from cudnnpy.errors import ClosedError, StatusError
 
 
 def python(source: str, *, seconds: float = 120, **environment: str) -> str:
@@ -66,13 +67,36 @@ def test_a_kept_pointer_outlives_its_owner() -> None:
     assert size.value == 96
 
 
+def test_what_a_backend_descriptor_points_to_outlives_its_own_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    destroyed: list[Any] = []
+    real = raw.call
+
+    def recording(name: str, *arguments: Any) -> None:
+        if "Destroy" in name:
+            destroyed.append(c_void_p.from_buffer_copy(arguments[0]).value)
+        real(name, *arguments)
+
+    monkeypatch.setattr(raw, "call", recording)
+    reduction = backend.Descriptor(raw.CUDNN_BACKEND_REDUCTION_DESCRIPTOR)
+    operation = backend.Descriptor(raw.CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)
+    with suppress(StatusError):  # it is not finalized, for which some releases need a driver
+        operation[raw.CUDNN_ATTR_OPERATION_REDUCTION_DESC] = reduction
+    one, other = reduction.address, operation.address
+    reduction.close()
+    assert reduction.closed
+    assert destroyed == []
+    operation.close()
+    del operation
+    assert destroyed == [other, one]
+
+
 def test_threads_that_use_what_another_closes() -> None:
     assert (
         python(
             "import sys, threading, time\n"
-            "from ctypes import byref, c_size_t\n"
+            "from ctypes import byref, c_size_t, c_void_p\n"
             "from cudnnpy import raw, descriptors\n"
-            "from cudnnpy.errors import ClosedError\n"
+            "from cudnnpy.errors import ClosedError, StatusError\n"
             "sys.setswitchinterval(1e-6)\n"
             "made = [descriptors.TensorDescriptor((1, 2, 3, 4)) for _ in range(4)]\n"
             "end = time.monotonic() + 2\n"
@@ -105,7 +129,7 @@ def test_threads_that_use_what_another_closes() -> None:
 
 _INTERRUPTED = """
 import collections, signal
-from ctypes import byref, c_size_t
+from ctypes import byref, c_size_t, c_void_p
 from cudnnpy import raw, descriptors
 made = descriptors.TensorDescriptor((1, 2, 3, 4))
 signal.signal(signal.SIGALRM, signal.default_int_handler)
