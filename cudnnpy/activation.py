@@ -17,7 +17,7 @@ from cudnnpy.frozen import Frozen
 from cudnnpy.functions import given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.graph import Graph
 from cudnnpy.graph_nodes import Node
-from cudnnpy.layouts import TensorSpec, as_lies, same_memory
+from cudnnpy.layouts import TensorSpec, as_lies, extent, same_memory
 from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, described, scales
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
@@ -25,7 +25,7 @@ MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 
 @dataclass(frozen=True)
 class Activation(Frozen):
-    """An activation and its gradient, elementwise, on device arrays of 1 to 5 axes.
+    """An activation and its gradient, elementwise, on device arrays of 1 to 5 axes of any size.
 
     mode: "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish". coefficient: the ceiling of
     clipped_relu, the alpha of elu, the beta of swish (x * sigmoid(beta * x)).
@@ -65,10 +65,12 @@ class Activation(Frozen):
         return ActivationDescriptor(self.mode, coefficient=coefficient, propagate_nan=True, swish_beta=swish)
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = given(call, "x")
+        x = given(call, "x", empty=True)
         y = result(call, "out", x.shape, x.dtype, x, beta)
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         a, b = scales(alpha, beta, x.dtype)
+        if not extent(y):
+            return Program("activation", call.device, operands, []), [y]
         step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # which C has not
         shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
         if shape is not None and step is None:
@@ -83,13 +85,15 @@ class Activation(Frozen):
         return Program("activation", call.device, operands, [step]), [y]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = given(call, "dy")
+        dy = given(call, "dy", empty=True)
         x, y = (like(call, name, dy.shape, dy.dtype) for name in ("x", "y"))
         dx = result(call, "out", dy.shape, dy.dtype, dy, beta)
         operands = no_overlaps(
             call, (Operand("dy", dy), Operand("x", x), Operand("y", y), Operand("out", dx, True, ("dy",)))
         )
         a, b = scales(alpha, beta, dy.dtype)
+        if not extent(dx):
+            return Program("activation gradient", call.device, operands, []), [dx]
         step = Step(copy(dy, dx, alpha, beta), (0, 3)) if self.mode == "identity" else None
         shape = rows(dy, x, y, dx) if (alpha, beta) == (1.0, 0.0) else None
         if shape is not None and step is None:

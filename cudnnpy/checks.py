@@ -149,9 +149,9 @@ def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
 # Shapes and layouts
 
 
-def check_shape(name: str, value: Any, rank: int | None = None) -> tuple[int, ...]:
-    """A shape as a tuple of ints; of `rank` sizes, where that is known."""
-    expected = f"a tuple of {'' if rank is None else f'{rank} '}sizes of 1 or more"
+def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) -> tuple[int, ...]:
+    """A shape as a tuple of ints of `low` or more; of `rank` sizes, where that is known."""
+    expected = f"a tuple of {'' if rank is None else f'{rank} '}sizes of {low} or more"
     try:
         sizes = tuple(value)
         numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
@@ -161,14 +161,14 @@ def check_shape(name: str, value: Any, rank: int | None = None) -> tuple[int, ..
         raise TypeError(f"{name}: {sizes} given; expected {expected}")
     if any(abs(size) > LARGEST for size in numbers):
         raise ValueError(f"{name}: {', '.join(map(shown, numbers))} given; expected {expected}, and of 64 bits")
-    if len(sizes) != (len(sizes) if rank is None else rank) or any(size < 1 for size in numbers):
+    if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
         raise ValueError(f"{name}: {numbers} given; expected {expected}")
     return numbers
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
     """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
-    shape, dtype = check_shape(f"{name}: shape", spec.shape), dtype_of(spec.dtype, f"{name}: dtype")
+    shape, dtype = check_shape(f"{name}: shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}: dtype")
     strides = spec.strides
     if strides is not None:
         try:

@@ -15,7 +15,7 @@ from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.frozen import Frozen, Identity
 from cudnnpy.functions import given, no_overlaps, result
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, is_dense, packed, same_memory
+from cudnnpy.layouts import TensorSpec, extent, is_dense, packed, same_memory
 from cudnnpy.programs import At, Function, Operand, Program, arranged
 
 
@@ -28,8 +28,8 @@ class Dropout(Frozen):
     give the same masks again. Equality compares the options, not the state; a copy begins with its seed. One thread and
     one stream at a time.
 
-    Arrays are float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for options and
-    arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    Arrays are float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. Raises TypeError and ValueError for
+    options and arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
 
     probability: float = 0.5
@@ -69,25 +69,29 @@ class Dropout(Frozen):
         return held[1]
 
     def _forward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
-        x = given(call, "x")
+        x = given(call, "x", empty=True)
         y = result(call, "out", x.shape, x.dtype, x)
         reserve = TensorSpec((reserve_size(x),), "uint8", (1,))
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
+        if not extent(y):  # which draws no random numbers
+            return Program("dropout", call.device, operands, []), [y, reserve]
         wanted = *_rows(x, y), reserve
         one, two, _ = map(_row, wanted)
         function = "cudnnDropoutForward", self._descriptor(call), one, At(0), two, At(1), At(2), reserve.shape[0]
         return arranged("dropout", call.device, operands, Function(*function), wanted), [y, reserve]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
-        dy = given(call, "dy")
+        dy = given(call, "dy", empty=True)
         dx = result(call, "out", dy.shape, dy.dtype, dy)
-        reserve = given(call, "reserve", range(1, 2), ("uint8",))
+        reserve = given(call, "reserve", range(1, 2), ("uint8",), empty=True)
         size = reserve_size(dy)
         if reserve.shape != (size,) or reserve.strides != (1,):
             raise ValueError(
                 f"reserve: shape {reserve.shape} given; expected ({size},), what forward gives for x of shape {dy.shape}"
             )
         operands = no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
+        if not extent(dx):
+            return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
         wanted = one, reserve, three
         function = Function(
@@ -97,8 +101,10 @@ class Dropout(Frozen):
 
 
 def reserve_size(spec: TensorSpec) -> int:
-    """Bytes of what forward keeps for backward: cudnnDropoutGetReserveSpaceSize."""
+    """Bytes of what forward keeps for backward: cudnnDropoutGetReserveSpaceSize; 0 of no elements."""
     size = c_size_t()
+    if not extent(spec):
+        return 0
     dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
     raw.call("cudnnDropoutGetReserveSpaceSize", _row(spec._replace(dtype=dtype)), byref(size))
     return size.value

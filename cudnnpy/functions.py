@@ -12,11 +12,11 @@ from cudnnpy.layouts import (
     TensorSpec,
     canonical,
     is_dense,
-    memory_order,
     packed_as,
     packed_strides,
     same_memory,
     to_logical,
+    without_elements,
 )
 from cudnnpy.programs import Operand, check_overlaps
 
@@ -53,8 +53,7 @@ def given(
     if 0 in spec.shape:
         if not empty:
             raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
-        order = None if spec.strides is None else memory_order(spec.strides)
-        return spec._replace(strides=packed_strides(spec.shape, order))
+        return without_elements(spec)
     if len(spec.shape) == 1:
         strides = (1,) if spec.strides is None or spec.shape == (1,) else spec.strides
         if strides[0] < 1:

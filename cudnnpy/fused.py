@@ -13,13 +13,14 @@ from cudnnpy.checks import check_option, check_shape
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.autotune import Tuner
 from cudnnpy.convolution.problem import Options
+from cudnnpy.fills import zeros
 from cudnnpy.frozen import Frozen
 from cudnnpy.functions import given, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, from_logical, in_layout, to_logical
+from cudnnpy.layouts import TensorSpec, at_least_4d, channels_last_strides, extent, from_logical, in_layout, to_logical
 from cudnnpy.parameters import channels, packed_like
-from cudnnpy.programs import Operand, Program, arranged
+from cudnnpy.programs import Operand, Program, Step, arranged, elsewhere
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -32,7 +33,7 @@ class FusedConvolution(Frozen):
 
     The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32,
     channels last in memory: tensors that lie otherwise are copied in and out. Where there is no engine for a problem,
-    NoAlgorithmError has the table.
+    NoAlgorithmError has the table. A batch of 0 gives an empty result; the sums over 0 channels in x and w are 0.
     """
 
     padding: Any = 0
@@ -58,7 +59,7 @@ class FusedConvolution(Frozen):
         """The shape of forward's result, in the layout's axis order."""
         options = self._asked()
         last = options.channels_last
-        shapes = [to_logical(check_shape(n, s), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
+        shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
     def forward(
@@ -86,8 +87,8 @@ class FusedConvolution(Frozen):
         options = self._asked()
         if activation is not None:
             check_option("activation", activation, ACTIVATIONS)
-        x = logical(call, "x", self.layout, dtypes=DTYPES)
-        w = logical(call, "w", self.layout, dtypes=DTYPES)
+        x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
+        w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
             raise TypeError(f"w: {w.dtype} given; expected {x.dtype}, as x")
         shape = ask.output_shape(options, x.shape, w.shape)
@@ -105,6 +106,13 @@ class FusedConvolution(Frozen):
         operands += [Operand("residual", residual)] if residual else []
         operands.append(Operand("out", y, True))
         no_overlaps(call, operands)
+        results = [in_layout(y, options.channels_last)]
+        if not extent(y):
+            return Program("convolution on nothing", call.device, operands, []), results
+        of_nothing = not extent(x)
+        if of_nothing:  # no channels: zeros stand for x and w
+            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
+        given_operands, operands = operands, [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = [o.spec if o.name in parameters else _last(o.spec) for o in operands]
         graph = Graph(
             prefer=self.prefer,
@@ -135,14 +143,19 @@ class FusedConvolution(Frozen):
         if not graph.operations[1:]:
             top = graph.pointwise("identity", top)
         graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)
-        copied = any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
+        copied = of_nothing or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
         addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
         plan = graph.plan(tuner=tuner, problem=graph.problem(call.device))
         program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        if of_nothing:
+            sizes = {0: extent(x), 1: extent(w)}
+            steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
+            cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+            program = Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
         if program.workspace_size:
             memory.workspace(program.workspace_size, call.device, call.stream)
-        return program, [in_layout(y, options.channels_last)]
+        return program, results
 
 
 def _last(spec: TensorSpec) -> TensorSpec:

@@ -36,6 +36,7 @@ from cudnnpy.graph_nodes import spelled
 from cudnnpy.graph_operations import Nodes
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.layouts import TensorSpec, same_memory
+from cudnnpy.programs import Operand, Program
 
 # As convolution/forms.py says of bias and activation.
 _MISREAD = "misreads tensors of which some are channels last, or of one position, and others are not"
@@ -141,6 +142,8 @@ class Graph(Nodes):
     def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
         problem = problem or self.problem(device)
+        if empty := self._empty():
+            raise ValueError(f"a graph without elements has no plan: nothing is computed from {', '.join(empty)}")
         with on_device(problem.device):
             handle = Handle.default(problem.device)
             limit = limit_of(self.options, memory.free_bytes(problem.device))
@@ -202,7 +205,11 @@ class Graph(Nodes):
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))
 
-    def _prepare(self, call: calling.Call, _operations: int) -> tuple[Plan, list[TensorSpec]]:
+    def _empty(self) -> list[str]:
+        """The inputs that have no elements."""
+        return [node.name for node in self.inputs if 0 in node.shape]
+
+    def _prepare(self, call: calling.Call, _operations: int) -> tuple[Plan | Program, list[TensorSpec]]:
         for node in (*self.inputs, *self.outputs):
             given = call.specs.get(node.name)
             if given is None:
@@ -213,11 +220,24 @@ class Graph(Nodes):
             if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
                 raise ValueError(f"{node.name}: the address is a multiple of {given.alignment}; expected one of 16")
         problem = self.problem(call.device, call.specs)
+        if self._empty():
+            return self._on_nothing(call, problem), [node.spec for node in self.outputs]
         addresses = tuple(call.addresses[node.name] for node in self.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
         plan = self.plan(tuner=tuner, problem=problem)
         plan.candidates = []
         return plan, [node.spec for node in self.outputs]
+
+    def _on_nothing(self, call: calling.Call, problem: GraphProblem) -> Program:
+        """The program of a graph without elements. Raises ValueError for a result that has some."""
+        for node in self.outputs:
+            if 0 not in node.shape:
+                raise ValueError(
+                    f"{node.name}: shape {node.shape} of no elements in {', '.join(self._empty())}; graphs run where the "
+                    f"results are empty too: reduce_tensor and Convolution know what comes of nothing"
+                )
+        operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
+        return Program("graph on nothing", call.device, operands, [])
 
 
 def _candidate(

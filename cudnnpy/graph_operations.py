@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -38,6 +38,10 @@ class Nodes(Tensors):
         rank = len(x.shape) - 2
         if rank not in (2, 3) or len(w.shape) != len(x.shape):
             raise ValueError(f"x, w: shapes {x.shape} and {w.shape} given; expected two or three spatial axes in both")
+        if 0 in (*x.shape[1:], *w.shape):
+            raise ValueError(
+                f"x, w: shapes {x.shape} and {w.shape} given; expected sizes of 1 or more, or a batch of 0"
+            )
         sides = for_each_axis("padding", check_padding(padding), rank)
         before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
         strides, dilations = _each("stride", stride, 1, rank), _each("dilation", dilation, 1, rank)
@@ -113,7 +117,7 @@ class Nodes(Tensors):
         if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
             raise ValueError(f"x, b, t: shapes {shapes} given; expected one size on each axis, or 1")
         widest = max((x, *(n for n in (b, t) if n is not None)), key=lambda node: math.prod(node.shape))
-        y = self._made([max(sizes) for sizes in zip(*shapes, strict=True)], widest)
+        y = self._made([_broadcast(*sizes) for sizes in zip(*shapes, strict=True)], widest)
         description = ("POINTWISE", options)
         if is_gradient:
             self._add("POINTWISE", "POINTWISE", [y], PW_DESCRIPTOR=description, XDESC=b, DYDESC=x, DXDESC=y)
@@ -132,7 +136,7 @@ class Nodes(Tensors):
         self._add("REDUCTION", "REDUCTION", [y], XDESC=x, YDESC=y, DESC=("REDUCTION", how))
         exact = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX, raw.CUDNN_REDUCE_TENSOR_AMAX)
         self._adds_in_any_order |= kind not in exact
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(shape))
+        self._longest = max(self._longest, _share(x.shape, shape))
         return y
 
     def matmul(self, a: Node, b: Node) -> Node:
@@ -142,7 +146,7 @@ class Nodes(Tensors):
         fit = len(a.shape) == len(b.shape) >= 2 and all(m == n or 1 in (m, n) for m, n in batches)
         if not fit or a.shape[-1] != b.shape[-2]:
             raise ValueError(f"a, b: shapes {a.shape} and {b.shape} given; expected (..., M, K) and (..., K, N)")
-        batch = [max(sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
+        batch = [_broadcast(*sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
         shape = (*batch, a.shape[-2], b.shape[-1])
         c = Node(TensorSpec(shape, self.compute_dtype, packed_strides(shape)))
         how = {"COMP_TYPE": dtype_of(self.compute_dtype).number}
@@ -238,7 +242,7 @@ class Nodes(Tensors):
             OUTPUT_RUNNING_VAR_DESC=new[1],
             YDESC=y,
         )
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(stats))
+        self._longest = max(self._longest, _share(x.shape, stats))
         return made
 
     def normalization_backward(
@@ -268,8 +272,18 @@ class Nodes(Tensors):
             DBIAS_DESC=dbias,
             DXDESC=dx,
         )
-        self._longest = max(self._longest, math.prod(x.shape) // math.prod(inverse.shape))
+        self._longest = max(self._longest, _share(x.shape, inverse.shape))
         return made
+
+
+def _broadcast(*sizes: int) -> int:
+    """The size of an axis that tensors have with these sizes, of which those that are 1 are repeated."""
+    return next((size for size in sizes if size != 1), 1)
+
+
+def _share(whole: Sequence[int], part: Sequence[int]) -> int:
+    """How many elements of a shape there are for each one of another."""
+    return math.prod(whole) // max(math.prod(part), 1)
 
 
 def _each(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:

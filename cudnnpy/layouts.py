@@ -95,9 +95,13 @@ def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
 def canonical(spec: TensorSpec, name: str) -> TensorSpec:
     """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
 
+    Those of a tensor without elements mean nothing but an order of the axes.
+
     Raises ValueError for strides of 0 or less, or that make elements overlap.
     """
     shape = tuple(int(size) for size in spec.shape)
+    if 0 in shape:
+        return without_elements(spec._replace(shape=shape))
     first, last = packed_strides(shape), channels_last_strides(shape)
     if spec.strides is None or tuple(spec.strides) == first:
         return spec._replace(shape=shape, strides=first)
@@ -133,6 +137,12 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
         reach += stride * (size - 1)
 
 
+def without_elements(spec: TensorSpec) -> TensorSpec:
+    """A tensor that has no elements, with the strides of a packed one in its memory order."""
+    order = None if spec.strides is None else memory_order(spec.strides)
+    return spec._replace(strides=packed_strides(spec.shape, order))
+
+
 def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
     """The axes from the slowest to the fastest: N, then C or the spatial axes, as the strides say."""
     rank = len(shape)
@@ -156,9 +166,9 @@ def is_dense(spec: TensorSpec) -> bool:
 
 
 def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether two tensors of one shape have their elements in the same places."""
+    """Whether two tensors of one shape have their elements in the same places, if they have any."""
     return a.shape == b.shape and all(
-        size == 1 or s == t
+        size == 1 or s == t or 0 in a.shape
         for size, s, t in zip(
             a.shape, a.strides or packed_strides(a.shape), b.strides or packed_strides(b.shape), strict=True
         )

@@ -12,11 +12,11 @@ from cudnnpy.arrays import synchronize
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_flag
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.fills import Fill
 from cudnnpy.functions import given
 from cudnnpy.handle import Handle
 from cudnnpy.layouts import TensorSpec, extent, packed_strides
 from cudnnpy.programs import At, Executable, Function, Operand, Step, described, in_turn, rounded, scales
-from cudnnpy.tensors import Fill
 
 NAN = float("nan")
 NUMBERS = {"scale": 1.0, "bias": 0.0}  # where there is none

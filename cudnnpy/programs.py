@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_double, c_float
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -97,6 +97,18 @@ class Either:
         return chosen.bind(handle, pointers, workspace)
 
 
+class Shifted:
+    """A launch on operands that begin some bytes after the addresses: on parts of tensors."""
+
+    def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
+        self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The call on these addresses."""
+        shifted = tuple(pointer + offset for pointer, offset in zip(pointers, self.offsets, strict=True))
+        return self.executable.bind(handle, shifted, workspace)
+
+
 class Step(NamedTuple):
     """A launch and its operands, by number."""
 
@@ -126,6 +138,18 @@ class Steps:
             step.executable.bind(handle, tuple(places[at] for at in step.places), address) for step in self.steps
         ]
         return launches[0] if len(launches) == 1 else in_turn(launches, (self, handle))
+
+
+def elsewhere(
+    steps: Sequence[Step], count: int, scratch: Sequence[int], sizes: Mapping[int, int]
+) -> tuple[list[Step], tuple[int, ...], dict[int, int]]:
+    """Steps on `count` operands, some of which lie in scratch memory instead, in parts of as many bytes as `sizes` says.
+
+    Returns the steps, the sizes of all scratch memory, and the operands' numbers with their new places.
+    """
+    moved = {at: count + len(scratch) + part for part, at in enumerate(sizes)}
+    found = [Step(step.executable, tuple(moved.get(at, at) for at in step.places)) for step in steps]
+    return found, (*scratch, *sizes.values()), moved
 
 
 def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
@@ -162,13 +186,21 @@ class Operand(NamedTuple):
 class Program:
     """Steps for a Launcher, which gives the operands' addresses and the workspace's: the operands are checked.
 
-    A program without steps launches nothing: that of a result without elements.
+    A program without steps launches nothing: that of a result without elements. `plan` is the one that was chosen for the
+    step that the others serve, where one was.
     """
 
     def __init__(
-        self, name: str, device: int, operands: Sequence[Operand], steps: Sequence[Step], scratch: Sequence[int] = ()
+        self,
+        name: str,
+        device: int,
+        operands: Sequence[Operand],
+        steps: Sequence[Step],
+        scratch: Sequence[int] = (),
+        plan: Any = None,
     ) -> None:
         self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
+        self.plan = plan
         self._whole = Steps(steps, scratch)
         self.workspace_size = self._whole.workspace_size
         self.replayable = bool(steps)

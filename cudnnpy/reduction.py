@@ -21,6 +21,7 @@ from cudnnpy import calling, raw
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_flag, check_option
 from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
+from cudnnpy.fills import of_nothing
 from cudnnpy.functions import given, is_large, no_overlaps, result
 from cudnnpy.graph import Graph
 from cudnnpy.handle import Handle
@@ -60,7 +61,8 @@ def reduce_tensor(
     op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
     absolute values), "norm2" (the root of the sum of squares), "mul_no_zeros" (the product of what is not 0). axes: a
     tuple, negative ones counted from the last; None: all. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
-    deterministic: the same bits every time, which large sums have not by themselves; up to 6 times as long.
+    deterministic: the same bits every time, which large sums have not by themselves; up to 6 times as long. Over an axis
+    of size 0 a sum or norm is 0, a product 1, an average NaN, and a minimum or maximum a ValueError.
 
     Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
     """
@@ -79,11 +81,15 @@ def _prepare(
     check_flag("deterministic", deterministic)
     check_option("op", op, (*REDUCTIONS, *ALIASES))
     op = ALIASES.get(op, op)
-    x = given(call, "x")
+    x = given(call, "x", empty=True)
     reduced = _axes(axes, len(x.shape))
     shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
     y = result(call, "out", shape, x.dtype, None, beta)
     scales(alpha, beta, x.dtype)
+    if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
+        raise ValueError(
+            f"`x` must have sizes of 1 or more on the axes {tuple(reduced)} for op={op!r}; got shape {x.shape}"
+        )
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
 
@@ -96,6 +102,9 @@ def reduction(
     op is one of REDUCTIONS; both have their strides spelled out, and one dtype.
     """
     x, y = (operand.spec for operand in operands)
+    if not extent(x):
+        value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
+        return of_nothing(name, device, operands, value, beta)
     found = None
     if is_dense(x) and is_large(x):
         found = _by_pooling(x, y, op, alpha, beta)

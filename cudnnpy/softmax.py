@@ -20,7 +20,7 @@ from cudnnpy.frozen import Frozen
 from cudnnpy.functions import logical, logical_like, logical_result, no_overlaps
 from cudnnpy.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
 from cudnnpy.names import short_names
-from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, scales
+from cudnnpy.programs import At, Function, Operand, Program, Step, arranged, copy, elsewhere, scales
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 
 ALGORITHMS = ("fast", "accurate", "log")
@@ -30,7 +30,7 @@ _RANKS = range(2, 6)
 
 @dataclass(frozen=True)
 class Softmax(Frozen):
-    """Softmax and its gradient on device arrays of 2 to 5 axes.
+    """Softmax and its gradient on device arrays of 2 to 5 axes of any size.
 
     algorithm: "fast" (overflows above about 88 in float32), "accurate" (the maximum is subtracted first) or "log" (its
     logarithm). mode: "channel" (the channels of each position add up to 1) or "instance" (all elements of each n do).
@@ -79,10 +79,12 @@ class Softmax(Frozen):
         return [TensorDescriptor((n, c, size, 1), spec.dtype, format=order) for spec in specs]
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        x = logical(call, "x", self.layout, _RANKS)
+        x = logical(call, "x", self.layout, _RANKS, empty=True)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         scales(alpha, beta, x.dtype)
+        if not extent(y):
+            return Program("softmax", call.device, operands, []), [in_layout(y, self._turned(x))]
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
         wanted = [x, as_lies(y, x)]  # in two memory orders, and with gaps, the functions give wrong results for some
         if not is_packed(x):
@@ -93,11 +95,13 @@ class Softmax(Frozen):
         return program, [in_layout(y, self._turned(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-        dy = logical(call, "dy", self.layout, _RANKS)
+        dy = logical(call, "dy", self.layout, _RANKS, empty=True)
         y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
         operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         scales(alpha, beta, dy.dtype)
+        if not extent(dx):
+            return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._turned(dy))]
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
         wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
         if not is_packed(dy):
@@ -125,9 +129,8 @@ def _blended(
         return arranged(name, call.device, operands, function, wanted)
     *inputs, out = operands
     apart = wanted[-1]
-    count = len(operands)
+    count, last = len(operands), len(inputs)
     program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], function, wanted)
-    moved = count + len(program.scratch)  # the function's result, instead of out
-    steps = [Step(s.executable, tuple(moved if at == count - 1 else at for at in s.places)) for s in program.steps]
-    steps.append(Step(copy(apart, out.spec, alpha, beta), (moved, count - 1)))
-    return Program(name, call.device, operands, steps, (*program.scratch, extent(apart)))
+    steps, scratch, places = elsewhere(program.steps, count, program.scratch, {last: extent(apart)})
+    steps.append(Step(copy(apart, out.spec, alpha, beta), (places[last], last)))
+    return Program(name, call.device, operands, steps, scratch)

@@ -8,26 +8,25 @@ dense memory is filled by the driver (docs/benchmarks).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from cudnnpy import calling, raw
+from cudnnpy import calling
 from cudnnpy.calling import Call
 from cudnnpy.checks import check_number, check_option
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.fills import filled
 from cudnnpy.functions import FLOATS, given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.graph import Graph
-from cudnnpy.handle import Handle
-from cudnnpy.layouts import MEMORY_LAYOUTS, TensorSpec, channels_last_strides, is_dense, packed, packed_strides
+from cudnnpy.layouts import MEMORY_LAYOUTS, TensorSpec, channels_last_strides, extent, is_dense, packed, packed_strides
 from cudnnpy.programs import At, Either, Executable, Function, Operand, Program, Step, copy, described, scales
 
 
 def add_tensor(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 1.0, stream: Any = None) -> Any:
     """alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1 (cudnnAddTensor, cudnnOpTensor).
 
-    a and b are device arrays of one dtype, float16, bfloat16, float32 or float64, of 1 to 5 axes. The result is `out`,
-    which may be b itself (in place), or a if it has b's shape; or a new array like b.
+    a and b are device arrays of one dtype, float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. The result is
+    `out`, which may be b itself (in place), or a if it has b's shape; or a new array like b.
 
     Raises TypeError and ValueError for arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
@@ -74,7 +73,7 @@ def transform_tensor(
 
 
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
-    a, b = given(call, "a"), given(call, "b")
+    a, b = given(call, "a", empty=True), given(call, "b", empty=True)
     if a.dtype != b.dtype:
         raise TypeError(f"a: {a.dtype} given; expected {b.dtype}, as b")
     if len(a.shape) != len(b.shape) or any(m not in (1, n) for m, n in zip(a.shape, b.shape, strict=True)):
@@ -82,6 +81,8 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
     c = result(call, "out", b.shape, b.dtype, b)
     operands = no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
     one, two = scales(alpha, beta, b.dtype)
+    if not extent(c):
+        return Program("sum", call.device, operands, []), [c]
     step = _sum_by_graph(call, a, b, c) if (alpha, beta) == (1.0, 1.0) else None
     if step is None:
         add = OpTensorDescriptor(
@@ -131,10 +132,12 @@ def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec) -> Step | None:
 
 
 def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
-    x = given(call, "x")
+    x = given(call, "x", empty=True)
     y = result(call, "out", x.shape, x.dtype, x)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
     factor = scales(alpha, 0.0, x.dtype)[0]
+    if not extent(y):
+        return Program("multiple", call.device, operands, []), [y]
     shape = rows(x, y)
     executable: Executable | None = None
     if shape is not None:
@@ -149,65 +152,15 @@ def _scale(call: Call, alpha: float) -> tuple[Program, list[TensorSpec]]:
 
 
 def _set(call: Call, text: str) -> tuple[Program, list[TensorSpec]]:
-    out, value = given(call, "out"), float.fromhex(text)
+    out, value = given(call, "out", empty=True), float.fromhex(text)
     operands = Operand("out", out, True, ("out",)), Operand("out", out)
-    dense = is_dense(out) and out.dtype != "float64"
-    number = scales(0.0, 0.0, out.dtype)[0]
-    number.value = value
-    executable: Executable = Fill(out, value) if dense else Function("cudnnSetTensor", described(out), At(0), number)
-    return Program("fill", call.device, operands, [Step(executable, (0,))]), [out]
-
-
-class Fill:
-    """Dense memory filled by the driver: cuMemsetD16Async, cuMemsetD32Async."""
-
-    workspace_size = 0
-
-    def __init__(self, out: TensorSpec, value: float) -> None:
-        self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize
-        self._pattern = _bits(value, out.dtype)
-
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The fill of the memory at an address, on the handle's stream."""
-        from cuda.bindings import driver
-
-        fill = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
-        address, pattern, count = pointers[0], self._pattern, self._count
-
-        def launch() -> int:
-            failed = int(fill(address, pattern, count, handle._address)[0])
-            return int(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER) if failed else 0
-
-        launch.owners = (self, handle)  # type: ignore[attr-defined]
-        return launch
-
-
-def _bits(value: float, dtype: str) -> int:
-    """A value rounded to the nearest of a dtype, ties to even, as the number that its bits are."""
-    import numpy as np
-
-    if dtype == "float16":
-        with np.errstate(over="ignore"):
-            return int(np.float64(value).astype(np.float16).view(np.uint16))
-    with np.errstate(over="ignore"):
-        single = np.float64(value).astype(np.float32)
-    bits = int(single.view(np.uint32))
-    if dtype == "float32":
-        return bits
-    if math.isnan(value):
-        return 0x7FC0
-    # to odd first, so that the second rounding cannot end on the wrong side of a tie
-    if math.isfinite(value) and float(single) != value:
-        if abs(float(single)) > abs(value):
-            bits -= 1
-        bits |= 1
-    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return Program("fill", call.device, operands, [Step(filled(out, value), (0,))] if extent(out) else []), [out]
 
 
 def _transform(
     call: Call, layout: str | None, dtype: Any, alpha: float, beta: float
 ) -> tuple[Program, list[TensorSpec]]:
-    x = given(call, "x")
+    x = given(call, "x", empty=True)
     if layout is not None:
         check_option("layout", layout, MEMORY_LAYOUTS)
     kind = x.dtype if dtype is None else dtype_of(dtype).name
@@ -216,7 +169,7 @@ def _transform(
     if layout == "channels_last" and len(x.shape) < 3:
         raise ValueError(f"layout: 'channels_last' given for {len(x.shape)} axes of x; expected 3, 4 or 5")
     if "out" in call.specs:
-        y = given(call, "out")
+        y = given(call, "out", empty=True)
         y = like(call, "out", x.shape, y.dtype)
     else:
         y = result(call, "out", x.shape, kind, x, beta)
@@ -230,6 +183,8 @@ def _transform(
         )
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+    if not extent(y):
+        return Program("copy", call.device, operands, []), [y]
     shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
     executable: Executable | None = None
     if shape is not None:

@@ -47,6 +47,8 @@ class Convolution(Layer):
     and in its memory order, with its element type (int32 for int8), or in `out`. One to three spatial axes; float16,
     bfloat16, float32, float64; forward also int8 (to int32, float32 or int8) and float8 where the GPU has them.
     Work goes to the library's current stream, or to `stream`. The first call with a signature plans; later ones launch.
+    A batch of 0 gives empty results, and gradients to w and bias of 0 (or beta * out); with 0 channels in x and w the
+    result is activation(beta * out + bias).
 
     Raises TypeError and ValueError for bad arguments before any C call, NoAlgorithmError (with a table of why) where
     nothing can run, CaptureError for an unplanned call during a graph capture, StatusError if cuDNN fails.
@@ -116,7 +118,7 @@ class Convolution(Layer):
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        x, w = check_shape("x_shape", x_shape), check_shape("w_shape", w_shape)
+        x, w = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
         logical = ask.output_shape(self.options, to_logical(x, last), to_logical(w, last))
         return from_logical(logical, last)
 
@@ -140,7 +142,8 @@ class Convolution(Layer):
         activation the former is a transposed convolution's forward. Tensors are arrays, or
         cudnnpy.TensorSpec(shape, dtype, strides=None, alignment=16) for planning without memory; `device` is then the
         ordinal (the current device by default). It plans anew each time, and is not remembered: keep the plan. Refused
-        with CaptureError while a stream is captured into a CUDA graph.
+        with CaptureError while a stream is captured into a CUDA graph, and with ValueError for tensors without elements,
+        for which nothing is to be planned (the operations themselves take them).
         """
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         arrays = [array for array in (first, second, bias) if array is not None]
@@ -207,7 +210,7 @@ class Convolution(Layer):
         if len(ordinals) > 1:
             raise ValueError(f"device: {device} given, and the arrays are on {devices}; expected one device")
         ordinal = ordinals.pop() if ordinals else current_device()
-        return self._operation.problem(
+        problem = self._operation.problem(
             operation,
             given[0],
             given[1],
@@ -219,3 +222,6 @@ class Convolution(Layer):
             beta=beta,
             device=ordinal,
         )
+        if problem.is_empty:
+            raise ValueError(f"a problem without elements has no plan: nothing is multiplied for {problem}")
+        return problem

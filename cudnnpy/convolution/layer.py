@@ -43,4 +43,4 @@ def shape_argument(name: str, shape: Any) -> Any:
     """A gradient's shape as a plain tuple, whose elements the operation checks; None stays None."""
     if shape is None:
         return None
-    return tuple(shape) if isinstance(shape, tuple) else check_shape(name, shape)
+    return tuple(shape) if isinstance(shape, tuple) else check_shape(name, shape, low=0)

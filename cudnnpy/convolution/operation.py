@@ -18,11 +18,21 @@ from cudnnpy.convolution.problem import INPUTS, Options, Problem
 from cudnnpy.convolution.selection import choose, survey
 from cudnnpy.engines import Target
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.fills import of_nothing, zeros
 from cudnnpy.frozen import Frozen, identity_of
 from cudnnpy.functions import in_logical_order, no_overlaps
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.layouts import CHANNELS_FIRST, TensorSpec, canonical, in_layout, packed_strides, result_strides, to_logical
-from cudnnpy.programs import Operand, Program, check_scales
+from cudnnpy.layouts import (
+    CHANNELS_FIRST,
+    TensorSpec,
+    canonical,
+    extent,
+    in_layout,
+    packed_strides,
+    result_strides,
+    to_logical,
+)
+from cudnnpy.programs import Operand, Program, Step, check_scales, elsewhere
 from cudnnpy.reduction import reduction
 
 # the inputs' names as a transposed convolution's caller knows them
@@ -48,8 +58,10 @@ class BiasGradient(Frozen):
         spec = canonical(logical(call.specs["dy"], "dy", self.layout), "dy")
         if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
             raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
-        if any(size < 1 for size in spec.shape):
-            raise ValueError(f"dy: shape {spec.shape} is empty; expected sizes of 1 or more")
+        if 0 in spec.shape[1:]:
+            raise ValueError(
+                f"`dy` must have sizes of 1 or more, but for a batch of 0; got {spec.shape} (logical order)"
+            )
         channels, out = (spec.shape[1],), call.specs.get("out")
         if beta and out is None:
             raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
@@ -96,7 +108,7 @@ class Operation:
         return calling.run(
             operation,
             self,
-            Operation._prepare,
+            type(self)._prepare,
             self._names[operation],
             (first, second, bias),
             (out,),
@@ -117,7 +129,7 @@ class Operation:
 
     def _prepare(
         self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
-    ) -> tuple[Plan, list[TensorSpec]]:
+    ) -> tuple[Plan | Program, list[TensorSpec]]:
         first, second = (call.specs[name] for name in self.inputs[operation])
         problem = self.problem(
             operation,
@@ -131,12 +143,33 @@ class Operation:
             beta=beta,
             device=call.device,
         )
+        results = [in_layout(problem.specs[-1], self.options.channels_last)]
+        if problem.is_empty:
+            return self._on_nothing(call, problem, self._operands(call, problem)), results
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")
         tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
-        plan = self._choose_what_fits(problem, tuner, call.stream)
-        if plan is not self.options.algorithm:
-            plan.candidates = []  # a cache of thousands of plans need not keep them
-        return plan, [in_layout(problem.specs[-1], self.options.channels_last)]
+        return self._choose_what_fits(problem, tuner, call.stream), results
+
+    def _operands(self, call: Call, problem: Problem) -> list[Operand]:
+        """The tensors of a problem under the caller's names."""
+        names = [name for name in self._names[problem.operation] if name in call.specs or name == "out"]
+        return [Operand(name, spec, name == "out") for name, spec in zip(names, problem.specs, strict=True)]
+
+    def _on_nothing(self, call: Call, problem: Problem, operands: list[Operand]) -> Program:
+        """The program of a problem without elements, in which every product is 0."""
+        name, count = f"{problem.operation} on nothing", len(operands)
+        no_overlaps(call, operands)
+        if problem.operation != "forward" or 0 in problem.y.shape:
+            return of_nothing(name, call.device, operands, beta=problem.beta)
+        # bias and activation of no channels: zeros stand for x and w
+        plain = Operation(self.options._replace(algorithm=None, policy="on_shape_change"))
+        x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
+        part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
+        plan = plain._choose_what_fits(part, Tuner(Handle.default(call.device), (), None, call.stream), call.stream)
+        sizes = {0: extent(x), 1: extent(w)}
+        steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
+        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+        return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
 
     def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
         """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
@@ -153,6 +186,8 @@ class Operation:
             try:
                 if plan.workspace_size:
                     memory.workspace(plan.workspace_size, plan.device, stream)
+                if plan is not self.options.algorithm:
+                    plan.candidates = []  # a cache of thousands of plans need not keep them
                 return plan
             except MemoryError:
                 if self.options.algorithm is not None:
@@ -188,7 +223,7 @@ class Operation:
         else:
             name = "x_shape" if operation == "backward_data" else "w_shape"
             given = ask.given_shape(name, shape, None if out is None else out.shape)
-            wanted = to_logical(check_shape(name, given, len(one.shape)), self.options.channels_last)
+            wanted = to_logical(check_shape(name, given, len(one.shape), low=0), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
             result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, names[0])))

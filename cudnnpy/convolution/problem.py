@@ -23,7 +23,15 @@ from cudnnpy.checks import (
     for_each_axis,
 )
 from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import CHANNELS_FIRST, CHANNELS_LAST, TensorSpec, canonical, channels_last_strides, packed_strides
+from cudnnpy.layouts import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    TensorSpec,
+    canonical,
+    channels_last_strides,
+    packed_strides,
+    result_strides,
+)
 from cudnnpy.programs import check_scales
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
@@ -135,9 +143,10 @@ def given_shape(name: str, shape: Any, of_out: Any) -> Any:
 def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
     """The logical shape of y for logical shapes of x and w; ValueError for shapes that do not go together.
 
-    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1.
+    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. A batch of 0
+    and 0 channels are sizes like others.
     """
-    x_shape, w_shape = check_shape("x_shape", x_shape), check_shape("w_shape", w_shape)
+    x_shape, w_shape = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
     rank = len(x_shape)
     if rank not in CHANNELS_FIRST:
         raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
@@ -151,6 +160,9 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
         )
     if w_shape[0] % options.groups:
         raise ValueError(f"groups: {options.groups} does not divide w's {w_shape[0]} output channels")
+    for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
+        if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
+            raise ValueError(f"`{name}` must have sizes of 1 or more, but for {empty}; got {shape} (logical order)")
     spatial = geometry(options, x_shape[2:], w_shape[2:])
     sizes = []
     for size, kernel, before, after, stride, dilation in zip(x_shape[2:], w_shape[2:], *spatial, strict=True):
@@ -198,6 +210,11 @@ class Problem(NamedTuple):
         x, w, y = self.x, self.w, self.y
         by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
         return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether one of the tensors has no elements, so that there is nothing to multiply."""
+        return any(0 in spec.shape for spec in self.specs)
 
     @property
     def reduction_length(self) -> int:
@@ -295,6 +312,15 @@ def make_problem(
         None if activation == "identity" else activation,
         device,
     )
+
+
+def zeros_for(y: TensorSpec, dtype: str) -> tuple[TensorSpec, TensorSpec, Geometry]:
+    """A convolution for sums over no channels: zeros x and w (one tap, 16 bytes of channels), whose result is as y."""
+    channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
+    shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
+    x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
+    none = (0,) * len(taps)
+    return x, w, Geometry(none, none, taps, taps)
 
 
 def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from cudnnpy.arrays import read
 from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.extended import Extended, surplus_of
 from cudnnpy.convolution.layer import Layer
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
 from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
@@ -24,13 +25,14 @@ class ConvolutionTranspose(Layer):
 
         (x - 1) * stride - padding before - padding after + dilation * (w - 1) + 1 + output_padding
 
-    so padding crops, and `output_padding` (an int, or one for each spatial axis, smaller than the stride) picks one of
-    the sizes that the convolution would map to x's. "same" gives x * stride (at least the filter's reach).
+    so padding crops, and `output_padding` (an int, or one for each spatial axis, smaller than the stride or than the
+    dilation) adds positions after the others; below the stride it picks one of the sizes that the convolution would map
+    to x's. "same" gives x * stride (at least the filter's reach). A batch of 0 is taken; other sizes are 1 or more.
     The other options are Convolution's, with the same meaning; so are arrays, streams and errors.
     """
 
     output_padding: Any = 0
-    _operations: dict[Any, Operation] = field(init=False, repr=False, compare=False)  # by padding
+    _operations: dict[Any, Operation] = field(init=False, repr=False, compare=False)  # by padding and surplus
     _known: dict[Any, tuple[Operation, tuple[int, ...]]] = field(
         init=False, repr=False, compare=False
     )  # by the shapes of x and w
@@ -63,12 +65,17 @@ class ConvolutionTranspose(Layer):
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """alpha * (the gradient to x) + beta * out, which is the plain convolution of dy."""
-        given = _wanted("x_shape", x_shape, out)
-        filters = _shape(w, "w")
-        operation, wanted = self._behind(check_shape("x_shape", given, len(filters)), filters)
-        if _shape(dy, "dy") != wanted:
-            raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
+        """alpha * (the gradient to x) + beta * out, which is the plain convolution of dy.
+
+        `x_shape` may be left out: it follows from dy and w.
+        """
+        filters, of_dy = _shape(w, "w"), _shape(dy, "dy")
+        if x_shape is None:
+            x_shape = self._input_shape(of_dy, filters) if out is None else _shape(out, "out")
+        x_shape = check_shape("x_shape", x_shape, len(filters), low=0)
+        operation, wanted = self._behind(x_shape, filters)
+        if of_dy != wanted:
+            raise ValueError(f"dy: shape {of_dy} given; expected {wanted}, that of the result for x of shape {x_shape}")
         return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
 
     def backward_filter(
@@ -98,12 +105,14 @@ class ConvolutionTranspose(Layer):
     def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
         """The shape of y for the shapes of x and w, in the arrays' axis order. Nothing is run."""
         last = self.options.channels_last
-        x_shape = check_shape("x_shape", x_shape)
+        x_shape = check_shape("x_shape", x_shape, low=0)
         rank = len(x_shape)
         if rank not in CHANNELS_FIRST:
             raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
         check_layout_rank(self.options.layout, "x", rank)
         x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
+        if 0 in x[1:]:
+            raise ValueError(f"`x` must have sizes of 1 or more, but for a batch of 0; got {x} (logical order)")
         if x[1] != w[0]:
             raise ValueError(f"w takes {w[0]} input channels; x has {x[1]} (x {x}, w {w}, logical order)")
         if w[0] % self.options.groups:
@@ -113,8 +122,6 @@ class ConvolutionTranspose(Layer):
         for size, kernel, (before, after), step, spread, more in zip(
             x[2:], w[2:], pairs, stride, dilation, extra, strict=True
         ):
-            if more >= step:
-                raise ValueError(f"output_padding: {more} given; expected less than the stride, {step}")
             length = (size - 1) * step - before - after + spread * (kernel - 1) + 1 + more
             if length < 1:
                 raise ValueError(
@@ -124,11 +131,33 @@ class ConvolutionTranspose(Layer):
             sizes.append(length)
         return from_logical((x[0], w[1] * self.options.groups, *sizes), last)
 
+    def _input_shape(self, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the x whose result has dy's shape, if there is one."""
+        last, rank = self.options.channels_last, len(w_shape)
+        if len(dy_shape) != rank or rank not in CHANNELS_FIRST:
+            raise ValueError(f"dy, w: shapes {dy_shape} and {w_shape} given; expected 3, 4 or 5 axes in both")
+        dy, w = to_logical(dy_shape, last), to_logical(w_shape, last)
+        sizes = []
+        for size, taps, (before, after), step, spread, more in zip(dy[2:], w[2:], *self._axes(w[2:]), strict=True):
+            room = size + before + after - spread * (taps - 1) - 1 - more
+            if room < 0:
+                raise ValueError(
+                    f"dy: shape {dy_shape} given; expected at least {size - room} where it has {size}, which is what an x "
+                    f"of size 1 gives with a filter of size {taps}"
+                )
+            sizes.append(room // step + 1)
+        return from_logical((dy[0], w[0], *sizes), last)
+
     def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
         rank = len(kernel)
         stride, dilation, extra = (
             for_each_axis(name, getattr(self.options, name), rank) for name in ("stride", "dilation", "output_padding")
         )
+        for more, step, spread in zip(extra, stride, dilation, strict=True):
+            if more >= max(step, spread):
+                raise ValueError(
+                    f"output_padding: {more} given; expected less than the stride, {step}, or the dilation, {spread}"
+                )
         if self.options.padding == "same":
             total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]
             return tuple((t // 2, t - t // 2) for t in total), stride, dilation, extra
@@ -141,11 +170,13 @@ class ConvolutionTranspose(Layer):
         found = self._known.get((x_shape, w_shape))
         if found is None:
             y_shape = self.output_shape(x_shape, w_shape)
-            pairs = self._axes(to_logical(w_shape, self.options.channels_last)[2:])[0]
-            operation = self._operations.get(pairs)
+            kernel = to_logical(w_shape, self.options.channels_last)[2:]
+            pairs, surplus = self._axes(kernel)[0], surplus_of(self.options, len(kernel))
+            operation = self._operations.get((pairs, surplus))
             if operation is None:
                 options = self.options._replace(padding=pairs, output_padding=0)
-                operation = self._operations[pairs] = Operation(options, OF_TRANSPOSE)
+                operation = Extended(options, surplus) if any(surplus) else Operation(options, OF_TRANSPOSE)
+                self._operations[pairs, surplus] = operation
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             found = self._known[x_shape, w_shape] = operation, y_shape

@@ -23,12 +23,37 @@ INT8_RESULTS = ("int32", "float32", "int8")
 RANKS = (1, 2, 3, 4, 5)
 
 
-def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> None:
-    """Refuse what is not a NumPy array of one of the dtypes, by name."""
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} is a {type(array).__module__}.{type(array).__qualname__}: expected a numpy.ndarray")
+def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
+    """Return a NumPy array of one of the dtypes as a plain numpy.ndarray, in the same memory; refuse others, by name.
+
+    Subclasses such as numpy.memmap are arrays like others. But for masked arrays and matrices, which mean something else.
+    """
+    if not isinstance(array, np.ndarray) or _means_something_else(array):
+        kind = f"{type(array).__module__}.{type(array).__qualname__}"
+        raise TypeError(f"{name} is a {kind}: expected a numpy.ndarray{_conversion(name, array)}")
     if array.dtype.name not in dtypes:
         raise TypeError(f"{name} has dtype {array.dtype.name}: expected {' or '.join(dtypes)}")
+    return np.asarray(array)
+
+
+def _means_something_else(array: Array) -> bool:
+    """Whether an array is masked, or a matrix, which has 2 axes whatever is done to it."""
+    return type(array) is not np.ndarray and isinstance(array, (np.ma.MaskedArray, np.matrix))
+
+
+def _conversion(name: str, array: object) -> str:
+    """How an object that is no plain array becomes one, as the end of a sentence; empty where that is not known."""
+    package = type(array).__module__.partition(".")[0]
+    if isinstance(array, np.ma.MaskedArray):
+        return f"; convert it with {name}.filled(value)"
+    if package in ("torch", "cupy", "cudnnpy"):
+        call = {"torch": "{}.numpy(force=True)", "cupy": "cupy.asnumpy({})", "cudnnpy": "cudnnpy.to_numpy({})"}[package]
+        return f"; convert it with {call.format(name)}"
+    if isinstance(array, (list, tuple)):
+        return f"; convert it with numpy.asarray({name}, dtype)"
+    if isinstance(array, (int, float, np.ndarray)) or hasattr(array, "__array__"):
+        return f"; convert it with numpy.asarray({name})"
+    return ""
 
 
 def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> None:
@@ -47,8 +72,7 @@ def check_tensor(
 
     empty says what sizes of 0 it may have: "" for none, "batch" for that of axis 0, "any" for any.
     """
-    check_array(name, array, dtypes)
-    assert isinstance(array, np.ndarray)
+    array = check_array(name, array, dtypes)
     if array.ndim not in ranks:
         raise ValueError(f"{name} has {array.ndim} axes: expected {ranks[0]} to {ranks[-1]}")
     if 0 in array.shape[1 if empty == "batch" else 0 :] and empty != "any":
@@ -57,13 +81,13 @@ def check_tensor(
     return array
 
 
-def check_like(name: str, array: object, other_name: str, other: Array) -> None:
-    """Refuse what is not an array of the other's dtype and shape."""
-    check_array(name, array, FLOATS)
-    assert isinstance(array, np.ndarray)
+def check_like(name: str, array: object, other_name: str, other: Array) -> Array:
+    """Return an array of the other's dtype and shape, as `check_array` does; refuse others."""
+    array = check_array(name, array, FLOATS)
     check_same_dtype(name, array, other_name, other)
     if array.shape != other.shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {other.shape}, the shape of {other_name}")
+    return array
 
 
 def check_out(
@@ -82,13 +106,13 @@ def check_written(
     in_place: tuple[str, ...] = (),
 ) -> None:
     """Refuse what cannot be written to, or shares memory with one of the others; but it may be one of in_place."""
-    check_array(name, array, dtypes)
-    assert isinstance(array, np.ndarray)
+    array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
     if not array.flags.writeable:
         raise ValueError(f"{name} is read-only: expected an array that can be written to")
-    if array.size and any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True)):
+    repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
+    if repeats and array.size:  # an array without elements has any strides
         raise ValueError(f"{name} has strides {array.strides}: expected no stride of 0, which writes one element twice")
     for other_name, other in others.items():
         if other is None or (other_name in in_place and _place(array) == _place(other)):
@@ -124,15 +148,18 @@ def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha
     """Store alpha * values + beta * out, rounded once; without out or with beta 0, alpha * values."""
     values = alpha * values
     if out is not None and beta:
-        values += beta * out.astype(np.float64)
+        values += beta * np.asarray(out, np.float64)
     return store(values, dtype, out)
 
 
 def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:
-    """Round float64 values once, into out if there is one, else into a new contiguous array of the dtype."""
+    """Round float64 values once, into out if there is one, else into a new contiguous array of the dtype.
+
+    The new array is a plain numpy.ndarray, whatever the values are.
+    """
     if out is None:
-        return rounded(values, dtype).astype(dtype, order="C", copy=False)
-    out[...] = rounded(values, out.dtype)
+        return rounded(values, dtype).astype(dtype, order="C", copy=False, subok=False)
+    np.asarray(out)[...] = rounded(values, out.dtype)
     return out
 
 

@@ -90,17 +90,10 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
         raise ValueError(f"x has {x_shape[1]} channels, but w takes {w_shape[0]}: expected the same number")
     if x_shape[1] % options.groups:
         raise ValueError(f"x has {x_shape[1]} channels: expected a multiple of groups={options.groups}")
-    stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
-    extra = spread("output_padding", output_padding, rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
-    reach = _reach(kernel, dilation)
-    padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
+    stride, dilation, extra, reach, padding = _cropped(options, output_padding, kernel)
     written = []
     for axis in range(rank):
-        if extra[axis] >= stride[axis]:
-            raise ValueError(
-                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the stride, {stride[axis]}"
-            )
         size = (sizes[axis] - 1) * stride[axis] + reach[axis] + extra[axis] - sum(padding[axis])
         if size < 1:
             raise ValueError(
@@ -111,11 +104,48 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
     return Geometry(tuple(written), kernel, sizes, padding, stride, dilation, options.groups)
 
 
-def shape(name: str, value: object) -> Shape:
-    """Return a shape as a tuple of ints, each at least 1."""
+def transposed(options: Options, output_padding: PerAxis, dy_shape: Shape, w_shape: Shape) -> Shape:
+    """Shape of the x whose transposed convolution with w (C_in, C_out / groups, ...) has dy's shape, if there is one."""
+    _spatial_rank(options, dy_shape, w_shape, "dy")
+    stride, _, extra, reach, padding = _cropped(options, output_padding, w_shape[2:])
+    found = []
+    for axis, size in enumerate(dy_shape[2:]):
+        room = size + sum(padding[axis]) - reach[axis] - extra[axis]
+        if room < 0:
+            raise ValueError(
+                f"`dy` must have at least size {size - room} on spatial axis {axis}, the output's for x of size 1; got {size}"
+            )
+        found.append(room // stride[axis] + 1)
+    return (dy_shape[0], w_shape[0], *found)
+
+
+def _cropped(
+    options: Options, output_padding: PerAxis, kernel: Shape
+) -> tuple[Shape, Shape, Shape, Shape, tuple[tuple[int, int], ...]]:
+    """Stride, dilation, output_padding, dilated kernel and padding of each spatial axis of a transposed convolution."""
+    rank = len(kernel)
+    stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
+    extra = spread("output_padding", output_padding, rank)
+    for axis in range(rank):
+        if extra[axis] >= max(stride[axis], dilation[axis]):
+            raise ValueError(
+                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the stride, {stride[axis]}, or "
+                f"the dilation, {dilation[axis]}"
+            )
+    reach = _reach(kernel, dilation)
+    padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
+    return stride, dilation, extra, reach, padding
+
+
+def shape(name: str, value: object, empty: Sequence[int] = ()) -> Shape:
+    """Return a shape as a tuple of ints, each at least 1, or at least 0 for the axes in empty (-1 is the last)."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
         raise TypeError(f"{name}={value!r}: expected a tuple of ints")
-    return tuple(integer(f"{name}[{axis}]", size, 1) for axis, size in enumerate(value))
+    rank = len(value)
+    return tuple(
+        integer(f"{name}[{axis}]", size, 0 if axis in empty or axis - rank in empty else 1)
+        for axis, size in enumerate(value)
+    )
 
 
 def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequence[int] = (3, 4, 5)) -> None:
@@ -128,11 +158,11 @@ def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequenc
         raise ValueError(f"{name} has {len(array_shape)} axes: layout={options.layout!r} expects {expected}")
 
 
-def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape) -> int:
-    """Number of spatial axes, once x, w and the layout agree on it."""
-    check_rank("x", x_shape, options)
+def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = "x") -> int:
+    """Number of spatial axes, once x (or another), w and the layout agree on it."""
+    check_rank(name, x_shape, options)
     if len(w_shape) != len(x_shape):
-        raise ValueError(f"w has {len(w_shape)} axes: expected {len(x_shape)}, as many as x")
+        raise ValueError(f"w has {len(w_shape)} axes: expected {len(x_shape)}, as many as {name}")
     return len(x_shape) - 2
 
 

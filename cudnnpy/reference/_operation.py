@@ -20,6 +20,9 @@ Float64: TypeAlias = NDArray[np.float64]
 class Operation(Options):
     """The four operations, over three products that the subclass names."""
 
+    # Whether x may have 0 channels, over which the sums are 0. A batch of 0 it may always have.
+    _channels_may_be_empty = False
+
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         """Check the shapes, written channels first, against each other."""
         raise NotImplementedError
@@ -67,8 +70,8 @@ class Operation(Options):
         or overlaps an input.
         """
         floats = (*_arrays.FLOATS, *_arrays.FLOAT8)
-        _arrays.check_array("x", x, (*floats, *_arrays.INT8))
-        _arrays.check_array("w", w, (*floats, *_arrays.INT8))
+        x = _arrays.check_array("x", x, (*floats, *_arrays.INT8))
+        w = _arrays.check_array("w", w, (*floats, *_arrays.INT8))
         _arrays.check_same_dtype("w", w, "x", x)
         self._check_compute_dtype(x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
@@ -85,7 +88,7 @@ class Operation(Options):
         channels = y_shape[-1 if self.channels_last else 1]
         if bias is not None:
             result = dtype if out is None else out.dtype
-            _arrays.check_array("bias", bias, (result.name if result.itemsize > 1 else "float32",))
+            bias = _arrays.check_array("bias", bias, (result.name if result.itemsize > 1 else "float32",))
             if bias.shape != (channels,):
                 raise ValueError(f"bias has shape {bias.shape}: expected ({channels},), one for each output channel")
         with np.errstate(all="ignore"):
@@ -109,8 +112,8 @@ class Operation(Options):
         x_shape may be left to out. dy, w and out have one dtype, and so has the result: float16, bfloat16,
         float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
-        self._check_pair("w", w, "dy", dy)
-        x_shape = _shape_or_outs("x_shape", x_shape, out)
+        dy, w = self._check_pair(dy, "w", w)
+        x_shape = self._x_shape(dy, w, x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
@@ -134,8 +137,8 @@ class Operation(Options):
         w_shape may be left to out. dy, x and out have one dtype, and so has the result: float16, bfloat16,
         float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
         """
-        self._check_pair("x", x, "dy", dy)
-        w_shape = _shape_or_outs("w_shape", w_shape, out)
+        dy, x = self._check_pair(dy, "x", x)
+        w_shape = _geometry.shape("w_shape", shape_or_outs("w_shape", w_shape, out), self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
@@ -152,24 +155,22 @@ class Operation(Options):
         dy and out are float16, bfloat16, float32 or float64, both the same, as is the result. With beta 0, out is not
         read. stream is ignored. Raises as `forward` does.
         """
-        _arrays.check_array("dy", dy, _arrays.FLOATS)
-        _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape), self)
+        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
+        _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
         with np.errstate(all="ignore"):
             values = self._float64(dy).sum(axis=(0, *range(2, dy.ndim)))
-            values *= alpha
-            if out is not None and beta:
-                values += beta * out.astype(np.float64)
-            return _arrays.store(values, dy.dtype, out)
+            return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
 
     def _shapes(
         self, x_shape: Shape, w_shape: Shape, x_name: str = "x_shape", w_name: str = "w_shape"
     ) -> tuple[Geometry, Shape]:
         """Geometry, and forward's shape in the layout's axis order."""
-        x_first = self._first(_geometry.shape(x_name, x_shape))
-        w_first = self._first(_geometry.shape(w_name, w_shape))
+        of_x, of_w = self._may_be_empty
+        x_first = self._first(_geometry.shape(x_name, x_shape, of_x))
+        w_first = self._first(_geometry.shape(w_name, w_shape, of_w))
         geometry = self._geometry(x_first, w_first)
         batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
         return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
@@ -180,11 +181,22 @@ class Operation(Options):
             expected = " or ".join(map(repr, allowed.get(dtype, ("float32",))))
             raise ValueError(f"compute_dtype={self.compute_dtype!r}: expected {expected} for {dtype}")
 
-    def _check_pair(self, name: str, array: Array, dy_name: str, dy: Array) -> None:
-        _arrays.check_array(dy_name, dy, _arrays.FLOATS)
-        _arrays.check_array(name, array, _arrays.FLOATS)
-        _arrays.check_same_dtype(name, array, dy_name, dy)
+    def _check_pair(self, dy: Array, name: str, array: Array) -> tuple[Array, Array]:
+        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
+        array = _arrays.check_array(name, array, _arrays.FLOATS)
+        _arrays.check_same_dtype(name, array, "dy", dy)
         self._check_compute_dtype(dy.dtype.name)
+        return dy, array
+
+    def _x_shape(self, dy: Array, w: Array, x_shape: Shape | None, out: Array | None) -> Shape:
+        """The shape of the gradient in x: as given, else that of out."""
+        return _geometry.shape("x_shape", shape_or_outs("x_shape", x_shape, out), self._may_be_empty[0])
+
+    @property
+    def _may_be_empty(self) -> tuple[Shape, Shape]:
+        """The axes of x and those of w that may have size 0."""
+        channels = (-1 if self.channels_last else 1,) if self._channels_may_be_empty else ()
+        return (0, *channels), channels
 
     def _check_dy(self, dy: Array, x_shape: Shape, w_shape: Shape, x_name: str, w_name: str) -> Geometry:
         geometry, y_shape = self._shapes(x_shape, w_shape, x_name, w_name)
@@ -217,12 +229,14 @@ class Operation(Options):
         """alpha * values + beta * out, in place; channels first."""
         values *= alpha
         if out is not None and beta:
-            values += beta * self._float64(out)
+            values += beta * self._float64(np.asarray(out))
         return values
 
 
-def _shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
+def shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
     """The shape of a gradient: as given, else that of out."""
-    if shape is None and out is None:
+    if shape is not None:
+        return shape
+    if out is None:
         raise TypeError(f"{name} is missing: expected the shape of the result, or out")
-    return _geometry.shape(name, getattr(out, "shape", None) if shape is None else shape)
+    return _arrays.check_array("out", out, _arrays.FLOATS).shape

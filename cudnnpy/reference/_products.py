@@ -35,7 +35,7 @@ def correlate(x: Float64, w: Float64, geometry: Geometry) -> Float64:
     padded = np.zeros((*x.shape[:2], *geometry.padded))
     padded[_inside(geometry)] = x
     columns = _columns(padded, geometry)
-    filters = w.reshape(geometry.groups, w.shape[0] // geometry.groups, -1)
+    filters = _filters(w, geometry)
     y = np.empty((*filters.shape[:2], x.shape[0], *geometry.output))
     for block in _blocks(columns, geometry):
         y[block] = (filters @ _matrix(columns[block], geometry)).reshape(y[block].shape)
@@ -46,12 +46,11 @@ def correlate_data(dy: Float64, w: Float64, geometry: Geometry) -> Float64:
     """Adjoint of `correlate` in x: dy (N, K, output...) and w (K, C / groups, kernel...) to (N, C, input...)."""
     padded = np.zeros((dy.shape[0], w.shape[1] * geometry.groups, *geometry.padded))
     columns = _columns(padded, geometry)
-    filters = w.reshape(geometry.groups, w.shape[0] // geometry.groups, -1).swapaxes(1, 2)
+    filters = _filters(w, geometry).swapaxes(1, 2)
     grouped = _by_group(dy, geometry)
     for block in _blocks(columns, geometry):
         target = columns[block]
-        values = grouped[block]
-        _add(target, (filters @ values.reshape(*values.shape[:2], -1)).reshape(target.shape), geometry)
+        _add(target, (filters @ _rows(grouped[block])).reshape(target.shape), geometry)
     return padded[_inside(geometry)]
 
 
@@ -64,8 +63,7 @@ def correlate_filter(dy: Float64, x: Float64, geometry: Geometry) -> Float64:
     taps = x.shape[1] // geometry.groups * prod(geometry.kernel)
     dw = np.zeros((*grouped.shape[:2], taps))
     for block in _blocks(columns, geometry):
-        values = grouped[block]
-        dw += values.reshape(*values.shape[:2], -1) @ _matrix(columns[block], geometry).swapaxes(1, 2)
+        dw += _rows(grouped[block]) @ _matrix(columns[block], geometry).swapaxes(1, 2)
     return dw.reshape(dy.shape[1], x.shape[1] // geometry.groups, *geometry.kernel)
 
 
@@ -78,7 +76,8 @@ def _inside(geometry: Geometry) -> tuple[slice, ...]:
 def _columns(padded: Float64, geometry: Geometry) -> Float64:
     """View of the padded input as (groups, C / groups, kernel..., N, output...); it shares its memory, writably."""
     rank = len(geometry.kernel)
-    grouped = padded.reshape(padded.shape[0], geometry.groups, -1, *geometry.padded)
+    batch, channels = padded.shape[:2]
+    grouped = padded.reshape(batch, geometry.groups, channels // geometry.groups, *geometry.padded)
     spatial = tuple(range(3, 3 + rank))
     windows = sliding_window_view(grouped, geometry.reach, axis=spatial, writeable=True)
     positions = [slice(0, (n - 1) * s + 1, s) for n, s in zip(geometry.output, geometry.stride, strict=True)]
@@ -94,23 +93,34 @@ def _blocks(columns: Float64, geometry: Geometry) -> Iterator[Index]:
     """
     first = 2 + len(geometry.kernel)
     positions = columns.shape[first:]
-    room = max(1, BLOCK // prod(columns.shape[:first]))
+    room = max(1, BLOCK // max(1, prod(columns.shape[:first])))
     cuts = []
     for axis, size in enumerate(positions):
-        step = min(size, max(1, room // prod(positions[axis + 1 :])))
+        step = max(1, min(size, room // prod(positions[axis + 1 :])))
         cuts.append([slice(start, start + step) for start in range(0, size, step)])
     return ((..., *box) for box in product(*cuts))
 
 
 def _matrix(columns: Float64, geometry: Geometry) -> Float64:
     """Copy (groups, C / groups, kernel..., N, output...) to (groups, taps, positions)."""
-    taps = prod(columns.shape[1 : 2 + len(geometry.kernel)])
-    return columns.reshape(columns.shape[0], taps, -1)
+    first = 2 + len(geometry.kernel)
+    return columns.reshape(columns.shape[0], prod(columns.shape[1:first]), prod(columns.shape[first:]))
+
+
+def _filters(w: Float64, geometry: Geometry) -> Float64:
+    """(K, C / groups, kernel...) as (groups, K / groups, taps)."""
+    return w.reshape(geometry.groups, w.shape[0] // geometry.groups, prod(w.shape[1:]))
+
+
+def _rows(grouped: Float64) -> Float64:
+    """(groups, K / groups, N, output...) as (groups, K / groups, positions)."""
+    return grouped.reshape(*grouped.shape[:2], prod(grouped.shape[2:]))
 
 
 def _by_group(dy: Float64, geometry: Geometry) -> Float64:
     """(N, K, output...) as (groups, K / groups, N, output...)."""
-    return dy.swapaxes(0, 1).reshape(geometry.groups, -1, dy.shape[0], *dy.shape[2:])
+    batch, filters, *output = dy.shape
+    return dy.swapaxes(0, 1).reshape(geometry.groups, filters // geometry.groups, batch, *output)
 
 
 def _add(target: Float64, values: Float64, geometry: Geometry) -> None:

@@ -26,7 +26,7 @@ def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float 
 
     Raises TypeError for a wrong type or dtype and ValueError for an out of another shape or one that is read-only.
     """
-    _arrays.check_array("x", x, _arrays.FLOATS)
+    x = _arrays.check_array("x", x, _arrays.FLOATS)
     alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS)
@@ -77,7 +77,7 @@ class Activation:
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps x otherwise.
         """
-        _arrays.check_tensor("x", x)
+        x = _arrays.check_tensor("x", x, empty="any")
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
@@ -101,9 +101,8 @@ class Activation:
         forward in place y may be given for both with sigmoid, tanh, relu and clipped_relu. out may be dy itself (in
         place). The rest is as for `forward`.
         """
-        _arrays.check_tensor("dy", dy)
-        _arrays.check_like("x", x, "dy", dy)
-        _arrays.check_like("y", y, "dy", dy)
+        dy = _arrays.check_tensor("dy", dy, empty="any")
+        x, y = _arrays.check_like("x", x, "dy", dy), _arrays.check_like("y", y, "dy", dy)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)

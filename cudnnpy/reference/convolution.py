@@ -27,8 +27,13 @@ class Convolution(Operation):
     deterministic, tf32, algorithm, policy, tune_seconds. Floating-point inputs are summed in float64, int8 exactly,
     and the result is rounded once.
 
+    A batch of 0 gives empty results, and gradients in w and bias of 0. With 0 channels in x and w, over which the sums
+    are 0, the result is activation(beta * out + bias). All other sizes are 1 or more.
+
     An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
     """
+
+    _channels_may_be_empty = True
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         return _geometry.convolution(self, x_shape, w_shape)

@@ -47,13 +47,13 @@ class Dropout:
         """Return y, of x's shape and dtype, and what backward needs to know.
 
         y is x / (1 - probability), or 0 where an element is dropped, whatever it was. x is float16, bfloat16, float32
-        or float64 and has 1 to 5 axes. The second is a uint8 array of one bit for each element of x in C order, 1 where
-        it is kept. Computed in float64 and rounded once. stream is ignored.
+        or float64 and has 1 to 5 axes of any size. The second is a uint8 array of one bit for each element of x in C
+        order, 1 where it is kept. Computed in float64 and rounded once. stream is ignored.
 
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps x. A call that is refused draws no random numbers.
         """
-        _arrays.check_tensor("x", x)
+        x = _arrays.check_tensor("x", x, empty="any")
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
         kept = self._random.random(x.shape) >= self.probability
@@ -65,8 +65,8 @@ class Dropout:
         reserve is what forward returned beside y; it is not changed, and may be used again. The rest is as for
         `forward`; no random numbers are drawn.
         """
-        _arrays.check_tensor("dy", dy)
-        _arrays.check_array("reserve", reserve, ("uint8",))
+        dy = _arrays.check_tensor("dy", dy, empty="any")
+        reserve = _arrays.check_array("reserve", reserve, ("uint8",))
         size = (dy.size + 7) // 8
         if reserve.shape != (size,):
             raise ValueError(

@@ -76,22 +76,14 @@ class FusedConvolution:
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
         or overlaps an input.
         """
-        for name, array in (("x", x), ("w", w)):
-            _arrays.check_array(name, array, DTYPES)
-            _arrays.check_tensor(name, array, RANKS)
+        x, w = (_arrays.check_tensor(name, a, RANKS, DTYPES, empty="any") for name, a in (("x", x), ("w", w)))
         _arrays.check_same_dtype("w", w, "x", x)
         convolution = self._convolution()
         y_shape = convolution.output_shape(x.shape, w.shape)
         channels = y_shape[-1 if convolution.channels_last else 1]
-        for name, given in (("scale", scale), ("bias", bias)):
-            if given is not None:
-                _arrays.check_array(name, given, tuple(dict.fromkeys((x.dtype.name, "float32"))))
-                if given.shape != (channels,):
-                    raise ValueError(
-                        f"{name} has shape {given.shape}: expected ({channels},), one for each output channel"
-                    )
+        scale, bias = (_parameter(name, given, channels, x) for name, given in (("scale", scale), ("bias", bias)))
         if residual is not None:
-            _arrays.check_array("residual", residual, (x.dtype.name,))
+            residual = _arrays.check_array("residual", residual, (x.dtype.name,))
             if residual.shape != y_shape:
                 raise ValueError(f"residual has shape {residual.shape}: expected {y_shape}, the result's")
         if activation is not None:
@@ -115,3 +107,13 @@ class FusedConvolution:
 
     def _convolution(self) -> Convolution:
         return Convolution(**{option.name: getattr(self, option.name) for option in fields(self)})
+
+
+def _parameter(name: str, array: Array | None, channels: int, x: Array) -> Array | None:
+    """Return a scale or bias, checked, if there is one."""
+    if array is None:
+        return None
+    array = _arrays.check_array(name, array, tuple(dict.fromkeys((x.dtype.name, "float32"))))
+    if array.shape != (channels,):
+        raise ValueError(f"{name} has shape {array.shape}: expected ({channels},), one for each output channel")
+    return array

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,7 +28,10 @@ THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "aver
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: position p of the output takes the elements from p * stride on of the padded input."""
+    """One spatial axis: position p of the output takes the elements from p * stride on of the padded input.
+
+    In ceil mode the last window may reach beyond the padding.
+    """
 
     input: int
     output: int
@@ -38,9 +40,14 @@ class Axis:
     stride: int
 
     @property
+    def after(self) -> int:
+        """Padding at the end, with what the last window takes beyond it."""
+        return max(self.padding, (self.output - 1) * self.stride + self.window - self.padding - self.input)
+
+    @property
     def padded(self) -> int:
-        """Size of the input with the padding on both sides."""
-        return self.input + 2 * self.padding
+        """Size of the input with all of its padding."""
+        return self.padding + self.input + self.after
 
     @property
     def inside(self) -> slice:
@@ -52,21 +59,31 @@ class Axis:
         for tap in range(self.window):
             yield slice(tap, tap + (self.output - 1) * self.stride + 1, self.stride)
 
+    def counts(self, include_padding: bool) -> Float64:
+        """How many elements each window averages: those of the input, or these and those of the padding."""
+        start = np.arange(self.output) * self.stride
+        first, end = (
+            (0, self.input + 2 * self.padding) if include_padding else (self.padding, self.padding + self.input)
+        )
+        return (np.minimum(start + self.window, end) - np.maximum(start, first)).astype(np.float64)
+
 
 @dataclass(frozen=True)
 class Pooling:
     """Pooling over 1, 2 or 3 spatial dimensions and its gradient, on NumPy arrays.
 
-    mode      "max", "max_deterministic" (here the same), "average_include_padding" (the sum over the window's size) or
-              "average_exclude_padding" (over the number of its elements that are not padding); "average_inc_pad" and
-              "average_exc_pad", Theano's names, mean these two
+    mode      "max", "max_deterministic" (here the same), "average_include_padding" (the sum over the number of the
+              window's elements, padding included) or "average_exclude_padding" (over the number of those that are not
+              padding); "average_inc_pad" and "average_exc_pad", Theano's names, mean these two
     window    an int, or one for each spatial axis
     padding   likewise, on both sides; less than the window. It counts as 0, for the maximum as -infinity
     stride    likewise; None is the window
     layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for any number of spatial dimensions. NCW,
               NWC, NCDHW and NDHWC name one number of them, which is checked
+    ceil_mode whether a last window may reach beyond the padding, as long as it starts before it: the size of the output
+              is rounded up, not down. What lies beyond the padding counts for nothing, in no average
 
-    The maximum of a window with a NaN is NaN.
+    The maximum of a window with a NaN is NaN. A batch of 0 gives an empty result; all other sizes are 1 or more.
 
     An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
     """
@@ -76,6 +93,7 @@ class Pooling:
     padding: PerAxis = 0
     stride: PerAxis | None = None
     layout: str = "NCHW"
+    ceil_mode: bool = False
 
     def __post_init__(self) -> None:
         """Check the options, and bring them to one form."""
@@ -86,6 +104,8 @@ class Pooling:
         if self.stride is not None:
             self._set("stride", per_axis("stride", self.stride, 1))
         one_of("layout", self.layout, tuple(LAYOUTS))
+        if not isinstance(self.ceil_mode, bool):
+            raise TypeError(f"`ceil_mode` must be True or False; got {self.ceil_mode!r}")
         counts = {len(option) for option in (self.window, self.padding, self.stride) if isinstance(option, tuple)}
         for rank in counts or {1}:
             self._each(rank)
@@ -96,11 +116,12 @@ class Pooling:
     def output_shape(self, x_shape: Shape) -> Shape:
         """Return the shape of forward's result, in the layout's axis order, without computing it.
 
-        Each spatial axis has the size floor((size + 2 * padding - window) / stride) + 1.
+        Each spatial axis has the size floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and
+        1 less if the last window would start at size + padding or later.
 
         Raises TypeError for sizes that are not ints and ValueError for a shape that does not fit the options.
         """
-        x_shape = _geometry.shape("x_shape", x_shape)
+        x_shape = _geometry.shape("x_shape", x_shape, (0,))
         return self._output_shape(x_shape, self._axes("x_shape", x_shape))
 
     def forward(
@@ -114,7 +135,7 @@ class Pooling:
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps x.
         """
-        _arrays.check_tensor("x", x)
+        x = _arrays.check_tensor("x", x, empty="batch")
         axes = self._axes("x", x.shape)
         y_shape = self._output_shape(x.shape, axes)
         alpha, beta = scales(alpha, beta, out=out)
@@ -144,8 +165,8 @@ class Pooling:
         ones, or of the NaNs. For an average, it is spread over the elements that were counted. y, and for an average x,
         are checked for shape and dtype and not read. The rest is as for `forward`.
         """
-        _arrays.check_array("dy", dy, _arrays.FLOATS)
-        _arrays.check_tensor("x", x)
+        dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
+        x = _arrays.check_tensor("x", x, empty="batch")
         _arrays.check_same_dtype("x", x, "dy", dy)
         axes = self._axes("x", x.shape)
         y_shape = self._output_shape(x.shape, axes)
@@ -180,12 +201,16 @@ class Pooling:
         axes: list[Axis] = []
         for size, window, padding, stride in zip(spatial, *self._each(len(spatial)), strict=True):
             room = size + 2 * padding - window
-            if room < 0:
+            output = room // stride + 1
+            if self.ceil_mode:
+                output = -(-room // stride) + 1
+                output -= (output - 1) * stride >= size + padding
+            if output < 1:
                 raise ValueError(
                     f"the output would be empty: on spatial axis {len(axes)} the padded x is {padding} + {size} + "
                     f"{padding} = {size + 2 * padding} wide, less than the window, {window}"
                 )
-            axes.append(Axis(size, room // stride + 1, window, padding, stride))
+            axes.append(Axis(size, output, window, padding, stride))
         return axes
 
     def _output_shape(self, x_shape: Shape, axes: list[Axis]) -> Shape:
@@ -196,10 +221,10 @@ class Pooling:
 
     def _counts(self, axes: list[Axis]) -> Float64:
         """What the sum of each window is divided by, of a shape that broadcasts to the output's."""
-        if self.mode == "average_include_padding":
-            return np.array(float(prod(axis.window for axis in axes)))
-        ones = np.ones((1, 1, *(axis.input for axis in axes)))
-        return _reduce(ones, axes, 0.0, np.add)
+        counts = np.ones(())
+        for axis in axes:
+            counts = counts[..., np.newaxis] * axis.counts(self.mode == "average_include_padding")
+        return counts
 
 
 def _reduce(values: Float64, axes: list[Axis], padding: float, function: Callable[..., Float64]) -> Float64:
@@ -242,7 +267,7 @@ def _spread_out(dy: Float64, axes: list[Axis]) -> Float64:
 
 
 def _padded(values: Array, at: int, axis: Axis, padding: float) -> Array:
-    widths = [(axis.padding, axis.padding) if i == at else (0, 0) for i in range(values.ndim)]
+    widths = [(axis.padding, axis.after) if i == at else (0, 0) for i in range(values.ndim)]
     return np.pad(values, widths, constant_values=padding)
 
 

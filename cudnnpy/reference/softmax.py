@@ -32,7 +32,8 @@ class Softmax:
                 NCDHW and NDHWC name one number of them, which is checked
 
     A NaN or infinity makes all that is summed with it NaN. Where exp overflows in "fast", for x above 709 (on a GPU 88)
-    and for infinity, the result is NaN, and beside it 0. -infinity becomes 0, in "log" -infinity; NaN where all is.
+    and for infinity, the result is NaN, and beside it 0. -infinity becomes 0, in "log" -infinity; NaN where all is. Any
+    size may be 0: the result is empty too.
 
     An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
     """
@@ -58,14 +59,14 @@ class Softmax:
         Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
         overlaps x otherwise.
         """
-        axes = self._axes("x", x)
+        x, axes = self._checked("x", x)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
         values = x.astype(np.float64)
         with np.errstate(all="ignore"):
             if self.algorithm != "fast":
-                values -= values.max(axes, keepdims=True)
+                values -= values.max(axes, keepdims=True, initial=-np.inf)
             powers = np.exp(values)
             total = powers.sum(axes, keepdims=True)
             values = values - np.log(total) if self.algorithm == "log" else powers / total
@@ -85,8 +86,8 @@ class Softmax:
         The gradient is y * (dy - sum(dy * y)), for "log" dy - exp(y) * sum(dy), the sums as in forward. out may be dy
         itself (in place). The rest is as for `forward`.
         """
-        axes = self._axes("dy", dy)
-        _arrays.check_like("y", y, "dy", dy)
+        dy, axes = self._checked("dy", dy)
+        y = _arrays.check_like("y", y, "dy", dy)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, y=y)
@@ -98,10 +99,10 @@ class Softmax:
                 values = y64 * (dy64 - (dy64 * y64).sum(axes, keepdims=True))
             return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
 
-    def _axes(self, name: str, array: Array) -> tuple[int, ...]:
-        """Check an array, and return the axes that are summed over."""
-        _arrays.check_tensor(name, array)
+    def _checked(self, name: str, array: Array) -> tuple[Array, tuple[int, ...]]:
+        """Check an array, and return it plain, and the axes that are summed over."""
+        array = _arrays.check_tensor(name, array, empty="any")
         _geometry.check_rank(name, array.shape, self, RANKS)
         if self.mode == "instance":
-            return tuple(range(1, array.ndim))
-        return (array.ndim - 1 if self.layout.endswith("C") else 1,)
+            return array, tuple(range(1, array.ndim))
+        return array, (array.ndim - 1 if self.layout.endswith("C") else 1,)

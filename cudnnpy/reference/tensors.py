@@ -29,14 +29,13 @@ def add_tensor(
 ) -> Array:
     """Return alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1.
 
-    a and b have one dtype, float16, bfloat16, float32 or float64, and 1 to 5 axes. out may be b itself (in place), or a
-    if it has b's shape. Computed in float64 and rounded once. With beta 0, b is not read. stream is ignored.
+    a and b have one dtype, float16, bfloat16, float32 or float64, and 1 to 5 axes of any size. out may be b itself (in
+    place), or a if it has b's shape. Computed in float64 and rounded once. With beta 0, b is not read. stream is ignored.
 
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps an
     input otherwise.
     """
-    _arrays.check_tensor("a", a)
-    _arrays.check_tensor("b", b)
+    a, b = _arrays.check_tensor("a", a, empty="any"), _arrays.check_tensor("b", b, empty="any")
     _arrays.check_same_dtype("a", a, "b", b)
     if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a has shape {a.shape}: expected {b.shape}, the shape of b, or 1 for any of its sizes")
@@ -59,7 +58,7 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps x
     otherwise.
     """
-    _arrays.check_tensor("x", x)
+    x = _arrays.check_tensor("x", x, empty="any")
     alpha = finite("alpha", alpha)
     if out is not None:
         _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
@@ -74,7 +73,7 @@ def set_tensor(out: Array, value: float, stream: object = None) -> Array:
 
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only.
     """
-    _arrays.check_tensor("out", out)
+    _arrays.check_tensor("out", out, empty="any")
     value = real("value", value)
     _arrays.check_out(out, out.shape, (out.dtype.name,))
     with np.errstate(all="ignore"):
@@ -102,7 +101,7 @@ def transform_tensor(
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or layout, or an out that is read-only or
     overlaps x.
     """
-    _arrays.check_tensor("x", x)
+    x = _arrays.check_tensor("x", x, empty="any")
     if layout is not None:
         one_of("layout", layout, MEMORY_LAYOUTS)
     target = x.dtype if dtype is None else _dtype(dtype)
@@ -140,7 +139,7 @@ Reduction: TypeAlias = Callable[[Float64, Shape], Float64]
 
 REDUCTIONS: dict[str, Reduction] = {
     "add": lambda x, axes: x.sum(axes, keepdims=True),
-    "avg": lambda x, axes: x.mean(axes, keepdims=True),
+    "avg": lambda x, axes: x.sum(axes, keepdims=True) / np.float64(_count(x, axes)),
     "mul": lambda x, axes: x.prod(axes, keepdims=True),
     "min": lambda x, axes: x.min(axes, keepdims=True),
     "max": lambda x, axes: x.max(axes, keepdims=True),
@@ -149,6 +148,7 @@ REDUCTIONS: dict[str, Reduction] = {
     "norm2": lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)),
     "mul_no_zeros": lambda x, axes: x.prod(axes, keepdims=True, where=(x != 0) | (_count(x, axes) == 1)),
 }
+EXTREMES = ("min", "max", "amax")  # there is none of no elements
 
 
 def _count(x: Float64, axes: Shape) -> int:
@@ -177,15 +177,18 @@ def reduce_tensor(
     axes   a tuple of one or more axes, negative ones counted from the last; None: all
 
     x is float16, bfloat16, float32 or float64 and has 1 to 5 axes; the result has its dtype. Computed in float64 and
-    rounded once, the same every time, whatever deterministic says. A NaN makes its result NaN, for every op. With beta 0,
-    out is not read. stream is ignored.
+    rounded once, the same every time, whatever deterministic says. A NaN makes its result NaN, for every op. Over an axis
+    of size 0 a sum or norm is 0, a product 1, an average NaN, and there is no minimum or maximum. With beta 0, out is not
+    read. stream is ignored.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong op, axis or shape, or an out that is read-only or
-    overlaps x.
+    Raises TypeError for a wrong type or dtype, ValueError for a wrong op, axis or shape, "min", "max" or "amax" over an
+    axis of size 0, or an out that is read-only or overlaps x.
     """
-    _arrays.check_tensor("x", x)
+    x = _arrays.check_tensor("x", x, empty="any")
     one_of("op", op, (*REDUCTIONS, *ALIASES))
     reduced = _axes(axes, x.ndim)
+    if op in EXTREMES and not _count(x, reduced):
+        raise ValueError(f"`x` must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
     if not isinstance(deterministic, bool):
         raise TypeError(f"deterministic={deterministic!r}: expected True or False")
     alpha, beta = scales(alpha, beta, out=out)

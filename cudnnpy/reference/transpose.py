@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._operation import Float64, Operation
+from cudnnpy.reference._operation import Array, Float64, Operation
 from cudnnpy.reference._options import PerAxis, per_axis
 
 
@@ -20,8 +20,11 @@ class ConvolutionTranspose(Operation):
 
     padding          as for `Convolution`, cropped from the output; "same" crops the dilated kernel less the stride, so
                      that the output size is input * stride unless the kernel is smaller than that
-    output_padding   an int, or one for each spatial axis: elements added after the output, less than the stride, so
-                     that the convolution maps the output's size to the input's
+    output_padding   an int, or one for each spatial axis: elements added after the output, less than the stride (so that
+                     the convolution maps the output's size to the input's) or than the dilation
+
+    backward_data can do without x_shape, which follows from dy. A batch of 0 gives empty results, and gradients in w and
+    bias of 0; all other sizes are 1 or more.
     """
 
     output_padding: PerAxis = 0
@@ -33,6 +36,14 @@ class ConvolutionTranspose(Operation):
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         return _geometry.transpose(self, self.output_padding, x_shape, w_shape)
+
+    def _x_shape(self, dy: Array, w: Array, x_shape: Shape | None, out: Array | None) -> Shape:
+        if x_shape is not None or out is not None:
+            return super()._x_shape(dy, w, x_shape, out)
+        dy_shape = self._first(_geometry.shape("dy.shape", dy.shape, (0,)))
+        w_shape = self._first(_geometry.shape("w.shape", w.shape))
+        batch, channels, *spatial = _geometry.transposed(self, self.output_padding, dy_shape, w_shape)
+        return (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
 
     def _y_shape(self, x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
         return (x_shape[0], w_shape[1] * self.groups, *geometry.input)

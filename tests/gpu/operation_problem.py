@@ -208,7 +208,7 @@ def uniform(random: np.random.Generator, shape: Sequence[int], low: float = -1.0
 def special(p: Problem, values: Float64, random: np.random.Generator) -> Float64:
     """With a few NaN or infinities, if the problem asks for them."""
     chosen = {"nan": [math.nan], "infinity": [math.inf, -math.inf]}.get(p.data)
-    if chosen is not None:
+    if chosen is not None and values.size:
         at = random.choice(values.size, max(1, values.size // 16), replace=False)
         values.reshape(-1)[at] = random.choice(chosen, at.size)
     return values

@@ -73,6 +73,14 @@ def _lies(draw: Draw, rank: int, count: int) -> tuple[Memory, ...]:
     return tuple(draw(_memories(rank, last)) for _ in range(count))
 
 
+def _any_shape(draw: Draw, least: int, most: int) -> tuple[int, ...]:
+    """Some sizes may be 0."""
+    shape = _shape(draw, least, most)
+    if draw(_weighted((False, 15), (True, 1))):
+        shape = tuple(size * draw(_weighted((1, 2), (0, 1))) for size in shape)
+    return shape
+
+
 def _shape(draw: Draw, least: int, most: int, room: dict[int, int] = ROOM) -> tuple[int, ...]:
     rank = draw(_weighted(*((r, 4 if r == 4 else 2) for r in range(least, most + 1))))
     kind = draw(_weighted(("usual", 20), ("ones", 1), ("many channels", 1)))
@@ -106,7 +114,7 @@ def _activation(draw: Draw, p: Problem) -> Problem:
     else:
         in_place_too = mode in ("relu", "sigmoid", "tanh", "clipped_relu")
         data = _data(draw, *(["after_in_place"] if in_place_too else []))
-    return replace(p, shape=_shape(draw, 1, 5), options=options, data=data)
+    return replace(p, shape=_any_shape(draw, 1, 5), options=options, data=data)
 
 
 def _pooling(draw: Draw, p: Problem) -> Problem:
@@ -131,12 +139,16 @@ def _pooling(draw: Draw, p: Problem) -> Problem:
         options |= {"window": window[0], "padding": padding[0]}
     if draw(_weighted((True, 3), (False, 1))):
         options["stride"] = stride[0] if uniformly else stride
+    if draw(st.booleans()):
+        options["ceil_mode"] = True
+    if draw(_weighted((False, 15), (True, 1))):
+        batch = 0
     found = replace(p, shape=(batch, channels, *spatial), options=options)
     return replace(found, data=_data(draw, "nan", "infinity")) if p.call.endswith("forward") else found
 
 
 def _softmax(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 2, 5)
+    shape = _any_shape(draw, 2, 5)
     options = {
         "algorithm": draw(st.sampled_from(["fast", "accurate", "accurate", "log"])),
         "mode": draw(st.sampled_from(["channel", "instance"])),
@@ -160,7 +172,7 @@ def _response(draw: Draw, p: Problem) -> Problem:
 
 
 def _add(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 1, 5)
+    shape = _any_shape(draw, 1, 5)
     kind = draw(st.sampled_from(["same", "bias", "any"]))
     other = tuple(size if kind == "same" or (kind == "any" and draw(st.booleans())) else 1 for size in shape)
     if kind == "bias" and len(shape) > 1:
@@ -169,29 +181,32 @@ def _add(draw: Draw, p: Problem) -> Problem:
 
 
 def _scale(draw: Draw, p: Problem) -> Problem:
-    return replace(p, shape=_shape(draw, 1, 5), data=_data(draw, "nan", "infinity"))
+    return replace(p, shape=_any_shape(draw, 1, 5), data=_data(draw, "nan", "infinity"))
 
 
 def _set(draw: Draw, p: Problem) -> Problem:
     values = [0.0, 1.0, -2.5, 0.1, float("nan"), float("inf"), float("-inf")]
-    return replace(p, shape=_shape(draw, 1, 5), keywords={"value": draw(st.sampled_from(values))})
+    return replace(p, shape=_any_shape(draw, 1, 5), keywords={"value": draw(st.sampled_from(values))})
 
 
 def _transform(draw: Draw, p: Problem) -> Problem:
     other = draw(_weighted(("", 3), *((name, 1) for name in WEIGHTS)))
-    shape = _shape(draw, 1, 5)
+    shape = _any_shape(draw, 1, 5)
     other = "float32" if other == "float64" else other  # which is made of float64 alone
     return replace(p, shape=shape, other_dtype="" if other == p.dtype else other, data=_data(draw, "nan", "infinity"))
 
 
 def _reduce(draw: Draw, p: Problem) -> Problem:
-    shape = _shape(draw, 1, 5)
+    shape = _any_shape(draw, 1, 5)
     keywords: dict[str, Any] = {}
     if draw(_weighted((True, 9), (False, 1))):
         keywords["op"] = draw(st.sampled_from(REDUCTIONS))
     if draw(_weighted((True, 3), (False, 1))):
         axes = [axis for axis in range(len(shape)) if draw(st.booleans())] or [draw(st.integers(0, len(shape) - 1))]
         keywords["axes"] = tuple(axis - len(shape) * draw(st.booleans()) for axis in axes)
+    if keywords.get("op") in ("min", "max", "amax"):  # of no elements there is none
+        reduced = {axis % len(shape) for axis in keywords.get("axes", range(len(shape)))}
+        shape = tuple(size or int(axis in reduced) for axis, size in enumerate(shape))
     sums = keywords.get("op", "add") in ("add", "sum", "avg", "mean")
     return replace(p, shape=shape, keywords=keywords, data=_data(draw, *(["nan"] if sums else [])))
 
@@ -273,7 +288,7 @@ def _fused(draw: Draw, p: Problem) -> Problem:
     keywords = {"activation": draw(st.sampled_from([None, "relu", "relu", "sigmoid", "tanh", "elu", "swish"]))}
     return replace(
         p,
-        shape=(draw(st.integers(1, 3)), groups * channels, *spatial),
+        shape=(draw(_weighted((1, 5), (2, 5), (3, 5), (0, 1))), groups * channels, *spatial),
         other=(groups * filters, channels, *kernel),
         other_dtype=draw(st.sampled_from(["", "float32"])),
         options=options,

@@ -153,7 +153,7 @@ class ReduceTensor(Kind):
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         op, out = p.keywords.get("op", "add"), f["out"]
-        length, v = a["x"].size // out.size, arithmetic(p.dtype)
+        length, v = max(a["x"].size // max(out.size, 1), 1), arithmetic(p.dtype)
         if op in ("min", "max", "amax"):
             return {"out": zero(out)}
         if op in ("add", "sum", "avg", "mean", "norm1"):
@@ -185,7 +185,10 @@ def window_size(p: Problem) -> int:
 
 
 class PoolingForward(Kind):
-    """E over windows of L: nothing for the maximum; sum(L) of the average of sizes."""
+    """E over windows of L: nothing for the maximum; sum(L) of the average of sizes.
+
+    In ceil mode 2 u |f| more of averages that include padding: the last ones have a factor, which may come after a store.
+    """
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         shape = p.in_layout(p.shape)
@@ -198,7 +201,8 @@ class PoolingForward(Kind):
         if is_maximum(p):
             return {"y": zero(f["y"])}
         sizes = np.asarray(reference.Pooling(**p.options).forward(np.abs(a["x"])))
-        return {"y": sum_error(window_size(p), arithmetic(p.dtype)) * sizes}
+        stored = 2.0 * ROUNDOFF[p.dtype] * np.abs(f["y"]) if p.options.get("ceil_mode") else 0.0
+        return {"y": sum_error(window_size(p), arithmetic(p.dtype)) * sizes + stored}
 
 
 class PoolingBackward(Kind):
@@ -240,7 +244,7 @@ class SoftmaxForward(Kind):
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         axes, v, x, y = softmax_axes(p), arithmetic(p.dtype), np.abs(a["x"]), np.abs(f["y"])
-        length, largest = math.prod(x.shape[axis] for axis in axes), x.max(axis=axes, keepdims=True)
+        length, largest = math.prod(x.shape[axis] for axis in axes), x.max(axis=axes, keepdims=True, initial=0.0)
         share = 2.0 * exponential(p.dtype) + 8.0 * v * largest + 2.0 * sum_error(length, v)
         stored = ROUNDOFF[p.dtype] * y if p.dtype in ("float16", "bfloat16") else 0.0
         if p.options.get("algorithm", "accurate") == "log":

@@ -159,6 +159,16 @@ class Drawn:
         return (*self.memory[: len(INPUTS[self.operation])], *self.memory[2 : 2 + self.with_out])
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there are no products: a batch of 0, or no channels in x."""
+        return 0 in self.x_shape[:2]
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether something is chosen: sums over no channels are those of a convolution of zeros."""
+        return not self.is_empty or (self.operation == "forward" and self.x_shape[0] > 0)
+
+    @property
     def is_filtered(self) -> bool:
         """Whether the options rule candidates out."""
         limited = self.prefer == "no_workspace" or self.workspace_limit is not None
@@ -399,7 +409,9 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     padding = _paddings(draw, rank)
     output_padding: tuple[int, ...] = ()
     if transpose:
-        output_padding = tuple(draw(st.integers(0, step - 1)) for step in stride)
+        output_padding = tuple(
+            draw(st.integers(0, max(step, spread) - 1)) for step, spread in zip(stride, dilation, strict=True)
+        )
         smallest = _smallest_transposed(padding, reach, stride, output_padding)
     else:
         smallest = [max(1, span - pads) for span, pads in zip(reach, _total_padding(padding, reach), strict=True)]
@@ -407,6 +419,9 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     if draw(_weighted((False, 11), (True, 1))):
         room = 0  # the least that gives a result: one position, as a network's last layers
     spatial = tuple(low + draw(st.integers(0, room)) for low in smallest)
+    batch = draw(_weighted((1, 7), (2, 7), (3, 7), (0, 1)))
+    if not transpose and operation != "backward_bias" and draw(_weighted((False, 40), (True, 1))):
+        per_group = 0
     channels = groups * (filters if transpose else per_group)
     with_out = draw(st.booleans())
     beta = draw(_weighted((0.0, 3), (1.0, 2), (0.5, 1), (-2.0, 1))) if with_out else 0.0
@@ -416,7 +431,7 @@ def problems(draw: st.DrawFn, *, prefer: str | None = None, plain_memory: bool =
     choice = prefer or draw(_weighted(("fastest", 6), ("limited_workspace", 2), ("no_workspace", 2)))
     return Drawn(
         operation=operation,
-        x_shape=(draw(st.integers(1, 3)), channels, *spatial),
+        x_shape=(batch, channels, *spatial),
         w_shape=(groups * filters, per_group, *kernel),
         dtype=dtype,
         transpose=transpose,

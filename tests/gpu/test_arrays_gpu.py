@@ -127,6 +127,40 @@ def test_every_operation_in_every_library(library: Library, dtype: str) -> None:
         np.testing.assert_allclose(float64(found), right, rtol=2.0**-8, atol=0.05)
 
 
+def test_empty_batches_in_every_library(library: Library) -> None:
+    """Results of the right shape, type and library; gradients of parameters are 0."""
+    x, w, dy = library.make(numbers(0, *X[1:])), library.make(numbers(*W)), library.make(numbers(0, *Y[1:]))
+    conv, up = Convolution(padding=1), ConvolutionTranspose(padding=1)
+    plans = cudnnpy.cache_info().misses
+    for _ in range(2):
+        for found, shape in (
+            (conv.forward(x, w), (0, *Y[1:])),
+            (conv.backward_data(dy, w, (0, *X[1:])), (0, *X[1:])),
+            (up.forward(dy, w), (0, *X[1:])),
+            (up.backward_data(x, w), (0, *Y[1:])),
+            (conv.backward_filter(dy, x, W), W),
+            (conv.backward_bias(dy), W[:1]),
+            (cudnnpy.Pooling(ceil_mode=True).forward(x), (0, 8, 5, 4)),
+            (cudnnpy.Softmax().forward(x), (0, *X[1:])),
+            (cudnnpy.reduce_tensor(x, axes=(0,)), (1, *X[1:])),
+        ):
+            assert isinstance(found, library.result)
+            assert tuple(found.shape) == shape
+            assert cudnnpy.to_numpy(found).dtype == np.float32
+            assert not float64(found).any()
+    assert cudnnpy.cache_info().misses == plans + 9
+
+
+def test_graph_of_an_empty_batch(library: Library) -> None:
+    graph = cudnnpy.Graph()
+    x = graph.tensor("x", cudnnpy.TensorSpec((0, *X[1:])))
+    w = graph.tensor("w", cudnnpy.TensorSpec(W))
+    graph.output("y", graph.pointwise("relu_fwd", graph.convolution(x, w, padding=1)))
+    found = graph.run(x=library.make(numbers(0, *X[1:])), w=library.make(numbers(*W)))
+    assert isinstance(found, library.result)
+    assert tuple(found.shape) == (0, *Y[1:])
+
+
 def test_results_given(library: Library) -> None:
     x, w = numbers(*X), numbers(*W, seed=1)
     out = library.make(np.full(Y, np.nan, np.float32))

@@ -136,8 +136,11 @@ def other_type(t: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("no_c_calls")
-@pytest.mark.parametrize(("call", "name"), EACH)
-def test_empty_arrays_are_refused(call: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("call", "name"), [one for one in EACH if one not in (("set_tensor", "out"), ("reduce_tensor", "x"))]
+)
+def test_empty_arrays_beside_others_are_refused(call: str, name: str) -> None:
+    """Those that alone say what the result's size is are taken."""
     case, arrays, keywords = ready(call)
     assert_refused(case, *swapped(arrays, keywords, name, lambda t: t[..., :0]), ValueError, "expected")
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from cudnnpy import raw
+from cudnnpy import raw, reference
 from cudnnpy.convolution.folding import Cut, Transform, can_cut
 from cudnnpy.dtypes import dtype_of
+from cudnnpy.fills import Fill
 from cudnnpy.layouts import TensorSpec
 from cudnnpy.parameters import Constant, Spare, Supplied
-from cudnnpy.programs import At, Function, Step, Steps
-from cudnnpy.tensors import Fill
+from cudnnpy.programs import At, Function, Shifted, Step, Steps, rounded
 
 
 def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
@@ -36,7 +36,7 @@ def carried_out(steps: Sequence[Step], scratch: Sequence[int], *operands: np.nda
 
 
 def _scratch(size: int) -> np.ndarray:
-    return np.full(size, 0xFF, np.uint8)
+    return np.full(rounded(size), 0xFF, np.uint8)
 
 
 def _carry_out(executable: Any, memories: list[np.ndarray]) -> None:
@@ -50,8 +50,11 @@ def _carry_out(executable: Any, memories: list[np.ndarray]) -> None:
         others = {Constant: lambda slot: slot.address, Spare: lambda slot: _scratch(slot.size)}
         slots = executable._slots
         _carry_out(executable._executable, [others.get(type(s), lambda s: memories[s])(s) for s in slots])
+    elif isinstance(executable, Shifted):
+        parts = zip(memories, executable.offsets, strict=True)
+        _carry_out(executable.executable, [memory.view(np.uint8)[offset:] for memory, offset in parts])
     elif isinstance(executable, Fill):
-        memories[0].view(f"u{executable._width}")[: executable._count] = executable._pattern
+        _fill(memories[0], executable)
     else:
         executable.run(*memories)
 
@@ -109,11 +112,32 @@ def _activate(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, 
     _tensor(memories, to, y)[...] = np.maximum(_tensor(memories, at, x), 0)
 
 
-def _average(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _pooling(how: Any) -> reference.Pooling:
+    """As the function knows it: every window lies in the padded tensor."""
+    return reference.Pooling(how.mode, how.window, how.padding, how.stride)
+
+
+def _pool(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
-    assert (how.mode, how.window, how.stride) == ("average_include_padding", source.shape[2:], source.shape[2:])
-    means = source.astype(np.float64).mean((2, 3), keepdims=True)
-    target[...] = alpha.value * means + (beta.value * target if beta.value else 0)
+    values = _pooling(how).forward(source.astype(np.float64))
+    target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
+
+
+def _pool_backward(memories: list[np.ndarray], how: Any, alpha: Any, *rest: Any) -> None:
+    y, dy, x = (_tensor(memories, at, one).astype(np.float64) for one, at in zip(rest[:6:2], rest[1:6:2], strict=True))
+    beta, dx, to = rest[6:]
+    target = _tensor(memories, to, dx)
+    if how.mode.startswith("max"):
+        assert not np.isnan(x).any()
+    values = _pooling(how).backward(dy, x, y)
+    target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
+
+
+def _fill(memory: np.ndarray, fill: Fill) -> None:
+    """What the driver does with bytes."""
+    flat = memory.view(np.uint8)[: fill._count * fill._width]
+    assert flat.size == fill._count * fill._width
+    flat.view(f"u{fill._width}")[...] = fill._pattern
 
 
 def _op_tensor(memories: list[np.ndarray], how: Any, alpha: Any, a: Any, at: At, *others: Any) -> None:
@@ -210,5 +234,6 @@ _CALLS = {
     "cudnnBatchNormalizationForwardTraining": _batch_training,
     "cudnnBatchNormalizationForwardInference": _batch_inference,
     "cudnnBatchNormalizationBackward": _batch_backward,
-    "cudnnPoolingForward": _average,
+    "cudnnPoolingForward": _pool,
+    "cudnnPoolingBackward": _pool_backward,
 }

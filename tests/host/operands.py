@@ -23,13 +23,17 @@ MEMORY = ("C", "channels last", "reversed axes", "every other", "backwards")
 
 
 @st.composite
-def shapes(draw: st.DrawFn, ranks: Sequence[int], layout: str = "NCHW", largest: int = 5) -> tuple[int, ...]:
-    """Sizes in a layout's axis order, small, or with 1025 channels and little else."""
+def shapes(
+    draw: st.DrawFn, ranks: Sequence[int], layout: str = "NCHW", largest: int = 5, empty: bool = False
+) -> tuple[int, ...]:
+    """Sizes in a layout's axis order, small, or with 1025 channels and little else; with empty, some are 0 at times."""
     rank = draw(st.sampled_from(ranks))
     sizes = draw(st.lists(st.integers(1, largest), min_size=rank, max_size=rank))
     if draw(st.integers(0, 9)) == 9:
         sizes = [min(size, 2) for size in sizes]
         sizes[-1 if layout.endswith("C") else min(1, rank - 1)] = 1025
+    if empty and draw(st.integers(0, 7)) == 7:
+        sizes = [size * draw(st.integers(0, 1)) for size in sizes]
     return tuple(sizes)
 
 
@@ -98,7 +102,7 @@ def check_scales(
             same(array, copy)
 
         for at, array in enumerate(arrays):
-            if array.shape != exact.shape:
+            if array.shape != exact.shape or not array.size:
                 continue
             copies = [other.copy(order="K") for other in arrays]  # float64 sums depend on the order
             if at == in_place:
@@ -115,6 +119,8 @@ def check_scales(
 def check_overlap(operation: Callable[..., np.ndarray], arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> None:
     """An out that shares some memory with an input, but not element by element, is refused."""
     for at, array in enumerate(arrays):
+        if not (array.size and np.prod(shape)):
+            continue  # what has no elements shares none
         one = np.ones(array.size + int(np.prod(shape)), array.dtype)
         copies = list(arrays)
         copies[at] = one[: array.size].reshape(array.shape)
@@ -145,8 +151,16 @@ BAD_ARRAYS: list[tuple[str, object, type[Exception], str]] = [
     ("scalar", np.float32(1), TypeError, " is a numpy.float32: expected a numpy.ndarray"),
     ("0 axes", np.ones((), np.float32), ValueError, " has 0 axes: expected "),
     ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " has 6 axes: expected "),
-    ("empty", np.ones((2, 0, 5, 5), np.float32), ValueError, " has shape (2, 0, 5, 5): expected sizes of 1 or more"),
+    ("masked", np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0), TypeError, " is a numpy.ma."),
+    (
+        "matrix",
+        np.ones((2, 3)).view(np.matrix),
+        TypeError,
+        " is a numpy.matrix: expected a numpy.ndarray; convert it with",
+    ),
 ]
+
+EMPTY = np.ones((2, 0, 5, 5), np.float32)
 
 
 def bad_outs(shape: tuple[int, ...]) -> list[tuple[str, object, type[Exception], str]]:

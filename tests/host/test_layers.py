@@ -26,14 +26,14 @@ ORDER = re.findall(
     raw._api raw._removed raw._missing raw._nulls raw._files raw._together raw._library raw
     names frozen dtypes layouts checks _owned handle launching arrays _values _descriptor
     descriptors.tensors descriptors.convolution descriptors.layers descriptors.arithmetic descriptors.general descriptors
-    backend engines plan_cache workspace calling programs functions
+    backend engines plan_cache workspace calling programs functions fills
     convolution.problem convolution.graph convolution.legacy convolution.epilogue convolution.folding convolution.forms
     convolution.candidates convolution.selection
     convolution.cudnn_text convolution.plan_text convolution.plan convolution.bench convolution.autotune
     graph_nodes graph_operations graph reduction
-    convolution.operation convolution.layer convolution.convolution convolution.transpose
-    convolution activation pooling softmax local_response dropout tensors parameters batch_graphs normalization
-    composed_normalization normalization_programs layer_normalization instance_normalization fused
+    convolution.operation convolution.layer convolution.convolution convolution.extended convolution.transpose
+    convolution activation ceil_pooling pooling softmax local_response dropout tensors parameters batch_graphs
+    normalization composed_normalization normalization_programs layer_normalization instance_normalization fused
     reference._numbers reference._options reference._geometry reference._arrays reference._products
     reference.activation reference._operation reference.convolution reference.transpose
     reference.pooling reference.softmax reference.local_response reference.dropout reference.tensors

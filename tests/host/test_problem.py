@@ -100,9 +100,17 @@ def test_named_paddings_are_what_their_names_say(drawn: Any) -> None:
     assert all(0 <= after - before <= 1 for before, after in sides("same"))
 
 
-@given(asked(), st.integers(0, 3))
-def test_output_shapes_are_the_references(drawn: Any, change: int) -> None:
+@given(asked(), st.integers(0, 6), st.integers(0, 9))
+def test_output_shapes_are_the_references(drawn: Any, change: int, at: int) -> None:
     options, x, w = drawn
+    if change == 3:
+        x = (0, *x[1:])
+    if change == 4:  # sums over no channels
+        x, w = (x[0], 0, *x[2:]), (w[0], 0, *w[2:])
+    if change == 5:
+        x = tuple(0 if axis == at % len(x) else size for axis, size in enumerate(x))
+    if change == 6:
+        w = tuple(0 if axis == at % len(w) else size for axis, size in enumerate(w))
     if change == 1:
         w = (w[0], w[1] + 1, *w[2:])  # channels that do not fit
     if change == 2:
@@ -129,7 +137,15 @@ def test_output_padding_picks_a_size_that_the_convolution_maps_back(drawn: Any, 
     transpose = ConvolutionTranspose(**options, output_padding=extra)
     got = outcome(lambda: transpose.output_shape(*shapes))
     assert got == outcome(lambda: reference.ConvolutionTranspose(**options, output_padding=extra).output_shape(*shapes))
-    if isinstance(got, tuple) and options["padding"] != "same":
+    if isinstance(got, tuple):
+        dy, filters = (np.empty(shape) for shape in (got, shapes[1]))
+        assert transpose._input_shape(got, shapes[1]) == shapes[0]
+        assert (
+            reference.ConvolutionTranspose(**options, output_padding=extra).backward_data(dy, filters).shape
+            == shapes[0]
+        )
+    stride = options["stride"]
+    if isinstance(got, tuple) and options["padding"] != "same" and extra < min(np.atleast_1d(stride)):
         assert Convolution(**options).output_shape(got, shapes[1]) == shapes[0]
 
 
@@ -232,22 +248,33 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ("forward", spec(2, 4, -8, 8), W),
         {},
         ValueError,
-        r"x: shape: \(2, 4, -8, 8\) given; expected a tuple of sizes of 1 or more",
+        r"x: shape: \(2, 4, -8, 8\) given; expected a tuple of sizes of 0 or more",
     ),
     (
         {},
         ("forward", spec(0, 4, 8, 8), W),
         {},
         ValueError,
-        r"x: shape: \(0, 4, 8, 8\) given; expected a tuple of sizes of 1 or more",
+        r"a problem without elements has no plan: nothing is multiplied for forward: x float32 0x4x8x8 packed, w float32",
     ),
     (
         {},
         ("forward", X, spec(6, 4, 0, 3)),
         {},
         ValueError,
-        r"w: shape: \(6, 4, 0, 3\) given; expected a tuple of sizes of 1 or more",
+        r"`w` must have sizes of 1 or more, but for C / groups; got \(6, 4, 0, 3\) \(logical order\)",
     ),
+    ({}, ("forward", X, spec(0, 4, 3, 3)), {}, ValueError, "`w` must have sizes of 1 or more, but for C / groups"),
+    (
+        {"padding": 2},
+        ("forward", spec(2, 4, 0, 8), W),
+        {},
+        ValueError,
+        "`x` must have sizes of 1 or more, but for N or C",
+    ),
+    ({}, ("forward", spec(2, 0, 8, 8), spec(6, 0, 3, 3)), {}, ValueError, "a problem without elements has no plan"),
+    ({}, ("forward", spec(0, 4, 2, 2), W), {}, ValueError, "the output would be empty: a filter of size 3"),
+    ({}, ("backward_filter", spec(0, 6, 6, 6), spec(0, 4, 8, 8), (6, 4, 3, 3)), {}, ValueError, "a problem without el"),
     ({}, ("forward", X, spec(6, 4, 9, 9)), {}, ValueError, "the output would be empty: a filter of size 9"),
     ({"dilation": 4}, ("forward", X, W), {}, ValueError, "the output would be empty: .* dilation 4"),
     (
@@ -350,7 +377,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         r"x_shape: \(2, 4, 8\) given; expected a tuple of 4 sizes",
     ),
-    ({}, ("backward_data", Y, W, (2, 4, 8, 0)), {}, ValueError, "x_shape: .* expected a tuple of 4 sizes of 1 or more"),
+    ({}, ("backward_data", Y, W, (2, 4, 8, 0)), {}, ValueError, "`x` must have sizes of 1 or more, but for N or C"),
     (
         {},
         ("backward_data", Y, W, (2, 4, 9, 8)),

@@ -106,7 +106,15 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
     ("NCW", lambda: Convolution(layout="NCW").forward(X, W), ValueError, "x has 4 axes: layout='NCW' expects 3"),
     ("NDHWC", lambda: Convolution(layout="NDHWC").forward(X, W), ValueError, "x has 4 axes: layout='NDHWC' expects 5"),
     ("dy rank", lambda: Convolution(layout="NDHWC").backward_bias(Y), ValueError, "dy has 4 axes"),
-    ("empty x", lambda: Convolution().forward(X[:0], W), ValueError, "x.shape[0]=0: expected at least 1"),
+    ("empty x", lambda: Convolution().forward(X[:, :, :0], W), ValueError, "x.shape[2]=0: expected at least 1"),
+    ("no filters", lambda: Convolution().forward(X, W[:0]), ValueError, "w.shape[0]=0: expected at least 1"),
+    (
+        "x alone without channels",
+        lambda: Convolution().forward(X[:, :0], W),
+        ValueError,
+        "x has 0 channels, but w has 4",
+    ),
+    ("too small a batch of 0", lambda: Convolution().forward(X[:0, :, :2], W), ValueError, "the output would be empty"),
     ("empty w", lambda: Convolution().forward(X, W[..., :0]), ValueError, "w.shape[3]=0: expected at least 1"),
     ("empty dy", lambda: Convolution().backward_bias(Y[:, :0]), ValueError, "dy.shape[1]=0"),
     ("channels", lambda: Convolution().forward(X[:, :3], W), ValueError, "x has 3 channels, but w has 4 per group"),
@@ -141,8 +149,39 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         "t too much",
         lambda: ConvolutionTranspose(stride=2, output_padding=(1, 2)).forward(Y, W),
         ValueError,
-        "output_padding=2 on spatial axis 1: expected less than the stride, 2",
+        "output_padding=2 on spatial axis 1: expected less than the stride, 2, or the dilation, 1",
     ),
+    (
+        "t empty x",
+        lambda: ConvolutionTranspose().forward(X[:, :0], W[:0]),
+        ValueError,
+        "x.shape[1]=0: expected at least 1",
+    ),
+    (
+        "t empty w",
+        lambda: ConvolutionTranspose().forward(Y, W[:, :0]),
+        ValueError,
+        "w.shape[1]=0: expected at least 1",
+    ),
+    (
+        "t dy too small",
+        lambda: ConvolutionTranspose(padding=1, output_padding=1, stride=2).backward_data(Y[:, :4, :, :1], W),
+        ValueError,
+        "`dy` must have at least size 2 on spatial axis 1, the output's for x of size 1; got 1",
+    ),
+    (
+        "t dy between",
+        lambda: ConvolutionTranspose(stride=2).backward_data(Y[:, :4], W),
+        ValueError,
+        "dy has shape (2, 4, 6, 6): expected (2, 4, 5, 5), the output's for x of shape (2, 6, 2, 2)",
+    ),
+    (
+        "t dy channels",
+        lambda: ConvolutionTranspose().backward_data(Y, W),
+        ValueError,
+        "dy has shape (2, 6, 6, 6): expected (2, 4, 6, 6), the output's for x of shape (2, 6, 4, 4)",
+    ),
+    ("x_shape missing", lambda: Convolution().backward_data(Y, W), TypeError, "x_shape is missing: expected the shape"),
     (
         "t rank",
         lambda: ConvolutionTranspose(output_padding=(0,)).forward(Y, W),
@@ -265,7 +304,7 @@ def test_a_shape_is_right_or_refused(kind: Any, options: Any, shapes: Any) -> No
             with pytest.raises((ValueError, TypeError)):
                 kind(**options).forward(np.ones(x_shape), np.ones(w_shape))
     else:
-        assert min(expected) >= 1
+        assert min(expected[1:]) >= 1
         assert op.forward(np.ones(x_shape), np.ones(w_shape)).shape == expected
 
 

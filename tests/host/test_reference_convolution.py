@@ -93,12 +93,14 @@ def problems(draw: st.DrawFn) -> Problem:
     def each(entries: st.SearchStrategy[Any]) -> tuple[Any, ...]:
         return tuple(draw(entries) for _ in range(rank))
 
-    groups, per_group, filters, batch = draw(small), draw(small), draw(small), draw(small)
+    groups, per_group, filters, batch = draw(small), draw(small), draw(small), draw(st.sampled_from([1, 2, 3, 3, 2, 0]))
     kernel, stride, dilation = each(small), each(small), each(small)
     padding = each(st.tuples(st.integers(0, 3), st.integers(0, 3)))
     reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
     if transpose:
-        output_padding = tuple(draw(st.integers(0, step - 1)) for step in stride)
+        output_padding = tuple(
+            draw(st.integers(0, max(step, spread) - 1)) for step, spread in zip(stride, dilation, strict=True)
+        )
         smallest = [
             max(1, -(-(1 + sum(pads) - span - extra) // step) + 1)
             for pads, span, extra, step in zip(padding, reach, output_padding, stride, strict=True)
@@ -147,8 +149,10 @@ def test_all_directions_match_the_textbook(problem: Problem) -> None:
         close(op.forward(x, w), expected)
         close(op.backward_data(dy, w, x.shape), problem.in_layout(dx))
         close(op.backward_filter(dy, x, w.shape), problem.in_layout(dw))
+        if problem.transpose:  # x's shape follows
+            np.testing.assert_array_equal(op.backward_data(dy, w), op.backward_data(dy, w, x.shape), strict=True)
     channel = -1 if problem.channels_last else 1
-    close(op.backward_bias(dy), np.moveaxis(dy, channel, 0).reshape(expected.shape[channel], -1).sum(1))
+    close(op.backward_bias(dy), np.moveaxis(dy, channel, -1).reshape(-1, expected.shape[channel]).sum(0))
 
 
 @settings(deadline=None, max_examples=300)
@@ -263,6 +267,35 @@ def test_transpose_is_the_data_gradient_of_the_convolution() -> None:
     np.testing.assert_array_equal(y, down.backward_data(x, w, y.shape))
     np.testing.assert_array_equal(up.backward_data(y, w, x.shape), down.forward(y, w))
     np.testing.assert_array_equal(up.backward_filter(y, x, w.shape), down.backward_filter(x, y, w.shape))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("batch", [0, 2])
+def test_sums_over_no_channels_are_0(layout: str, groups: int, batch: int) -> None:
+    conv = Convolution(layout=layout, groups=groups)
+    x, w, dy = (np.ones(shape) for shape in ((batch, 0, 5, 4), (6, 0, 3, 2), (batch, 6, 3, 3)))
+    if layout == "NHWC":
+        x, w, dy = (np.moveaxis(array, 1, -1) for array in (x, w, dy))
+    bias = np.arange(-3.0, 3)
+    y = conv.forward(x, w, bias, "relu", np.full_like(dy, 2), alpha=3.0, beta=0.5)
+    spread = bias if layout == "NHWC" else bias[:, None, None]
+    np.testing.assert_array_equal(y, np.maximum(spread + np.ones(dy.shape), 0), strict=True)
+    np.testing.assert_array_equal(conv.forward(x, w), np.zeros(dy.shape), strict=True)
+    np.testing.assert_array_equal(conv.backward_data(dy, w, x.shape), x, strict=True)
+    np.testing.assert_array_equal(conv.backward_filter(dy, x, w.shape), w, strict=True)
+
+
+def test_gradients_of_a_batch_of_0() -> None:
+    x, w, dy = np.ones((0, 4, 5, 5), np.float16), np.ones((4, 4, 3, 3), np.float16), np.ones((0, 4, 3, 3), np.float16)
+    for op, y in ((Convolution(), dy), (ConvolutionTranspose(), np.ones((0, 4, 7, 7), np.float16))):
+        out, db = np.full_like(w, 3), np.full(4, 3, np.float16)
+        assert op.backward_filter(y, x, out=out, alpha=5, beta=0.5) is out
+        assert op.backward_bias(y, db, beta=2.0) is db
+        assert ((out == 1.5).all(), (db == 6).all()) == (True, True)
+        np.testing.assert_array_equal(op.backward_filter(y, x, w.shape), np.zeros_like(w), strict=True)
+        np.testing.assert_array_equal(op.backward_bias(y), np.zeros(4, np.float16), strict=True)
+        np.testing.assert_array_equal(op.backward_data(y, w, x.shape), x, strict=True)
 
 
 def test_depthwise_filters_each_channel_alone() -> None:

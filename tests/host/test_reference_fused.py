@@ -76,7 +76,7 @@ def problems(draw: st.DrawFn) -> Problem:
     if draw(st.integers(0, 9)) == 9:
         filters = 1025
     return Problem(
-        x_shape=(draw(small), groups * per_group, *sizes),
+        x_shape=(draw(st.sampled_from([1, 2, 3, 0])), groups * per_group, *sizes),
         w_shape=(groups * filters, per_group, *kernel),
         padding=padding,
         stride=draw(small),
@@ -244,8 +244,8 @@ HALF = np.float16
         ({"w": W.astype(HALF)}, TypeError, "w has dtype float16: expected float32, the dtype of x"),
         ({"x": X[0, 0]}, ValueError, "x has 2 axes: expected 3 to 5"),
         ({"w": W[0, 0]}, ValueError, "w has 2 axes: expected 3 to 5"),
-        ({"x": X[:0]}, ValueError, "x has shape (0, 4, 8, 8): expected sizes of 1 or more"),
-        ({"w": W[..., :0]}, ValueError, "w has shape (6, 4, 3, 0): expected sizes of 1 or more"),
+        ({"x": X[:, :, :0]}, ValueError, "x_shape[2]=0: expected at least 1"),
+        ({"w": W[..., :0]}, ValueError, "w_shape[3]=0: expected at least 1"),
         ({"w": W[0]}, ValueError, "w has 3 axes: expected 4, as many as x"),
         ({"x": X[:, :3]}, ValueError, "x has 3 channels, but w has 4 per group"),
         ({"x": X[..., :2]}, ValueError, "the output would be empty: on spatial axis 1"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -47,9 +47,10 @@ class Problem:
     layout: str
     memory: str
     seed: int
+    ceil_mode: bool
 
     def operation(self) -> Pooling:
-        return Pooling(self.mode, self.window, self.padding, self.stride, self.layout)
+        return Pooling(self.mode, self.window, self.padding, self.stride, self.layout, self.ceil_mode)
 
     def x(self, dtype: Any = np.float64, whole: bool = False) -> np.ndarray:
         """In the problem's layout; with whole numbers, many of a window are equal."""
@@ -67,27 +68,32 @@ class Problem:
         return np.moveaxis(array, -1, 1) if self.layout.endswith("C") else array
 
     def textbook(self, x: Any) -> Any:
-        return textbook_pool(x, self.mode, self.window, [(pad, pad) for pad in self.padding], self.stride)
+        padding = [(pad, pad) for pad in self.padding]
+        return textbook_pool(x, self.mode, self.window, padding, self.stride, self.ceil_mode)
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     rank = draw(st.integers(1, 3))
     window = tuple(draw(st.integers(1, 4)) for _ in range(rank))
-    padding = tuple(draw(st.integers(0, span - 1)) for span in window)
+    ceil_mode = draw(st.booleans())
+    padding = tuple(draw(st.integers(0, span // 2 if ceil_mode else span - 1)) for span in window)
     spatial = [max(1, span - 2 * pad) + draw(st.integers(0, 5)) for span, pad in zip(window, padding, strict=True)]
+    if ceil_mode and rank == 3:  # torch's avg_pool3d wants as much
+        spatial = [max(size, span) for size, span in zip(spatial, window, strict=True)]
     channels = draw(st.sampled_from([1, 2, 3, 3, 5, 1025])) if rank < 3 else draw(st.integers(1, 3))
     if channels == 1025:
         spatial = [max(1, span - 2 * pad) for span, pad in zip(window, padding, strict=True)]
     return Problem(
         mode=draw(st.sampled_from(MODES)),
-        x_shape=(draw(st.integers(1, 3)), channels, *spatial),
+        x_shape=(draw(st.sampled_from([1, 2, 3, 0])), channels, *spatial),
         window=window,
         padding=padding,
         stride=tuple(draw(st.integers(1, 5)) for _ in range(rank)),
         layout=draw(st.sampled_from(LAYOUTS[rank])),
         memory=draw(st.sampled_from(MEMORY)),
         seed=draw(seeds),
+        ceil_mode=ceil_mode,
     )
 
 
@@ -246,6 +252,7 @@ def test_options() -> None:
         ({"stride": True}, TypeError, "stride=True: expected an int"),
         ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"),
         ({"layout": None}, TypeError, "layout=None"),
+        ({"ceil_mode": 1}, TypeError, "`ceil_mode` must be True or False; got 1"),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -264,6 +271,12 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
             ValueError,
             "on spatial axis 1 the padded x is 0 + 4 + 0 = 4 wide, less than",
         ),
+        (
+            Pooling(window=7, stride=2, ceil_mode=True),
+            (1, 1, 5, 5),
+            ValueError,
+            "the output would be empty: on spatial axis 0",
+        ),
         (Pooling(), (1, 0, 4, 4), ValueError, "x_shape[1]=0: expected at least 1"),
         (Pooling(), (1, 1, 4.0, 4), TypeError, "x_shape[2]=4.0: expected an int"),
         (Pooling(), 4, TypeError, "x_shape=4: expected a tuple of ints"),
@@ -271,6 +284,41 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
 )
 def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: str) -> None:
     refuses(lambda: pool.output_shape(shape), error, message)
+
+
+@settings(deadline=None, max_examples=200)
+@given(problems().filter(lambda p: not p.ceil_mode))
+def test_ceil_mode_adds_windows_that_start_before_the_padding_at_the_end(problem: Problem) -> None:
+    """For any padding: a window more where the others leave elements, and the others' results as they were."""
+    pool, x = problem.operation(), problem.x()
+    y, more = pool.forward(x), replace(pool, ceil_mode=True).forward(x)
+    first = 1 if problem.layout.endswith("C") else 2
+    np.testing.assert_array_equal(more[tuple(slice(size) for size in y.shape)], y)
+    for axis, (window, pad, stride) in enumerate(
+        zip(problem.window, problem.padding, problem.stride, strict=True), first
+    ):
+        starts = [p for p in range(0, x.shape[axis] + pad, stride) if p < x.shape[axis] + 2 * pad - window + stride]
+        assert more.shape[axis] == len(starts)
+
+
+def test_ceil_mode_averages_what_is_there() -> None:
+    x = np.arange(1.0, 6).reshape(1, 1, 5)
+    of = {"window": 3, "stride": 3, "padding": 1, "ceil_mode": True}
+    np.testing.assert_allclose(Pooling("average_include_padding", **of).forward(x), [[[1, 4]]])
+    np.testing.assert_allclose(Pooling("average_exclude_padding", **of).forward(x), [[[1.5, 4]]])
+    for mode in ("average_include_padding", "average_exclude_padding"):  # the last window has one element, no padding
+        np.testing.assert_allclose(Pooling(mode, ceil_mode=True).forward(x), [[[1.5, 3.5, 5]]])
+
+
+def test_a_batch_of_0() -> None:
+    for mode in MODES:
+        x, y = np.ones((0, 3, 5, 5), np.float16), np.ones((0, 3, 2, 2), np.float16)
+        assert Pooling(mode).output_shape(x.shape) == y.shape
+        same(Pooling(mode).forward(x), y)
+        same(Pooling(mode).backward(y, x, y), x)
+    refuses(
+        lambda: Pooling().forward(x[:, :0]), ValueError, "x has shape (0, 0, 5, 5): expected sizes of 1 or more, or"
+    )
 
 
 X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)

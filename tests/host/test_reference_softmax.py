@@ -39,7 +39,7 @@ softmaxes = st.builds(
 
 
 def shape_for(draw: st.DataObject, softmax: Softmax) -> tuple[int, ...]:
-    return draw.draw(shapes(LAYOUTS[softmax.layout], softmax.layout))
+    return draw.draw(shapes(LAYOUTS[softmax.layout], softmax.layout, empty=True))
 
 
 def axes_of(softmax: Softmax, rank: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import oracles
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from operands import (
     BAD_ARRAYS,
@@ -45,7 +45,7 @@ X = np.ones((2, 3, 5, 5), np.float32)
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.data(), shapes(ranks), seeds, dtypes, memories, scales, scales)
+@given(st.data(), shapes(ranks, empty=True), seeds, dtypes, memories, scales, scales)
 def test_add(data: Any, shape: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float) -> None:
     ones = data.draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
     a_shape = tuple(1 if one else size for size, one in zip(shape, ones, strict=True))
@@ -101,7 +101,7 @@ def test_add_into_an_input_that_overlaps_the_other() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(shapes(ranks), seeds, dtypes, memories, scales)
+@given(shapes(ranks, empty=True), seeds, dtypes, memories, scales)
 def test_scale(shape: Any, seed: int, dtype: Any, memory: str, alpha: float) -> None:
     x = normal(seed, shape, dtype, memory)
     kept, expected = x.copy(), rounded(alpha * x.astype(np.float64), dtype)
@@ -127,7 +127,7 @@ def test_scale_no_numbers_and_infinities() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(shapes(ranks), dtypes, memories, st.one_of(st.floats(), st.integers(-(2**60), 2**60)))
+@given(shapes(ranks, empty=True), dtypes, memories, st.one_of(st.floats(), st.integers(-(2**60), 2**60)))
 def test_set(shape: Any, dtype: Any, memory: str, value: float) -> None:
     whole = np.full((*shape, 2), 7, dtype)
     out = whole[..., 0] if memory == "C" else laid_out(np.full(shape, NAN, dtype), memory)
@@ -156,7 +156,7 @@ def test_set_refuses() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(
-    shapes(ranks),
+    shapes(ranks, empty=True),
     seeds,
     dtypes,
     dtypes,
@@ -278,23 +278,33 @@ def some_axes(draw: st.DrawFn, rank: int) -> tuple[int, ...] | None:
     return tuple(axis - rank if draw(st.booleans()) else axis for axis in axes)
 
 
+def has_no_extreme(op: str, shape: tuple[int, ...], axes: tuple[int, ...] | None) -> bool:
+    """Whether the largest or the smallest of no elements is asked for."""
+    reduced = range(len(shape)) if axes is None else axes
+    return op in ("min", "max", "amax") and any(shape[axis] == 0 for axis in reduced)
+
+
 @settings(deadline=None, max_examples=300)
-@given(st.data(), ops, shapes(ranks), seeds, memories, st.booleans())
+@given(st.data(), ops, shapes(ranks, empty=True), seeds, memories, st.booleans())
 def test_reduce_matches_pythons_numbers(data: Any, op: str, shape: Any, seed: int, memory: str, zeros: bool) -> None:
     x = normal(seed, shape, memory=memory)
     if zeros:
         x[np.random.default_rng(seed).random(shape) < 0.4] = 0
     axes = data.draw(some_axes(len(shape)))
+    if has_no_extreme(op, shape, axes):
+        refuses(lambda: reduce_tensor(x, op, axes), ValueError, "`x` must have sizes of 1 or more on the axes ")
+        return
     expected = oracles.reduce(x, op, axes)
     np.testing.assert_allclose(reduce_tensor(x, op, axes), expected, rtol=1e-10, atol=1e-12, strict=True)
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.data(), ops, shapes(ranks), seeds, dtypes, memories, scales, scales)
+@given(st.data(), ops, shapes(ranks, empty=True), seeds, dtypes, memories, scales, scales)
 def test_reduce_scales_dtypes_and_out(
     data: Any, op: str, shape: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
 ) -> None:
     axes = data.draw(some_axes(len(shape)))
+    assume(not has_no_extreme(op, shape, axes))
     x = normal(seed, shape, dtype, memory)
     check_scales(lambda x, **scales: reduce_tensor(x, op, axes, **scales), [x], alpha, beta)
 
@@ -374,6 +384,16 @@ def test_reduce_refuses(given: dict[str, Any], error: type[Exception], message: 
 
 def test_reduce_takes_numpy_ints() -> None:
     same(reduce_tensor(X, axes=np.array([0, -1])), np.full((1, 3, 5, 1), 10, np.float32))
+
+
+def test_a_result_without_elements_has_extremes() -> None:
+    for op in ("min", "max", "amax"):
+        same(reduce_tensor(np.ones((0, 3)), op, (1,)), np.ones((0, 1)))
+
+
+def test_add_spreads_onto_no_elements() -> None:
+    same(add_tensor(np.ones((1, 3)), np.ones((0, 3))), np.ones((0, 3)))
+    refuses(lambda: add_tensor(np.ones((0, 3)), np.ones((1, 3))), ValueError, "a has shape (0, 3): expected (1, 3)")
 
 
 # All of them

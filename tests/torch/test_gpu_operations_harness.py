@@ -37,7 +37,7 @@ from test_operations_errors import (  # noqa: F401  what the twins refuse just a
     no_c_calls,
     test_another_type_than_the_others_is_refused,
     test_bad_options_and_shapes,
-    test_empty_arrays_are_refused,
+    test_empty_arrays_beside_others_are_refused,
     test_factors_are_numbers,
     test_in_place_where_it_is_not_offered_is_refused,
     test_integers_are_refused,

@@ -1,0 +1,106 @@
+"""The convolution behind a transposed one whose output_padding reaches the stride: it has more windows than x has places.
+
+The transposed convolution of x is that of x with zeros after it, whose size is that of the windows. So x lies in scratch
+memory with zeros after it; and where it is the result, what comes after it is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnpy.calling import Call
+from cudnnpy.checks import for_each_axis
+from cudnnpy.convolution.autotune import Tuner
+from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
+from cudnnpy.convolution.problem import Options, Problem, output_shape
+from cudnnpy.fills import zeros
+from cudnnpy.frozen import identity_of
+from cudnnpy.functions import no_overlaps
+from cudnnpy.handle import Handle
+from cudnnpy.layouts import TensorSpec, canonical, extent, in_layout, result_strides
+from cudnnpy.programs import Operand, Program, Step, copy, elsewhere
+
+
+class Extended(Operation):
+    """The operations of such a convolution; `surplus` are the windows on each spatial axis that x has no places for."""
+
+    def __init__(self, options: Options, surplus: tuple[int, ...]) -> None:
+        super().__init__(options, OF_TRANSPOSE)
+        self.surplus = (0, 0, *surplus)
+        self._identity = identity_of(Extended, *self.options, *surplus)
+
+    def _prepare(
+        self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
+    ) -> tuple[Program, list[TensorSpec]]:
+        names, last, layout = self.inputs[operation], self.options.channels_last, self.options.layout
+        first, second = (call.specs[name] for name in names)
+        out = call.specs.get("out")
+        x = out if operation == "forward" else first
+        if x is not None:
+            name = "out" if operation == "forward" else names[0]
+            x = canonical(logical(x, name, layout), name)
+            with_zeros = in_layout(self._extended(x), last)
+            if operation == "forward":
+                self._check_result(x, logical(first, names[0], layout).shape, logical(second, names[1], layout).shape)
+                out = with_zeros
+            else:
+                first = with_zeros
+        problem = self.problem(
+            operation,
+            first,
+            second,
+            shape,
+            bias=call.specs.get("bias"),
+            activation=activation,
+            out=out,
+            alpha=alpha,
+            beta=beta,
+            device=call.device,
+        )
+        at = len(problem.specs) - 1 if operation == "forward" else 0
+        extended = problem.specs[at]
+        if x is None:
+            smaller = tuple(size - more for size, more in zip(extended.shape, self.surplus, strict=True))
+            x = TensorSpec(smaller, extended.dtype, result_strides(smaller, extended))
+        operands = self._operands(call, problem)
+        operands[at] = operands[at]._replace(spec=x)
+        no_overlaps(call, operands)
+        results = [in_layout(operands[-1].spec, last)]
+        if problem.is_empty:
+            return self._on_nothing(call, problem, operands), results
+        return self._with_copies(call, problem, operands, at), results
+
+    def _check_result(self, x: TensorSpec, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
+        """ValueError for a result of another shape than follows from dy and w."""
+        windows = output_shape(self.options, dy_shape, w_shape)
+        expected = tuple(size - more for size, more in zip(windows, self.surplus, strict=True))
+        if x.shape != expected:
+            raise ValueError(f"out: logical shape {x.shape} given; expected {expected}")
+
+    def _extended(self, x: TensorSpec) -> TensorSpec:
+        """x with zeros after it."""
+        shape = tuple(size + more for size, more in zip(x.shape, self.surplus, strict=True))
+        return TensorSpec(shape, x.dtype, result_strides(shape, x))
+
+    def _with_copies(self, call: Call, problem: Problem, operands: list[Operand], at: int) -> Program:
+        """The problem's plan with the operand of a number in scratch memory, and that operand copied there or from there."""
+        handle = Handle.default(call.device)
+        plan = self._choose_what_fits(problem, Tuner(handle, (), None, call.stream), call.stream)
+        x, extended, count = operands[at].spec, problem.specs[at], len(operands)
+        size = extent(extended)
+        whole = Step(plan.executable, tuple(range(count)))
+        steps, scratch, places = elsewhere([whole], count, (), {at: size})
+        place, part = places[at], extended._replace(shape=x.shape)  # the places of x in scratch memory
+        if not operands[at].is_result:
+            steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
+        else:
+            if problem.beta:
+                steps = [Step(copy(x, part), (at, place)), *steps]
+            steps.append(Step(copy(part, x), (place, at)))
+        return Program(plan.name, call.device, operands, steps, scratch, plan)
+
+
+def surplus_of(options: Options, rank: int) -> tuple[int, ...]:
+    """How many windows more than places of x the convolution has, on each spatial axis."""
+    extra, stride = (for_each_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
+    return tuple(more // step for more, step in zip(extra, stride, strict=True))

@@ -1,0 +1,255 @@
+"""Arrays without elements: results of the right shape and type, gradients of parameters that are 0, and no launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from standins import Array, World
+
+import cudnnpy
+from cudnnpy import (
+    Activation,
+    Convolution,
+    ConvolutionTranspose,
+    Dropout,
+    FusedConvolution,
+    Graph,
+    Pooling,
+    Softmax,
+    TensorSpec,
+    reference,
+)
+
+nn: Any = cudnnpy
+twins: Any = reference
+W, BIAS = (6, 4, 3, 3), (6,)
+
+# Calls whose results have no elements: what is made of a package, the method's name, the arrays' shapes, the keywords.
+CALLS: list[tuple[str, Any, str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("convolution", lambda nn: nn.Convolution(padding=1), "forward", [(0, 4, 8, 8), W, BIAS], {"activation": "relu"}),
+    ("1 axis", lambda nn: nn.Convolution(), "forward", [(0, 4, 8), (6, 4, 3)], {}),
+    ("3 axes", lambda nn: nn.Convolution(), "forward", [(0, 4, 8, 8, 8), (6, 4, 3, 3, 3)], {}),
+    ("NHWC", lambda nn: nn.Convolution(layout="NHWC"), "forward", [(0, 8, 8, 4), (6, 3, 3, 4)], {}),
+    (
+        "gradient to x",
+        lambda nn: nn.Convolution(),
+        "backward_data",
+        [(0, 6, 6, 6), W],
+        {"x_shape": (0, 4, 8, 8)},
+    ),
+    ("channels", lambda nn: nn.Convolution(), "backward_data", [(2, 6, 6, 6), (6, 0, 3, 3)], {"x_shape": (2, 0, 8, 8)}),
+    (
+        "filters",
+        lambda nn: nn.Convolution(),
+        "backward_filter",
+        [(2, 6, 6, 6), (2, 0, 8, 8)],
+        {"w_shape": (6, 0, 3, 3)},
+    ),
+    ("transposed", lambda nn: nn.ConvolutionTranspose(stride=2), "forward", [(0, 6, 4, 4), W], {}),
+    ("extended", lambda nn: nn.ConvolutionTranspose(dilation=3, output_padding=2), "forward", [(0, 6, 4, 4), W], {}),
+    ("its gradient", lambda nn: nn.ConvolutionTranspose(stride=2), "backward_data", [(0, 4, 9, 9), W], {}),
+    ("fused", lambda nn: nn.FusedConvolution(), "forward", [(0, 4, 8, 8), W, BIAS, BIAS, (0, 6, 6, 6)], {}),
+    ("pooling", lambda nn: nn.Pooling(), "forward", [(0, 4, 7, 7)], {}),
+    ("ceil mode", lambda nn: nn.Pooling(ceil_mode=True), "forward", [(0, 4, 7, 7)], {"alpha": 2.0}),
+    ("its gradient", lambda nn: nn.Pooling(), "backward", [(0, 4, 3, 3), (0, 4, 7, 7), (0, 4, 3, 3)], {}),
+    ("softmax", lambda nn: nn.Softmax(), "forward", [(0, 4, 5)], {}),
+    ("no channels", lambda nn: nn.Softmax("log"), "forward", [(3, 0)], {}),
+    ("its gradient", lambda nn: nn.Softmax(layout="NHWC"), "backward", [(3, 0, 4, 5), (3, 0, 4, 5)], {}),
+    ("activation", lambda nn: nn.Activation("tanh"), "forward", [(4, 0, 2)], {}),
+    ("of 1 axis", lambda nn: nn.Activation("identity"), "forward", [(0,)], {}),
+    ("its gradient", lambda nn: nn.Activation("swish"), "backward", [(0, 3)] * 3, {}),
+    ("dropout", lambda nn: nn.Dropout(), "forward", [(0, 3)], {}),
+    ("its gradient", lambda nn: nn.Dropout(), "backward", [(0, 3), (0,)], {}),
+    ("sum", lambda nn: nn, "add_tensor", [(1, 3), (0, 3)], {}),
+    ("multiple", lambda nn: nn, "scale_tensor", [(0, 3)], {"alpha": 2.0}),
+    ("copy", lambda nn: nn, "transform_tensor", [(2, 0, 4)], {"layout": "channels_last", "dtype": "float16"}),
+    ("maxima", lambda nn: nn, "reduce_tensor", [(0, 3)], {"op": "max", "axes": (1,)}),
+    ("sums", lambda nn: nn, "reduce_tensor", [(0, 3)], {"axes": (1,)}),
+]
+
+
+@pytest.mark.parametrize(("make", "method", "shapes", "keywords"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_results_without_elements(
+    world: World, make: Any, method: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dtype: str
+) -> None:
+    """As the reference has them, new or in out; nothing is launched, planned or allocated."""
+    kinds = ["uint8" if (method, at) == ("backward", 1) and len(s) == 1 else dtype for at, s in enumerate(shapes)]
+    arrays = [Array(*shape, dtype=kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    hosts = [np.ones(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    for _ in range(2):
+        found = getattr(make(nn), method)(*arrays, **keywords)
+        expected = getattr(make(twins), method)(*hosts, **keywords)
+        if not isinstance(found, tuple):
+            found, expected = (found,), (expected,)
+        assert [(type(a), a.shape, a.dtype) for a in found] == [(Array, a.shape, a.dtype.name) for a in expected]
+    out = Array(*found[0].shape, dtype=found[0].dtype)
+    scaled = method not in ("scale_tensor",) and type(make(nn)) not in (Dropout, FusedConvolution)
+    more = {"beta": 0.5} if scaled and not keywords.get("activation") else {}
+    result = getattr(make(nn), method)(*arrays, out=out, **{**keywords, **more})
+    assert (result[0] if isinstance(result, tuple) else result) is out
+    assert world.launches == []
+    assert world.chosen == world.graphs == world.allocated == []
+
+
+def test_set_tensor_of_nothing(world: World) -> None:
+    out = Array(0, 3)
+    assert nn.set_tensor(out, 3.0) is out
+    assert world.launches == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_gradients_of_parameters_are_0_or_beta_times_out(world: World, dtype: str) -> None:
+    x, dy = Array(0, 4, 8, 8, dtype=dtype), Array(0, 6, 6, 6, dtype=dtype)
+    fill = {"float32": "cuMemsetD32Async", "bfloat16": "cuMemsetD16Async", "float64": "cudnnSetTensor"}[dtype]
+    conv, up = Convolution(), ConvolutionTranspose()
+    calls = [
+        (lambda **o: conv.backward_filter(dy, x, W, **o), W),
+        (lambda **o: conv.backward_bias(dy, **o), (6,)),
+        (lambda **o: up.backward_filter(x, dy, W, **o), W),
+        (lambda **o: up.backward_bias(x, **o), (4,)),
+        (lambda **o: nn.reduce_tensor(x, axes=(0,), **o), (1, 4, 8, 8)),
+    ]
+    for call, shape in calls:
+        world.launches.clear()
+        made = call()
+        assert (made.shape, made.dtype) == (shape, dtype)
+        assert [name for name, _ in world.launches] == [fill]
+        out = Array(*shape, dtype=dtype)
+        assert call(out=out, beta=0.5) is out
+        assert [name for name, _ in world.launches[1:]] == ["cudnnScaleTensor"]
+        if fill.startswith("cuMemset"):
+            assert world.launches[0][1][1] == 0
+    assert world.chosen == world.graphs == []
+
+
+def test_products_over_nothing(world: World) -> None:
+    x, out = Array(0, 3), Array(1, 3)
+    nn.reduce_tensor(x, "mul", (0,), alpha=2.0)
+    ((name, arguments),) = world.launches
+    assert (name, arguments[1]) == ("cuMemsetD32Async", 0x40000000)
+    nn.reduce_tensor(x, "mul", (0,), out, alpha=2.0, beta=0.5)
+    assert [name for name, _ in world.launches[1:]] == ["cuMemsetD32Async", "cudnnTransformTensor"]
+    world.launches.clear()
+    nn.reduce_tensor(x, "mean", (0,), out, beta=0.5)  # NaN, whatever is added to it
+    assert [(name, arguments[1]) for name, arguments in world.launches] == [("cuMemsetD32Async", 0x7FC00000)]
+
+
+@pytest.mark.parametrize("op", ["min", "max", "amax"])
+def test_there_is_no_extreme_of_nothing(world: World, op: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^`x` must have sizes of 1 or more on the axes \(0,\) for op='.*'; got shape"
+    ):
+        nn.reduce_tensor(Array(0, 3), op, (0,))
+
+
+def test_sums_over_no_channels_plan_a_convolution_of_zeros(world: World) -> None:
+    x, w = Array(2, 0, 8, 8), Array(6, 0, 3, 3)
+    y = Convolution(padding=1, groups=2).forward(x, w, Array(6), "relu")
+    assert y.shape == (2, 6, 8, 8)
+    ((problem, _, _),) = world.chosen
+    assert (problem.x.shape, problem.w.shape, problem.y.shape) == ((2, 4, 8, 8), (6, 4, 1, 1), (2, 6, 8, 8))
+    assert (problem.bias is not None, problem.activation, problem.groups) == (True, "relu", 1)
+    assert [name for name, _ in world.launches] == ["cuMemsetD32Async"] * 2 + ["cudnnBackendExecute"]
+    z = FusedConvolution(padding=1).forward(x, w, bias=Array(6))
+    assert z.shape == y.shape
+    assert [name for name, _ in world.launches[3:]].count("cudnnBackendExecute") == 1
+
+
+def test_a_call_that_is_refused_is_refused_for_nothing_too(world: World) -> None:
+    nothing = Array(0, 4, 8, 8)
+    cases: list[tuple[Any, str]] = [
+        (lambda: Convolution().forward(nothing, Array(6, 3, 3, 3)), "w takes 3 channels"),
+        (lambda: Convolution().forward(nothing, Array(6, 4, 9, 9)), "the output would be empty"),
+        (lambda: Convolution().forward(nothing, Array(*W), beta=1.0), "beta: 1.0 given without out"),
+        (lambda: Convolution().forward(nothing, Array(0, 4, 3, 3)), "`w` must have sizes of 1 or more, but for C"),
+        (lambda: Convolution().backward_bias(Array(2, 4, 0, 8)), "`dy` must have sizes of 1 or more, but for a batch"),
+        (
+            lambda: ConvolutionTranspose().forward(Array(2, 0, 8, 8), Array(0, 4, 3, 3)),
+            "w_shape: .* sizes of 1 or more",
+        ),
+        (lambda: ConvolutionTranspose().forward(Array(2, 6, 0, 8), Array(*W)), "`x` must have sizes of 1 or more, but"),
+        (lambda: Pooling(window=9).forward(nothing), "window: 9 given; expected at most 8"),
+        (lambda: Pooling().forward(Array(2, 0, 8, 8)), "`x` must have sizes of 1 or more, but for a batch of 0"),
+        (lambda: Softmax().forward(nothing, Array(0, 4, 8, 9)), "out: shape"),
+        (lambda: Activation().forward(nothing, alpha=float("nan")), "alpha: nan given"),
+        (lambda: nn.add_tensor(Array(0, 3), Array(1, 3)), "a: shape"),
+    ]
+    for call, text in cases:
+        with pytest.raises((ValueError, TypeError), match=text):
+            call()
+    assert world.launches == []
+
+
+def test_memory_order_of_an_empty_result(world: World) -> None:
+    """Like x's, as for arrays that have elements."""
+    x = Array(0, 4, 8, 8, strides=(256, 1, 32, 4))
+    assert Convolution().forward(x, Array(*W)).strides == (216, 1, 36, 6)
+    assert Pooling().forward(x).strides == (64, 1, 16, 4)
+    assert Activation().forward(x).strides == x.strides
+    unknown = Array(0, 4, 8, 8)
+    unknown.strides = (0, 0, 0, 0)  # as NumPy has them
+    assert Convolution().forward(unknown, Array(*W)).shape == (0, 6, 6, 6)
+
+
+def test_plans_of_nothing_are_refused(world: World) -> None:
+    text = "^a problem without elements has no plan: nothing is multiplied for forward: x float32 0x4x8x8"
+    for ask in (Convolution().plan, Convolution().candidates):
+        for x in (Array(0, 4, 8, 8), TensorSpec((0, 4, 8, 8))):
+            with pytest.raises(ValueError, match=text):
+                ask("forward", x, Array(*W) if isinstance(x, Array) else TensorSpec(W), device=0)
+
+
+# Graphs
+
+
+def graph_of(*shape: int) -> Graph:
+    made = Graph()
+    x, w, b = (
+        made.tensor("x", TensorSpec(shape)),
+        made.tensor("w", TensorSpec(W)),
+        made.tensor("b", TensorSpec((1, 6, 1, 1))),
+    )
+    made.output("y", made.pointwise("relu_fwd", made.pointwise("add", made.convolution(x, w), b)))
+    return made
+
+
+def test_a_graph_of_an_empty_batch(world: World) -> None:
+    made = graph_of(0, 4, 8, 8)
+    arrays = {"x": Array(0, 4, 8, 8), "w": Array(*W), "b": Array(1, 6, 1, 1)}
+    y = made.run(**arrays)
+    assert (type(y), y.shape, y.dtype) == (Array, (0, 6, 6, 6), "float32")
+    out = Array(0, 6, 6, 6)
+    assert made.run(**arrays, y=out) is out
+    assert world.graphs == world.launches == []
+    with pytest.raises(ValueError, match=r"^x: .* given; the graph has"):
+        made.run(**{**arrays, "x": Array(0, 4, 9, 9)})
+    with pytest.raises(ValueError, match=r"^a graph without elements has no plan: nothing is computed from x"):
+        made.plan()
+
+
+def test_shapes_of_nodes_without_elements() -> None:
+    made = Graph()
+    x, one = made.tensor("x", TensorSpec((0, 4, 8, 8))), made.tensor("one", TensorSpec((1, 4, 1, 1)))
+    assert made.pointwise("add", one, x).shape == made.pointwise("add", x, one).shape == (0, 4, 8, 8)
+    assert made.reduction("add", x, (1, 2, 3)).shape == (0, 1, 1, 1)
+    assert made.resample("maxpool", x, 2).shape == (0, 4, 4, 4)
+    a, b = made.tensor("a", TensorSpec((0, 2, 3))), made.tensor("b", TensorSpec((1, 3, 4)))
+    assert made.matmul(a, b).shape == (0, 2, 4)
+    with pytest.raises(ValueError, match="expected one size on each axis, or 1"):
+        made.pointwise("add", x, made.tensor("two", TensorSpec((2, 4, 8, 8))))
+    for shape, filters in (((2, 0, 8, 8), (6, 0, 3, 3)), ((2, 4, 8, 8), (0, 4, 3, 3))):
+        with pytest.raises(ValueError, match="expected sizes of 1 or more, or a batch of 0"):
+            other = Graph()
+            other.convolution(other.tensor("x", TensorSpec(shape)), other.tensor("w", TensorSpec(filters)))
+
+
+def test_a_graph_whose_result_has_elements_is_refused(world: World) -> None:
+    made = Graph()
+    x = made.tensor("x", TensorSpec((0, 4, 8, 8)))
+    made.output("sum", made.reduction("add", x, (0,)))
+    with pytest.raises(ValueError, match=r"^sum: shape \(1, 4, 8, 8\) of no elements in x; graphs run where"):
+        made.run(x=Array(0, 4, 8, 8))
+    assert world.launches == []

@@ -1,0 +1,160 @@
+"""Arrays of other kinds than plain ones, given to the reference: read right, or refused with the conversion by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from operands import normal, same
+
+from cudnnpy import reference
+from cudnnpy.reference import Activation, Convolution, ConvolutionTranspose, Dropout, FusedConvolution, Pooling, Softmax
+
+
+class Guarded(np.ndarray):
+    """A subclass that may be read as a plain array, and does no arithmetic."""
+
+    def __array_ufunc__(self, *arguments: Any, **options: Any) -> Any:
+        raise AssertionError("computed with a subclass")
+
+    def __setitem__(self, *arguments: Any) -> None:
+        raise AssertionError("written through a subclass")
+
+
+X, W, P = normal(0, (2, 4, 6, 6), np.float32), normal(1, (4, 4, 3, 3), np.float32), normal(2, (4,), np.float32)
+Y, HALVES = normal(3, (2, 4, 4, 4), np.float32), normal(4, (2, 4, 3, 3), np.float32)
+RESERVE = np.arange(36, dtype=np.uint8)
+
+# Each operation with the arrays that it is called with.
+CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    "Convolution.forward": (Convolution().forward, (X, W, P)),
+    "Convolution.backward_data": (lambda dy, w, **o: Convolution().backward_data(dy, w, X.shape, **o), (Y, W)),
+    "Convolution.backward_filter": (lambda dy, x, **o: Convolution().backward_filter(dy, x, W.shape, **o), (Y, X)),
+    "Convolution.backward_bias": (Convolution().backward_bias, (Y,)),
+    "ConvolutionTranspose.forward": (ConvolutionTranspose().forward, (Y, W, P)),
+    "ConvolutionTranspose.backward_data": (ConvolutionTranspose().backward_data, (X, W)),
+    "FusedConvolution.forward": (FusedConvolution().forward, (X, W, P, P, Y)),
+    "Pooling.forward": (Pooling().forward, (X,)),
+    "Pooling.backward": (Pooling().backward, (HALVES, X, HALVES)),
+    "average Pooling.backward": (Pooling("average_exc_pad").backward, (HALVES, X, HALVES)),
+    "Softmax.forward": (Softmax().forward, (X,)),
+    "Softmax.backward": (Softmax().backward, (X, X)),
+    "Activation.forward": (Activation("swish").forward, (X,)),
+    "Activation.backward": (Activation("tanh").backward, (X, X, X)),
+    "Dropout.forward": (lambda x, **o: Dropout().forward(x, **o)[0], (X,)),
+    "Dropout.backward": (Dropout().backward, (X, RESERVE)),
+    "sigmoid": (reference.sigmoid, (X,)),
+    "add_tensor": (lambda a, b, **o: reference.add_tensor(a, b, **o, beta=2.0), (X[:, :1], X)),
+    "scale_tensor": (lambda x, **o: reference.scale_tensor(x, 2.0, **o), (X,)),
+    "transform_tensor": (lambda x, **o: reference.transform_tensor(x, layout="channels_last", **o), (X,)),
+    "reduce_tensor": (lambda x, **o: reference.reduce_tensor(x, "max", (1,), **o), (X,)),
+}
+
+
+@pytest.fixture(params=list(CALLS))
+def call(request: pytest.FixtureRequest) -> tuple[Callable[..., Any], tuple[np.ndarray, ...]]:
+    return CALLS[request.param]
+
+
+def test_subclasses_are_read_and_results_are_plain(call: Any, tmp_path: Path) -> None:
+    operation, arrays = call
+    expected = operation(*arrays)
+    assert type(expected) is np.ndarray
+    result = operation(*(array.view(Guarded) for array in arrays))
+    assert type(result) is np.ndarray
+    same(result, expected)
+    mapped = []
+    for at, array in enumerate(arrays):
+        np.save(tmp_path / f"{at}.npy", array)
+        mapped.append(np.load(tmp_path / f"{at}.npy", mmap_mode="r"))
+        assert isinstance(mapped[-1], np.memmap)
+    result = operation(*mapped)
+    assert type(result) is np.ndarray
+    same(result, expected)
+
+
+def test_out_of_a_subclass_comes_back_itself(call: Any) -> None:
+    operation, arrays = call
+    expected = operation(*arrays)
+    out = np.full_like(expected, 7).view(Guarded)
+    assert operation(*arrays, out=out) is out
+    same(np.asarray(out), expected)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_out_of_a_subclass_is_added_to(beta: float) -> None:
+    plain, out = np.ones_like(Y), np.ones_like(Y).view(Guarded)
+    assert Convolution().forward(X, W, out=out, beta=beta) is out
+    same(np.asarray(out), Convolution().forward(X, W, out=plain, beta=beta))
+    plain, out = np.ones_like(X), np.ones_like(X).view(Guarded)
+    assert Softmax().forward(X, out, beta=beta) is out
+    same(np.asarray(out), Softmax().forward(X, plain, beta=beta))
+
+
+@pytest.mark.parametrize("memory", ["negative", "zero", "gaps"])
+def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
+    """What a GPU refuses, with the advice to make the array contiguous, NumPy reads as it lies."""
+    operation, arrays = call
+    others = []
+    for array in arrays:
+        if memory == "negative":
+            others.append(np.flip(np.flip(array).copy()))
+            assert max(others[-1].strides) < 0
+        elif memory == "zero":
+            others.append(np.broadcast_to(array.flat[0], array.shape))
+            assert not any(others[-1].strides)
+        else:
+            others.append(np.repeat(array, 2, axis=-1)[..., ::2])
+    same(operation(*others), operation(*(other.copy() for other in others)))
+
+
+CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
+    ("masked", lambda a: np.ma.masked_less(a, 0), "numpy.ndarray; convert it with {}.filled(value)"),
+    ("matrix", lambda a: a.reshape(a.shape[0], -1).view(np.matrix), "numpy.ndarray; convert it with numpy.asarray({})"),
+    ("torch", torch.tensor, "is a torch.Tensor: expected a numpy.ndarray; convert it with {}.numpy(force=True)"),
+    (
+        "torch parameter",
+        lambda a: torch.nn.Parameter(torch.tensor(a), requires_grad=False),
+        "expected a numpy.ndarray; convert it with {}.numpy(force=True)",
+    ),
+    (
+        "list",
+        np.ndarray.tolist,
+        "{} is a builtins.list: expected a numpy.ndarray; convert it with numpy.asarray({}, dtype)",
+    ),
+    ("tuple", lambda a: tuple(a.tolist()), "convert it with numpy.asarray({}, dtype)"),
+    ("number", lambda a: 2.0, "is a builtins.float: expected a numpy.ndarray; convert it with numpy.asarray({})"),
+    ("array interface", lambda a: memoryview(a), "is a builtins.memoryview: expected a numpy.ndarray"),
+]
+
+
+@pytest.mark.parametrize(("convert", "message"), [case[1:] for case in CONVERSIONS], ids=[c[0] for c in CONVERSIONS])
+def test_what_is_no_array_is_refused_with_the_conversion(call: Any, convert: Any, message: str) -> None:
+    operation, arrays = call
+    for at, array in enumerate(arrays):
+        given = [*arrays[:at], convert(array), *arrays[at + 1 :]]
+        with pytest.raises(TypeError, match=re.escape(message).replace(re.escape("{}"), "[a-z]+")):
+            operation(*given)
+
+
+def test_the_conversions_convert() -> None:
+    """What the messages advise is taken then."""
+    x = X.astype(ml_dtypes.bfloat16)
+    parameter = torch.nn.Parameter(torch.tensor(X))
+    same(Softmax().forward(parameter.numpy(force=True)), Softmax().forward(X))
+    same(Softmax().forward(np.ma.masked_less(X, 0).filled(0)), Softmax().forward(np.maximum(X, 0)))
+    same(Softmax().forward(np.asarray(X[0, 0].view(np.matrix))), Softmax().forward(X[0, 0]))
+    same(Softmax().forward(np.asarray(x.tolist(), x.dtype)), Softmax().forward(x))
+
+
+def test_a_masked_out_is_refused() -> None:
+    for operation, arrays in CALLS.values():
+        out = np.ma.masked_less(np.zeros_like(operation(*arrays)), 0)
+        with pytest.raises(TypeError, match=r"^out is a numpy\.ma\..*convert it with out\.filled\(value\)$"):
+            operation(*arrays, out=out)
