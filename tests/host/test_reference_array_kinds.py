@@ -10,7 +10,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
 from operands import normal, same
 
 from cudnnpy import reference
@@ -114,15 +113,21 @@ def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
     same(operation(*others), operation(*(other.copy() for other in others)))
 
 
+def of(package: str) -> type:
+    """A class of another library's arrays. PyTorch's own are in tests/torch."""
+    return type("Array", (), {"__module__": package})
+
+
 CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
     ("masked", lambda a: np.ma.masked_less(a, 0), "numpy.ndarray; convert it with {}.filled(value)"),
     ("matrix", lambda a: a.reshape(a.shape[0], -1).view(np.matrix), "numpy.ndarray; convert it with numpy.asarray({})"),
-    ("torch", torch.tensor, "is a torch.Tensor: expected a numpy.ndarray; convert it with {}.numpy(force=True)"),
     (
-        "torch parameter",
-        lambda a: torch.nn.Parameter(torch.tensor(a), requires_grad=False),
-        "expected a numpy.ndarray; convert it with {}.numpy(force=True)",
+        "torch",
+        lambda a: of("torch")(),
+        "is a torch.Array: expected a numpy.ndarray; convert it with {}.numpy(force=True)",
     ),
+    ("cupy", lambda a: of("cupy")(), "is a cupy.Array: expected a numpy.ndarray; convert it with cupy.asnumpy({})"),
+    ("cudnnpy", lambda a: of("cudnnpy.arrays")(), "expected a numpy.ndarray; convert it with cudnnpy.to_numpy({})"),
     (
         "list",
         np.ndarray.tolist,
@@ -146,8 +151,6 @@ def test_what_is_no_array_is_refused_with_the_conversion(call: Any, convert: Any
 def test_the_conversions_convert() -> None:
     """What the messages advise is taken then."""
     x = X.astype(ml_dtypes.bfloat16)
-    parameter = torch.nn.Parameter(torch.tensor(X))
-    same(Softmax().forward(parameter.numpy(force=True)), Softmax().forward(X))
     same(Softmax().forward(np.ma.masked_less(X, 0).filled(0)), Softmax().forward(np.maximum(X, 0)))
     same(Softmax().forward(np.asarray(X[0, 0].view(np.matrix))), Softmax().forward(X[0, 0]))
     same(Softmax().forward(np.asarray(x.tolist(), x.dtype)), Softmax().forward(x))
