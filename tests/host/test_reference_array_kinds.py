@@ -30,6 +30,14 @@ X, W, P = normal(0, (2, 4, 6, 6), np.float32), normal(1, (4, 4, 3, 3), np.float3
 Y, HALVES = normal(3, (2, 4, 4, 4), np.float32), normal(4, (2, 4, 3, 3), np.float32)
 RESERVE = np.arange(36, dtype=np.uint8)
 
+ONES = np.ones(4, np.float32)
+
+
+def first(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The first of a call's results."""
+    return lambda *arrays, **options: call(*arrays, **options)[0]
+
+
 # Each operation with the arrays that it is called with.
 CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "Convolution.forward": (Convolution().forward, (X, W, P)),
@@ -52,6 +60,17 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "add_tensor": (lambda a, b, **o: reference.add_tensor(a, b, **o, beta=2.0), (X[:, :1], X)),
     "scale_tensor": (lambda x, **o: reference.scale_tensor(x, 2.0, **o), (X,)),
     "transform_tensor": (lambda x, **o: reference.transform_tensor(x, layout="channels_last", **o), (X,)),
+    "BatchNormalization.forward_training": (first(reference.BatchNormalization().forward_training), (X, P, P)),
+    "BatchNormalization.forward_inference": (reference.BatchNormalization().forward_inference, (X, P, P, P, ONES)),
+    "BatchNormalization.backward": (first(reference.BatchNormalization().backward), (X, X, P)),
+    "LayerNormalization.forward_training": (
+        first(reference.LayerNormalization().forward_training),
+        (X, W[0, 0, 0, [0] * 6]),
+    ),
+    "RMSNormalization.forward_inference": (reference.RMSNormalization().forward_inference, (X, W[0, 0, 0, [0] * 6])),
+    "InstanceNormalization.forward_training": (first(reference.InstanceNormalization().forward_training), (X, P, P)),
+    "LocalResponseNormalization.forward": (reference.LocalResponseNormalization().forward, (X,)),
+    "LocalResponseNormalization.backward": (reference.LocalResponseNormalization().backward, (X, X, X)),
     "reduce_tensor": (lambda x, **o: reference.reduce_tensor(x, "max", (1,), **o), (X,)),
 }
 
