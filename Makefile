@@ -1,15 +1,22 @@
 # Needs Python 3.11 or newer and make; everything else is installed into virtual environments under .venv.
 PYTHON ?= python3
 ENVIRONMENT := $(PYTHON) tools/environment.py
-OLDEST_CUDNN := nvidia-cudnn-cu12==9.0.0.312
+TORCH := $(ENVIRONMENT) .venv/torch --extras test --cudnn torch
+# For test-host: a release of the table [tool.cudnnpy.cudnn] in pyproject.toml.
+CUDNN ?= cu12
+WITHOUT_GPU := tests/host tests/fuzz
+HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-oldest style clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-matrix style clean python test-environment
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
 	@echo "make test          all tests, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest)"
-	@echo "make test-oldest   the tests that need no GPU, with the oldest release of cuDNN 9"
+	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
+	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="
+	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
+	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
 	@echo "make style         ruff and mypy"
 	@echo "make clean         remove the environments, caches and results"
 
@@ -21,14 +28,30 @@ edges: python
 	@.venv/edges/bin/cudnnpy edges -o edges.png --force
 
 test-environment: python
-	@$(ENVIRONMENT) .venv/test --extras generate,test,style --cudnn auto --without-driver cu12
+	@$(ENVIRONMENT) .venv/test --extras generate,test,style --cudnn auto --without-driver cu12 --tested
 
+# With ARGS= only the first part, since they may name files.
 test: test-environment
-	.venv/test/bin/python -m pytest $(ARGS)
+	.venv/test/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU) tests/gpu)
+ifndef ARGS
+	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch; else \
+	echo "NOT TESTED: tests/torch, since the environment with PyTorch could not be made (see above); make test-torch tries again" >&2; \
+	test "$$CUDNNPY_REQUIRE_TORCH" != 1; fi
+endif
 
-test-oldest: python
-	@$(ENVIRONMENT) .venv/oldest --extras test --cudnn cu12 --pin $(OLDEST_CUDNN)
-	.venv/oldest/bin/python -m pytest tests/host tests/fuzz $(ARGS)
+test-torch: python
+	@$(TORCH)
+	.venv/torch/bin/python -m pytest $(or $(ARGS),tests/torch)
+
+test-host: python
+	@$(ENVIRONMENT) $(HOST) --extras test --cudnn $(CUDNN) --tested
+	$(HOST)/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU))
+
+test-oldest:
+	@$(MAKE) --no-print-directory test-host CUDNN=oldest
+
+test-matrix:
+	@$(PYTHON) tools/matrix.py
 
 style: test-environment
 	.venv/test/bin/ruff check .

@@ -16,15 +16,20 @@ import ctypes
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAVOURS = ("cu12", "cu13")
 NONE = "none"
+TORCH = "torch"  # the flavour that the package index's PyTorch brings
 STAMP = "cudnnpy-environment.sha256"
+DOWNLOADS = {"cu12": 1.4, "cu13": 1.1, TORCH: 3.0}  # GB, of the extra's packages
+ROOM = 12  # GB: PyTorch's wheels, and beside them the same unpacked
 
 
 def driver_cuda_version(library: str = "libcuda.so.1") -> int | None:
@@ -45,6 +50,17 @@ def flavour_for(driver_version: int | None) -> str:
     if major >= 13:
         return "cu13"
     return "cu12" if major == 12 else NONE
+
+
+def releases() -> dict[str, str]:
+    """Return pyproject.toml's table of the cuDNN releases that the tests run with: a name -> a requirement for pip."""
+    table: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cudnnpy"]["cudnn"]
+    return table
+
+
+def flavour_of(requirement: str) -> str:
+    """Return the flavour of a requirement for cuDNN: cu12 of "nvidia-cudnn-cu12==9.0.0.312"."""
+    return requirement.partition("==")[0].removeprefix("nvidia-cudnn-")
 
 
 def distribution_version(folder: Path, name: str) -> str | None:
@@ -68,6 +84,14 @@ def run(*command: str | Path) -> None:
     if status:
         print("failed:", *command, file=sys.stderr)
         sys.exit(status)
+
+
+def check_room(folder: Path, gigabytes: int) -> None:
+    """Stop where the disk that `folder` is on has less free."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free / 1e9
+    if free < gigabytes:
+        sys.exit(f"no room for {folder}: it needs about {gigabytes} GB, and {free:.1f} GB are free")
 
 
 def keep_one_flavour(folder: Path, flavour: str, pip: list[str | Path]) -> None:
@@ -97,17 +121,35 @@ def make(folder: Path, extras: list[str], flavour: str, pins: list[str]) -> None
         return
     if flavour != NONE:
         extras = [*extras, flavour]
-    size = "" if flavour == NONE else f", with cuDNN for CUDA {flavour[2:]} (a download of about 1 GB)"
-    print(f"setting up {folder}: cudnnpy[{','.join(extras)}]{size}", flush=True)
+    size = f" (a download of about {DOWNLOADS[flavour]} GB)" if flavour in DOWNLOADS else ""
+    print(f"setting up {folder}: {', '.join(['cudnnpy', *extras, *pins])}{size}", flush=True)
+    if flavour == TORCH:
+        check_room(folder, ROOM)
     stamp.unlink(missing_ok=True)
     try:
         venv.create(folder, clear=not (python.exists() and packages.is_dir()), with_pip=True)
     except subprocess.CalledProcessError:
         sys.exit("this Python cannot make a virtual environment with pip: install its venv package (python3-venv)")
     pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check"]
+    if flavour == TORCH:
+        run(*pip, "install", "-q", "-e", f"{ROOT}[{TORCH}]")
+        flavour = brought_flavour(folder)
+        extras = [flavour if extra == TORCH else extra for extra in extras]
     run(*pip, "install", "-q", "-e", f"{ROOT}[{','.join(extras)}]", *pins)
     keep_one_flavour(folder, flavour, pip)
     stamp.write_text(wanted)
+
+
+def brought_flavour(folder: Path) -> str:
+    """Return the flavour of cuDNN that PyTorch brought into an environment; of a CPU build, the one that suits here."""
+    brought = [name for name in FLAVOURS if distribution_version(folder, f"nvidia-cudnn-{name}") is not None]
+    return brought[0] if brought else flavour_here("cu12")
+
+
+def flavour_here(without_driver: str) -> str:
+    """Return the flavour that suits this machine's driver, `without_driver` where there is none."""
+    flavour = flavour_for(driver_cuda_version())
+    return without_driver if flavour == NONE else flavour
 
 
 def names(text: str) -> list[str]:
@@ -128,9 +170,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--extras", type=names, default=[], help="extras of cudnnpy to install, separated by commas")
     parser.add_argument(
         "--cudnn",
-        choices=("auto", *FLAVOURS, NONE),
+        choices=("auto", *FLAVOURS, "oldest", TORCH, NONE),
         default="auto",
-        help="the flavour of cuDNN; auto follows the driver (default)",
+        help="the flavour of cuDNN; auto follows the driver (default), torch follows PyTorch",
+    )
+    parser.add_argument(
+        "--tested",
+        action="store_true",
+        help="take the release that pyproject.toml names for the tests, not the newest; oldest is one of these",
     )
     parser.add_argument(
         "--without-driver",
@@ -147,14 +194,17 @@ def main(arguments: list[str] | None = None) -> None:
     )
     options = parser.parse_args(arguments)
     flavour: str = options.cudnn
+    pins: list[str] = options.pin
     if flavour == "auto":
-        flavour = flavour_for(driver_cuda_version())
-        if flavour == NONE:
-            flavour = options.without_driver
+        flavour = flavour_here(options.without_driver)
+    if options.tested or flavour == "oldest":
+        tested = releases().get(flavour)
+        if tested is not None:
+            flavour, pins = flavour_of(tested), [*pins, tested]
     if options.folder is None:
         print(flavour)
     else:
-        make(options.folder, options.extras, flavour, options.pin)
+        make(options.folder, options.extras, flavour, pins)
 
 
 if __name__ == "__main__":
