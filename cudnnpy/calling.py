@@ -115,7 +115,12 @@ def run(
             bits |= pointer
     if bits & 15:  # rare: planned for by themselves
         key.append(tuple(min(pointer & -pointer, 16) for pointer in pointers))
-    address = library.current_stream(device) if stream is None else stream_address(stream)
+    try:
+        address = library.current_stream(device) if stream is None else stream_address(stream)
+    except RuntimeError:  # a CUDA build of PyTorch without a driver has no stream, not even for a host array
+        if device >= 0:
+            raise
+        address = 0  # _prepare refuses the array
     signatures = tuple(key)
     ready: Ready | None
     try:
@@ -169,10 +174,10 @@ def _prepare(
     stream: int,
 ) -> Ready:
     """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
-    refuse_capture(operation, stream)
     _, prepare, arguments, *_ = key  # from the key, so that nothing else can decide
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
+    refuse_capture(operation, stream)
     device: int = found[names[0]][1][3]
     specs = Specs()
     for name, (pointer, signature) in found.items():

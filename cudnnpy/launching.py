@@ -9,6 +9,7 @@ being captured cannot take a graph launch: there the plain launch is recorded.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -197,9 +198,31 @@ def capture_nearby(stream: int) -> bool:
 
     While the thread captures another stream, making or launching a graph of ours can spoil that capture.
     """
+    return is_capturing(stream) or bool(_torch_captures())
+
+
+def _ask_torch() -> bool:
+    """Whether PyTorch's current stream is being captured.
+
+    Asking raises where there is no driver. Nothing is captured before PyTorch has initialized CUDA, and once it has, its
+    own function is asked without this one in between.
+    """
+    global _torch_captures
     torch: Any = sys.modules.get("torch")
-    with_cuda = torch is not None and torch.version.cuda is not None
-    return is_capturing(stream) or (with_cuda and bool(torch.cuda.is_current_stream_capturing()))
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    _torch_captures = torch.cuda.is_current_stream_capturing
+    return bool(_torch_captures())
+
+
+def _forget_torch() -> None:
+    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself says so."""
+    global _torch_captures
+    _torch_captures = _ask_torch
+
+
+_torch_captures: Callable[[], bool] = _ask_torch
+os.register_at_fork(after_in_child=_forget_torch)
 
 
 @cache

@@ -162,6 +162,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for module in (launching, workspace):
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
+    monkeypatch.setattr(launching, "_torch_captures", launching._ask_torch)
     monkeypatch.setattr(launching, "several_devices", lambda: False)
     monkeypatch.setattr(launching, "current_device", lambda: 0)
     monkeypatch.setattr(launching._Replay, "of", classmethod(lambda cls, launch, handle: None))

@@ -380,8 +380,8 @@ def test_nothing_is_planned_while_pytorch_captures_its_current_stream(
     world: World, monkeypatch: pytest.MonkeyPatch, specs: bool
 ) -> None:
     """Whatever stream the call itself is for: planning could spoil the capture."""
-    cuda = SimpleNamespace(is_current_stream_capturing=lambda: True)
-    torch = SimpleNamespace(version=SimpleNamespace(cuda="13.0"), cuda=cuda)
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    torch = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
     arrays = (TensorSpec(X), TensorSpec(W)) if specs else (Array(*X), Array(*W))
     with pytest.raises(

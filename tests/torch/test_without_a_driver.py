@@ -1,0 +1,49 @@
+"""Where PyTorch cannot use CUDA, host tensors are refused as host arrays, and everything else says its own error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PREAMBLE = """
+import torch, cudnnpy
+from cudnnpy import launching
+x, w = torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)
+specs = cudnnpy.TensorSpec((2, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))
+assert not launching.capture_nearby(0)
+try:
+    {}
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "answer"),
+    [
+        ("cudnnpy.Convolution().forward(x, w)", "TypeError x is a host array (torch.Tensor of shape (2, 3, 8, 8))"),
+        ("cudnnpy.Convolution().forward(x, w, stream=5)", "TypeError x is a host array (torch.Tensor of shape"),
+        ("cudnnpy.Convolution().plan('forward', x, w)", "TypeError x is a host array (torch.Tensor of shape"),
+        ("cudnnpy.Softmax().forward(x)", "TypeError x is a host array (torch.Tensor of shape"),
+        ("cudnnpy.reduce_tensor(x, 'sum', (0,))", "TypeError x is a host array (torch.Tensor of shape"),
+        ("cudnnpy.to_numpy(x)", "TypeError array is a host array (torch.Tensor of shape"),
+        ("cudnnpy.Convolution().plan('forward', *specs)", "NotInitializedError cudnnCreate returned"),
+        ("cudnnpy.to_device(x)", "NotInitializedError cudnnCreate returned"),
+    ],
+)
+def test_the_documented_error_and_none_of_pytorchs(use: str, answer: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE.format(use)],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(answer)
