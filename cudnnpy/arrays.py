@@ -16,8 +16,11 @@ from functools import partial
 from operator import index
 from typing import Any, NamedTuple
 
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy._installation import with_extra
 from cudnnpy.checks import check_option
 from cudnnpy.dtypes import Dtype, dtype_of
+from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.handle import on_device
 from cudnnpy.layouts import MEMORY_LAYOUTS, TensorSpec, memory_order, packed_strides
 
@@ -95,8 +98,7 @@ def _find_library(array: Any, argument: str) -> ArrayLibrary:
 
 
 def _view(array: Any) -> Any:
-    from cuda.core.utils import StridedMemoryView
-
+    StridedMemoryView = cuda_python("core.utils").StridedMemoryView
     if isinstance(array, StridedMemoryView):
         return array
     return StridedMemoryView.from_any_interface(array, stream_ptr=-1)
@@ -105,11 +107,17 @@ def _view(array: Any) -> Any:
 def _read_view(array: Any) -> tuple[int, Signature]:
     try:
         view = _view(array)
-    except BufferError:
-        if type(array).__module__ != "numpy":
+    except (BufferError, LibraryNotFoundError):  # a type that DLPack cannot tell; no cuda-python
+        if not _in_host_memory(array):
             raise
-        return 0, (array.shape, None, array.dtype.name, -1)  # of a type that DLPack cannot tell; host memory anyway
+        return 0, (array.shape, None, str(array.dtype), -1)
     return view.ptr, (view.shape, view.strides, view.dtype.name, view.device_id if view.is_device_accessible else -1)
+
+
+def _in_host_memory(array: Any) -> bool:
+    """Whether that can be told without reading the array."""
+    ask = getattr(array, "__dlpack_device__", None)
+    return type(array).__module__ == "numpy" or (ask is not None and ask()[0] == 1)  # kDLCPU
 
 
 def _address_of_view(array: Any) -> int:
@@ -174,14 +182,12 @@ def _cupy() -> ArrayLibrary:
 
 
 def _jax() -> ArrayLibrary:
-    from cuda.core.utils import StridedMemoryView
-
     def read_array(array: Any) -> tuple[int, Signature]:
         array.block_until_ready()
         if next(iter(array.devices())).platform == "cpu":
             return 0, (array.shape, None, array.dtype.name, -1)
         # JAX takes a stream to wait on literally: 1 is the legacy default stream, and -1 would be an error
-        return _read_view(StridedMemoryView.from_dlpack(array, stream_ptr=1))
+        return _read_view(cuda_python("core.utils").StridedMemoryView.from_dlpack(array, stream_ptr=1))
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         if strides != packed_strides(shape):
@@ -305,20 +311,24 @@ def _numpy_dtype_named(name: str) -> Any:
     import numpy as np
 
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError:
+            advice = f"Install it: pip install {with_extra('dtypes')}"
+            raise LibraryNotFoundError(
+                f"NumPy has {name} from the package ml-dtypes, which is missing", advice
+            ) from None
         return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(name)
 
 
 def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
-    from cuda.core import LEGACY_DEFAULT_STREAM, Device
-
+    core = cuda_python("core")
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
     size = max(count * dtype.itemsize, 1)
     try:
         with on_device(device):
-            buffer = Device(device).memory_resource.allocate(size, stream=LEGACY_DEFAULT_STREAM)
+            buffer = core.Device(device).memory_resource.allocate(size, stream=core.LEGACY_DEFAULT_STREAM)
     except Exception as error:
         if "OUT_OF_MEMORY" in str(error):
             raise MemoryError(f"device {device} cannot give {size} bytes for {dtype.name} of shape {shape}") from error
@@ -361,8 +371,7 @@ def _driver(result: tuple[Any, ...]) -> Any:
 
 def synchronize(stream: int, device: int) -> None:
     """Waits for the work queued on a stream."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     with on_device(device):
         _driver(driver.cuStreamSynchronize(stream))
 
@@ -373,7 +382,6 @@ def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> De
     `dtype` converts first. The copy is complete when the call returns.
     """
     import numpy as np
-    from cuda.bindings import driver
 
     host = np.asarray(array)
     kind = dtype_of(host.dtype if dtype is None else dtype)
@@ -384,6 +392,7 @@ def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> De
         host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
     )
     if host.size:
+        driver = cuda_python("bindings.driver")
         with on_device(target.device):
             _driver(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
             _driver(driver.cuStreamSynchronize(0))
@@ -396,7 +405,6 @@ def to_numpy(array: Any) -> Any:
     Waits for the work queued on the array library's current stream.
     """
     import numpy as np
-    from cuda.bindings import driver
 
     library = library_of(array, "array")
     pointer, signature = read(array, "array")
@@ -410,6 +418,7 @@ def to_numpy(array: Any) -> Any:
         return np.empty(spec.shape, _numpy_dtype(kind))
     count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
     flat = np.empty(count, _numpy_dtype(kind))
+    driver = cuda_python("bindings.driver")
     with on_device(signature[3]):
         _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
         _driver(driver.cuStreamSynchronize(0))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._installation import to_install, with_extra
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw._together import PARTS, unmet_parts
 
-_TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
 # Each file of an installed nvidia-cudnn-* wheel -> the wheels (name, version) that say it is theirs.
@@ -130,7 +130,7 @@ def report() -> Report:
         fitting = driver.split(".")[0]
         problems.append(
             f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver, or "
-            f"pip uninstall nvidia-cudnn-cu{built_for.split('.')[0]} and pip install 'cudnnpy[cu{fitting}]'"
+            f"pip uninstall nvidia-cudnn-cu{built_for.split('.')[0]} and pip install {with_extra(f'cu{fitting}')}"
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
@@ -166,7 +166,7 @@ def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
     try:
         from cuda.bindings import runtime
     except ImportError:
-        return None, None, (), f"cuda-bindings, which speaks to the driver, is not installed: {_TO_INSTALL}"
+        return None, None, (), f"cuda-bindings, which speaks to the driver, is not installed: {to_install()}"
     _error, version = runtime.cudaRuntimeGetVersion()
     own = _cuda_text(version)
     _error, version = runtime.cudaDriverGetVersion()
@@ -175,7 +175,7 @@ def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
     driver = _cuda_text(version)
     error, count = runtime.cudaGetDeviceCount()
     if error == runtime.cudaError_t.cudaErrorInsufficientDriver:
-        advice = f"update the driver, or pip install 'cudnnpy[cu{driver.split('.')[0]}]'"
+        advice = f"update the driver, or pip install {with_extra('cu' + driver.split('.')[0])}"
         return driver, own, (), f"the driver is for CUDA {driver} and cuda-bindings for CUDA {own}: {advice}"
     if error == runtime.cudaError_t.cudaErrorNoDevice or (not error and not count):
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -267,7 +267,7 @@ def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[s
         both = " and ".join(sorted(wheels))
         yield (
             f"{both} are installed into the same folder, so that files of both may lie there: pip uninstall both, "
-            f"then {_TO_INSTALL}"
+            f"then {to_install()}"
         )
 
 

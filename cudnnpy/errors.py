@@ -21,11 +21,11 @@ CudnnError
 
 from __future__ import annotations
 
+from cudnnpy._installation import to_install
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-_TO_INSTALL = "pip install 'cudnnpy[cu12]' (a driver for CUDA 12) or 'cudnnpy[cu13]' (CUDA 13)"
 
 
 class CudnnError(Exception):
@@ -53,9 +53,8 @@ class LibraryError(CudnnError):
 class LibraryNotFoundError(LibraryError):
     """libcudnn, or a library it needs, was not found or could not be loaded."""
 
-    def __init__(
-        self, reason: str, advice: str = f"Install cuDNN: {_TO_INSTALL}; or name a file: CUDNNPY_LIBRARY=..."
-    ) -> None:
+    def __init__(self, reason: str, advice: str = "") -> None:
+        advice = advice or f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
         super().__init__(f"{reason.rstrip('.')}. {advice}")
 
 

@@ -12,9 +12,9 @@ from operator import index
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy._owned import Owned
 from cudnnpy.checks import shown
-from cudnnpy.errors import LibraryNotFoundError
 
 # cudnnHandle_t of Handles that were garbage collected unclosed, by the CUDA context that they belong to. Collection
 # comes at any moment and cudnnDestroy synchronises the device (in the middle of a stream capture it poisons every later
@@ -144,12 +144,9 @@ def _cuda_device(device: Any) -> Any:
     _check_device(device)
     if hasattr(device, "device_id"):
         return device
+    core = cuda_python("core")
     try:
-        from cuda.core import Device
-    except ImportError as error:
-        raise LibraryNotFoundError(f"cuda.core, which selects devices, is not installed ({error})") from error
-    try:
-        return Device(device)
+        return core.Device(device)
     except ValueError:  # no such ordinal
         raise
     except Exception:
@@ -166,8 +163,7 @@ def on_device(device: Any) -> Iterator[tuple[int, int]]:
     Where nothing was current the device stays so, as with the CUDA runtime.
     """
     chosen = _cuda_device(device)
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     before = driver.cuCtxGetCurrent()[1]
     chosen.set_current()  # also where it is: cuda.core wants it said in every thread
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Protocol
 
+from cudnnpy._cuda_python import cuda_python
 from cudnnpy.handle import on_device
 from cudnnpy.launching import is_capturing, relaxed_capture
 
@@ -100,13 +101,12 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
 
     Raises MemoryError if the device has not that much.
     """
-    from cuda.core import Device, Stream
-
-    here = Device(device)
+    core = cuda_python("core")
+    here = core.Device(device)
     try:
         if not capturing:
             with on_device(device):
-                buffer = here.memory_resource.allocate(size, stream=Stream.from_handle(stream))
+                buffer = here.memory_resource.allocate(size, stream=core.Stream.from_handle(stream))
         else:
             # An allocation on the captured stream would become part of the graph: use a stream of our own.
             with relaxed_capture(), on_device(device):
@@ -137,8 +137,7 @@ def capture_id(stream: int) -> int:
 
 def free_bytes(device: int) -> int:
     """The device's free memory, in bytes, with what cuda.core's pool holds unused."""
-    from cuda.bindings import driver
-
+    driver = cuda_python("bindings.driver")
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
     return int(free) + _unused(device) if status == driver.CUresult.CUDA_SUCCESS else 0

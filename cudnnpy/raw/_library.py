@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from cudnnpy._installation import to_install
 from cudnnpy.errors import (
     CudnnError,
     FunctionNotAvailableError,
@@ -102,7 +103,7 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
     if number // (10000 if number >= 90000 else 1000) != _MAJOR:
         raise LibraryVersionError(
             f"{file} is cuDNN {version_text(number)}; this package needs cuDNN {_MAJOR}. "
-            "Install it (pip install 'cudnnpy[cu12]' or 'cudnnpy[cu13]'), or name another file in CUDNNPY_LIBRARY."
+            f"Install it: {to_install()}; or name another file in CUDNNPY_LIBRARY."
         )
     return library, file, number
 

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "cudnnpy"
 ORDER = re.findall(
     r"\S+",
     """
-    _version errors
+    _version _installation errors _cuda_python
     raw._api raw._removed raw._missing raw._nulls raw._files raw._together raw._library raw
     names frozen dtypes layouts checks _owned handle launching arrays _values _descriptor
     descriptors.tensors descriptors.convolution descriptors.layers descriptors.arithmetic descriptors.general descriptors

@@ -1,0 +1,21 @@
+"""cuda-python (cuda.core and cuda.bindings), which the extras bring and a bare installation lacks."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from cudnnpy._installation import to_install
+from cudnnpy.errors import LibraryNotFoundError
+
+
+@cache
+def cuda_python(name: str) -> Any:
+    """The module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError where it is not installed."""
+    try:
+        return import_module(f"cuda.{name}")
+    except ImportError as error:
+        raise LibraryNotFoundError(
+            f"cuda.{name}, which speaks to the driver, is not installed ({error})", f"Install it: {to_install()}"
+        ) from error
