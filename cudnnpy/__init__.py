@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # spelled out, since importing typing costs more than the
 if TYPE_CHECKING:
     from typing import Any
 
-    from cudnnpy import errors, raw, reference
+    from cudnnpy import backend, descriptors, errors, names, raw, reference, workspace
     from cudnnpy.activation import Activation
     from cudnnpy.arrays import DeviceArray, empty, to_device, to_numpy
     from cudnnpy.availability import is_available, why_unavailable
@@ -64,12 +64,15 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "Softmax": ("softmax", "Softmax"),
     "TensorSpec": ("layouts", "TensorSpec"),
     "add_tensor": ("tensors", "add_tensor"),
+    "backend": None,
     "cache_info": ("plan_cache", "cache_info"),
     "candidates_table": ("convolution.candidates", "table"),
     "clear_cache": ("plan_cache", "clear_cache"),
+    "descriptors": None,
     "empty": ("arrays", "empty"),
     "errors": None,
     "is_available": ("availability", "is_available"),
+    "names": None,
     "raw": None,
     "reduce_tensor": ("reduction", "reduce_tensor"),
     "reference": None,
@@ -82,6 +85,7 @@ _LAZY: dict[str, tuple[str, str] | None] = {
     "to_numpy": ("arrays", "to_numpy"),
     "transform_tensor": ("tensors", "transform_tensor"),
     "why_unavailable": ("availability", "why_unavailable"),
+    "workspace": None,
 }
 
 __all__ = [
@@ -108,12 +112,15 @@ __all__ = [
     "TensorSpec",
     "__version__",
     "add_tensor",
+    "backend",
     "cache_info",
     "candidates_table",
     "clear_cache",
+    "descriptors",
     "empty",
     "errors",
     "is_available",
+    "names",
     "raw",
     "reduce_tensor",
     "reference",
@@ -126,6 +133,7 @@ __all__ = [
     "to_numpy",
     "transform_tensor",
     "why_unavailable",
+    "workspace",
 ]
 
 
