@@ -1,7 +1,7 @@
 # Needs Python 3.11 or newer and make; everything else is installed into virtual environments under .venv.
 PYTHON ?= python3
 ENVIRONMENT := $(PYTHON) tools/environment.py
-TORCH := $(ENVIRONMENT) .venv/torch --extras test --cudnn torch
+TORCH := $(ENVIRONMENT) .venv/torch --cudnn torch
 # For test-host: a release of the table [tool.cudnnpy.cudnn] in pyproject.toml.
 CUDNN ?= cu12
 WITHOUT_GPU := tests/host tests/fuzz
@@ -34,14 +34,14 @@ test-environment: python
 test: test-environment
 	.venv/test/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU) tests/gpu)
 ifndef ARGS
-	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch; else \
+	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch tests/gpu; else \
 	echo "NOT TESTED: tests/torch, since the environment with PyTorch could not be made (see above); make test-torch tries again" >&2; \
 	test "$$CUDNNPY_REQUIRE_TORCH" != 1; fi
 endif
 
 test-torch: python
 	@$(TORCH)
-	.venv/torch/bin/python -m pytest $(or $(ARGS),tests/torch)
+	.venv/torch/bin/python -m pytest $(or $(ARGS),tests/torch tests/gpu)
 
 test-host: python
 	@$(ENVIRONMENT) $(HOST) --extras test --cudnn $(CUDNN) --tested

@@ -134,7 +134,7 @@ def make(folder: Path, extras: list[str], flavour: str, pins: list[str]) -> None
     if flavour == TORCH:
         run(*pip, "install", "-q", "-e", f"{ROOT}[{TORCH}]")
         flavour = brought_flavour(folder)
-        extras = [flavour if extra == TORCH else extra for extra in extras]
+        extras = [*extras, flavour]
     run(*pip, "install", "-q", "-e", f"{ROOT}[{','.join(extras)}]", *pins)
     keep_one_flavour(folder, flavour, pip)
     stamp.write_text(wanted)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from tools import environment
+from tools import environment, matrix
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,6 +110,158 @@ def test_the_wanted_flavour_is_laid_down_last(tmp_path, commands, flavour, other
     assert install[-3:] == ["--force-reinstall", "--no-deps", f"nvidia-cudnn-{flavour}==9.28.0.42"]
 
 
+# The flavour that PyTorch brings
+
+
+@pytest.mark.parametrize(("brought", "flavour"), [("cu13", "cu13"), ("cu12", "cu12"), (None, "cu12")])
+def test_pytorchs_own_cudnn_is_the_one_that_is_used(tmp_path, commands, monkeypatch, brought, flavour):
+    folder = tmp_path / "torch"
+    monkeypatch.setattr(environment, "driver_cuda_version", lambda: None)
+    monkeypatch.setattr(environment, "ROOM", 0)
+
+    def install(*command):
+        commands.append([str(part) for part in command])
+        if brought and commands[-1][-1].endswith("[torch]"):
+            packages = folder / "lib" / "python{}.{}".format(*sys.version_info) / "site-packages"
+            (packages / f"nvidia_cudnn_{brought}-9.26.0.51.dist-info").mkdir()
+
+    monkeypatch.setattr(environment, "run", install)
+    environment.make(folder, [], "torch", [])
+    first, second = commands
+    assert first[-1] == f"{ROOT}[torch]"
+    assert second[-1] == f"{ROOT}[torch,{flavour}]"
+    environment.make(folder, [], "torch", [])
+    assert len(commands) == 2
+
+
+def test_no_room_is_told_before_anything_is_downloaded(tmp_path, commands, monkeypatch):
+    monkeypatch.setattr(environment, "ROOM", 10**9)
+    with pytest.raises(SystemExit, match=r"no room for .*: it needs about 1000000000 GB, and [\d.]+ GB are free"):
+        environment.make(tmp_path / "torch", [], "torch", [])
+    assert commands == []
+    assert not (tmp_path / "torch").exists()
+
+
+# The releases of cuDNN that are tested
+
+
+def asked_for(monkeypatch, *arguments):
+    """What `environment.py FOLDER ...` would make."""
+    made = []
+    monkeypatch.setattr(environment, "make", lambda *what: made.append(what[1:]))
+    environment.main(["folder", *arguments])
+    return made[0]
+
+
+def test_the_tests_environments_take_the_tables_releases(monkeypatch):
+    table = environment.releases()
+    assert list(table) == ["oldest", "cu12", "cu13"]
+    assert [environment.flavour_of(one) for one in table.values()] == ["cu12", "cu12", "cu13"]
+    for name, release in table.items():
+        flavour = environment.flavour_of(release)
+        assert asked_for(monkeypatch, "--cudnn", name, "--tested") == ([], flavour, [release])
+    assert asked_for(monkeypatch, "--cudnn", "cu12") == ([], "cu12", [])  # the newest
+    assert asked_for(monkeypatch, "--cudnn", "none", "--tested") == ([], "none", [])
+    monkeypatch.setattr(environment, "driver_cuda_version", lambda: 13020)
+    assert asked_for(monkeypatch, "--tested") == ([], "cu13", [table["cu13"]])
+
+
+def test_the_table_fits_what_the_package_says():
+    """The extras take these releases, and the newest are those that the package was generated from."""
+    from cudnnpy import raw
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, release in environment.releases().items():
+        package, _, version = release.partition("==")
+        asked = next(one for one in extras[environment.flavour_of(release)] if one.startswith(package))
+        low, high = re.fullmatch(r"[\w-]+>=([\d.]+),<(\d+)", asked).groups()
+        numbers = [int(number) for number in version.split(".")]
+        assert [int(number) for number in low.split(".")] <= numbers < [int(high)]
+        assert (version.rpartition(".")[0] == raw.HEADER_VERSION) is (name != "oldest")
+
+
+def test_the_readme_names_the_tested_releases_and_pythons():
+    pythons, releases = matrix.table()
+    text = (ROOT / "README.md").read_text()
+    page = (ROOT / "docs" / "installation.md").read_text()
+    table = environment.releases()
+    assert releases == list(table)
+    tested = {name: ".".join(release.partition("==")[2].split(".")[:3]) for name, release in table.items()}
+    wanted = f"{tested['oldest']} and {tested['cu12']} for CUDA 12, {tested['cu13']} for CUDA 13"
+    assert wanted in text
+    assert wanted in page
+    span = f"{pythons[0]} to {pythons[-1]}"
+    assert span in text
+    assert span in page
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={pythons[0]}"
+    for version in pythons:
+        assert f"Programming Language :: Python :: {version}" in project["classifiers"]
+
+
+# The interpreters
+
+
+def interpreter(folder, name, version):
+    """A program that answers as a Python of that version does; None: one of pyenv's that leads nowhere."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    file.write_text("#!/bin/sh\nexit 127\n" if version is None else f"#!/bin/sh\necho {version}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def test_interpreters_are_found_on_path_in_pyenv_and_by_uv(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'shims'}:{tmp_path / 'bin'}")
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    assert matrix.find_python("3.12") is None
+    by_uv = interpreter(tmp_path / "uvs", "python3.12", "3.12")
+    interpreter(tmp_path / "bin", "uv", by_uv)
+    assert matrix.find_python("3.12") == by_uv
+    interpreter(tmp_path / "pyenv" / "versions" / "3.12.9" / "bin", "python3.12", "3.12")
+    newest = interpreter(tmp_path / "pyenv" / "versions" / "3.12.10" / "bin", "python3.12", "3.12")
+    interpreter(tmp_path / "pyenv" / "versions" / "3.12-dev" / "bin", "python3.12", "3.12")
+    assert matrix.find_python("3.12") == newest
+    interpreter(tmp_path / "shims", "python3.12", None)
+    assert matrix.find_python("3.12") == newest
+    on_path = interpreter(tmp_path / "bin", "python3.12", "3.12")
+    assert matrix.find_python("3.12") == on_path
+    interpreter(tmp_path / "shims", "python3.12", "3.11")  # not what its name says
+    assert matrix.find_python("3.12") == on_path
+
+
+def test_a_missing_interpreter_is_named_and_no_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert matrix.main(["3.12:cu12", "3.13:cu13"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Python 3.12, cuDNN cu12: not tested: no such Python here")
+    assert lines[1].startswith("Python 3.13, cuDNN cu13: not tested: no such Python here")
+
+
+@pytest.mark.parametrize(("status", "word"), [(0, "passed"), (2, "failed")])
+def test_the_matrix_is_every_pair_and_tells_each(tmp_path, monkeypatch, capfd, status, word):
+    python = interpreter(tmp_path, "python3.12", "3.12")
+    (tmp_path / "make").write_text(f"#!/bin/sh\necho ran $*\nexit {status}\n")
+    (tmp_path / "make").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    monkeypatch.setattr(matrix, "table", lambda: (["3.12", "3.99"], ["oldest", "cu13"]))
+    assert matrix.main([]) == bool(status)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("ran")] == [
+        f"ran --no-print-directory test-host PYTHON={python} CUDNN={release}" for release in ("oldest", "cu13")
+    ]
+    assert [line.split()[4] for line in lines if line.startswith("Python 3.12")] == [word, word]
+    assert len([line for line in lines if line.startswith("Python 3.99") and "not tested" in line]) == 2
+
+
+@pytest.mark.parametrize("text", ["3.12", "3.12:cu11", "2.7:cu12", "cu12:3.12", "3.12:cu12:x"])
+def test_a_pair_that_is_none(text):
+    with pytest.raises(matrix.argparse.ArgumentTypeError, match="is not a pair such as 3.12:cu12; releases: oldest, cu12"):
+        matrix.pair(text)
+
+
 def test_names_of_extras():
     assert environment.names("cli, test,") == ["cli", "test"]
     with pytest.raises(environment.argparse.ArgumentTypeError, match="not the name of an extra"):
@@ -116,5 +270,30 @@ def test_names_of_extras():
 
 def test_every_target_is_in_the_help():
     done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
-    for target in ("edges", "test", "test-oldest", "style", "clean"):
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    assert "test-matrix" in targets
+    for target in set(targets) - {"help", "python", "test-environment"}:
         assert f"make {target} " in done.stdout
+
+
+# What make test does where PyTorch's environment cannot be made
+
+
+@pytest.mark.parametrize(("required", "status"), [("", 0), ("1", 2)])
+def test_a_missing_pytorch_is_told_and_fails_only_where_it_is_required(tmp_path, required, status):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "environment.py").write_text(
+        "import sys\nif '.venv/torch' in sys.argv: sys.exit('no room for .venv/torch')\n"
+    )
+    (tmp_path / ".venv" / "test" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "test" / "bin" / "python").symlink_to("/bin/true")
+    environment = {"PATH": "/usr/bin:/bin", "CUDNNPY_REQUIRE_TORCH": required}
+    command = ["make", "test", f"PYTHON={sys.executable}"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert "no room for .venv/torch\nNOT TESTED: tests/torch, since the environment with PyTorch" in done.stderr
+    done = subprocess.run(
+        [*command, "ARGS=tests/x"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "NOT TESTED" in done.stderr) == (0, False)
