@@ -5,7 +5,6 @@ It uses every public name and prints, as JSON, what each use answered: [its text
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import json
 import sys
@@ -179,7 +178,10 @@ def methods() -> Iterator[tuple[str, Any]]:
 def main() -> None:
     """Print the answers of each group."""
     lines = {"host": HOST, "missing": MISSING, "works": WORKS}
-    found = {name: [answer(use, lambda use=use: eval(use)) for use in text.split("\n") if use] for name, text in lines.items()}
+    found = {
+        name: [answer(use, lambda use=use: eval(use)) for use in text.split("\n") if use]
+        for name, text in lines.items()
+    }
     found["methods"] = [answer(use, call) for use, call in methods()]
     found["raw"] = [answer(name, getattr(raw, name)) for name in raw.functions()]
     names = [one for one in cudnnpy.__all__ if f"cudnnpy.{one}" not in HOST + MISSING + WORKS]
