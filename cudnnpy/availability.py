@@ -19,6 +19,7 @@ from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw._together import PARTS, unmet_parts
 
+_FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
 # Each file of an installed nvidia-cudnn-* wheel -> the wheels (name, version) that say it is theirs.
@@ -53,10 +54,13 @@ class Report:
     """What there is to use cuDNN with; versions are None for what is not there.
 
     why_unavailable   the reason that cuDNN cannot be used, None if it can
+    packages          the installed packages that matter here, with their versions: numpy, cuda-*, nvidia-*, the
+                      frameworks
     problems          what is missing or does not fit together, each with what to do; may be non-empty on a machine
                       where cuDNN can be used
     """
 
+    system: str
     python: str
     package: str
     cudnn: str | None
@@ -67,11 +71,13 @@ class Report:
     bindings: str | None
     core: str | None
     gpus: tuple[Gpu, ...]
+    packages: dict[str, str]
     problems: tuple[str, ...]
     why_unavailable: str | None
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield the report as pairs of a label and a text, for printing."""
+        yield "system", self.system
         yield "Python", self.python
         yield "cudnnpy", self.package
         yield "cuDNN", "not loaded" if self.cudnn is None else f"{self.cudnn}, built for CUDA {self.cudnn_built_for}"
@@ -135,6 +141,9 @@ def report() -> Report:
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
     return Report(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(
+            ", "
+        ),
         python=f"{platform.python_version()} ({sys.executable})",
         package=f"{__version__} ({Path(__file__).resolve().parent})",
         cudnn=cudnn,
@@ -145,6 +154,7 @@ def report() -> Report:
         bindings=_distribution("cuda-bindings"),
         core=_distribution("cuda-core"),
         gpus=gpus,
+        packages=_packages(),
         problems=tuple(problems),
         why_unavailable=why,
     )
@@ -209,6 +219,16 @@ def _distribution(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _packages() -> dict[str, str]:
+    """Return the packages that may say why something does not fit, in the order of their names."""
+    found = {}
+    for distribution in metadata.distributions():
+        name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
+        if name in _FRAMEWORKS or name.startswith(("nvidia-", "cuda-", "cupy", "jax")):
+            found[name] = distribution.version
+    return dict(sorted(found.items()))
 
 
 def _loaded(owners: Owners) -> Iterator[Library]:

@@ -95,13 +95,22 @@ def _add_info(commands: argparse._SubParsersAction[_Parser]) -> None:
         help="what cuDNN, CUDA and GPUs are here, and what is missing",
         description="Exit status 1 if cuDNN cannot be used.",
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print it as JSON, with the installed packages, for a report"
+    )
     parser.set_defaults(run=_info)
 
 
-def _info(_options: argparse.Namespace) -> int:
+def _info(options: argparse.Namespace) -> int:
     from cudnnpy import availability
 
     found = availability.report()
+    if options.json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(found), indent=2))
+        return 0 if found.why_unavailable is None else 1
     rows = list(found.rows())
     if not (sys.stdout.isatty() and _print_table(rows)):
         width = max(len(label) for label, _text in rows)

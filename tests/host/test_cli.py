@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -137,6 +139,19 @@ def test_info_without_a_gpu(tmp_path):
     assert raw.version_text(raw.version()) in done.stdout
     assert "libcudnn_ops.so.9" in done.stdout
     assert "problem: " in done.stdout
+
+
+def test_info_as_json():
+    done = command("info", "--json")
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if found["why_unavailable"] is None else 1)
+    assert set(found) == {field.name for field in dataclasses.fields(availability.Report)}
+    assert found["cudnn"] == raw.version_text(raw.version())
+    assert found["libraries"][0] == {"name": "libcudnn.so.9", "path": raw.path(), "version": found["cudnn"]}
+    assert {"numpy", "cuda-pathfinder", "cuda-bindings"} <= set(found["packages"])
+    assert found["packages"]["numpy"] == np.__version__
+    assert found["system"].startswith("Linux ")
 
 
 def test_info_where_no_cudnn_is(tmp_path):
