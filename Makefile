@@ -8,7 +8,7 @@ WITHOUT_GPU := tests/host tests/fuzz
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-matrix style clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix style clean python test-environment
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
@@ -16,6 +16,7 @@ help:
 	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
 	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
+	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch, CuPy and JAX"
 	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
 	@echo "make style         ruff and mypy"
 	@echo "make clean         remove the environments, caches and results"
@@ -49,6 +50,9 @@ test-host: python
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-host CUDNN=oldest
+
+test-extras: test-environment
+	.venv/test/bin/python -m pytest $(or $(ARGS),tests/index)
 
 test-matrix:
 	@$(PYTHON) tools/matrix.py

@@ -19,6 +19,7 @@ from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw._together import PARTS, unmet_parts
 
+_FLAVOURS = ("12", "13")  # the CUDA versions that an extra is for
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
@@ -133,17 +134,16 @@ def report() -> Report:
     if cuda_problem:
         problems.append(cuda_problem)
     if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
-        fitting = driver.split(".")[0]
+        fitting, built = driver.split(".")[0], built_for.split(".")[0]
+        older = f", or pip uninstall nvidia-cudnn-cu{built} and pip install {with_extra(f'cu{fitting}')}"
         problems.append(
-            f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver, or "
-            f"pip uninstall nvidia-cudnn-cu{built_for.split('.')[0]} and pip install {with_extra(f'cu{fitting}')}"
+            f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver"
+            f"{older if fitting in _FLAVOURS else ''}"
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
     return Report(
-        system=f"{platform.system()} {platform.release()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(
-            ", "
-        ),
+        system=_system(),
         python=f"{platform.python_version()} ({sys.executable})",
         package=f"{__version__} ({Path(__file__).resolve().parent})",
         cudnn=cudnn,
@@ -185,7 +185,9 @@ def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
     driver = _cuda_text(version)
     error, count = runtime.cudaGetDeviceCount()
     if error == runtime.cudaError_t.cudaErrorInsufficientDriver:
-        advice = f"update the driver, or pip install {with_extra('cu' + driver.split('.')[0])}"
+        major = driver.split(".")[0]
+        older = f", or pip install {with_extra(f'cu{major}')}" if major in _FLAVOURS else ""
+        advice = f"update the driver{older}"
         return driver, own, (), f"the driver is for CUDA {driver} and cuda-bindings for CUDA {own}: {advice}"
     if error == runtime.cudaError_t.cudaErrorNoDevice or (not error and not count):
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -219,6 +221,12 @@ def _distribution(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _system() -> str:
+    """Return the operating system, the processor's architecture and the C library."""
+    library = " ".join(platform.libc_ver()).strip()
+    return f"{platform.system()} {platform.release()} {platform.machine()}{', ' if library else ''}{library}"
 
 
 def _packages() -> dict[str, str]:

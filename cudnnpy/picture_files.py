@@ -1,6 +1,6 @@
 """Files that pictures are written to: which format, may it be written there, and then whole or not at all.
 
-Needs Pillow: pip install 'cudnnpy[images]'.
+Needs Pillow, which the extra `images` brings.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import stat
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from cudnnpy._installation import with_extra
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
@@ -29,7 +31,7 @@ def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise ImportError("pictures need Pillow: pip install 'cudnnpy[images]'") from None
+        raise ImportError(f"pictures need Pillow: pip install {with_extra('images')}") from None
     return Image
 
 

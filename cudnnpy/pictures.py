@@ -1,4 +1,4 @@
-"""Pictures in and out of float32 arrays, for the edge detector. Needs Pillow: pip install 'cudnnpy[images]'."""
+"""Pictures in and out of float32 arrays, for the edge detector. Needs Pillow, which the extra `images` brings."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ It uses every public name and prints, as JSON, what each use answered: [its text
 
 from __future__ import annotations
 
+import ctypes  # noqa: F401  (for the uses, which are text)
 import inspect
 import json
 import sys

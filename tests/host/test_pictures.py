@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from cudnnpy import pictures
+from cudnnpy._installation import with_extra
 from tools import draw_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,4 +266,4 @@ def test_without_pillow_the_error_says_what_to_install():
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "pictures need Pillow: pip install 'cudnnpy[images]'"
+    assert done.stdout.strip() == f"pictures need Pillow: pip install {with_extra('images')}"
