@@ -24,7 +24,7 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     """Compiles C source against the real headers, with warnings as errors; runs it and returns what it prints."""
     directories = [find_nvidia_header_directory(name) for name in ("cudnn", "cudart", "nvcc")]
     if None in directories:
-        pytest.skip("the headers of cuDNN, cudart and nvcc are not all installed (pip install 'cudnnpy[generate]')")
+        pytest.skip("the headers of cuDNN, cudart and nvcc are not all installed (make test-environment)")
     text = Path(str(directories[0]), "cudnn_version.h").read_text()
     found = ".".join(re.findall(r"#define CUDNN_(?:MAJOR|MINOR|PATCHLEVEL) (\d+)", text))
     if found != raw.HEADER_VERSION:

@@ -27,7 +27,7 @@ def generate(*options: str) -> subprocess.CompletedProcess[str]:
 
 def the_headers() -> None:
     """Skips where libclang or the headers that api.jsonl was read from are not installed."""
-    pytest.importorskip("clang.cindex", reason="libclang is not installed (pip install 'cudnnpy[generate]')")
+    pytest.importorskip("clang.cindex", reason="libclang is not installed (make test-environment)")
     from tools.generate import headers
 
     try:
@@ -169,7 +169,7 @@ def test_a_change_in_the_intermediate_form_changes_every_file() -> None:
 
 def header_folder(folder: Path, declarations: str) -> dict[str, Path]:
     """Headers of a tiny library, in place of cuDNN's, with the real folders for everything else."""
-    pytest.importorskip("clang.cindex", reason="libclang is not installed (pip install 'cudnnpy[generate]')")
+    pytest.importorskip("clang.cindex", reason="libclang is not installed (make test-environment)")
     from tools.generate import headers
 
     try:

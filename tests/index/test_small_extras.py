@@ -1,0 +1,29 @@
+"""The small extras of the wheel, installed from the package index: each is enough for what it is for.
+
+The large ones are what the other tests' environments are made of. Needs the network: make test-extras.
+"""
+
+from __future__ import annotations
+
+import venv
+from pathlib import Path
+
+import pytest
+from package_index import built_wheel, pip, run
+
+USES = {
+    "images": "cudnnpy edges -o edges.png",
+    "cli": "cudnnpy edges -o edges.png",
+    "dtypes": "python -c \"import cudnnpy, numpy; f = cudnnpy.reference.transform_tensor; "
+    "assert f(numpy.ones((1, 2, 3, 4)), dtype='bfloat16').dtype.name == 'bfloat16'\"",
+    "plots": 'python -c "import matplotlib.pyplot, cudnnpy.reference"',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("extra", USES)
+def test_the_small_ones_are_enough_for_what_they_are_for(tmp_path: Path, extra: str) -> None:
+    wheel = built_wheel(tmp_path)
+    folder = tmp_path / "environment"
+    venv.create(folder, symlinks=True)
+    pip("--python", folder / "bin" / "python", "install", "-q", f"cudnnpy[{extra}] @ {wheel.as_uri()}")
+    run("sh", "-c", f"'{folder}'/bin/{USES[extra]}", cwd=tmp_path)
