@@ -16,7 +16,7 @@ help:
 	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
 	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
-	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch, CuPy and JAX"
+	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
 	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
 	@echo "make style         ruff and mypy"
 	@echo "make clean         remove the environments, caches and results"

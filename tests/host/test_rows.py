@@ -122,7 +122,7 @@ def test_the_packages_and_the_top_level() -> None:
         "numpy": project["dependencies"],
         "cuda-pathfinder": project["dependencies"],
         "cuda-core": extras["cu12"],
-        "cuda-bindings": extras["cu12"],
+        "cuda-python": extras["cu12"],
         "nvidia-cudnn-cu12": extras["cu12"],
         "nvidia-cudnn-cu13": extras["cu13"],
         "pytest": extras["test"],
