@@ -20,6 +20,7 @@ import cudnnpy
 from cudnnpy import _cuda_python, arrays, availability, pictures, raw
 from cudnnpy.availability import Library
 from cudnnpy.raw import _library
+from cudnnpy.raw._together import PARTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "installation.md").read_text()
@@ -103,7 +104,7 @@ def file_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     libraries = (Library("libcudnn.so.9", here, "9.28.0"), Library("libcudnn_ops.so.9", there, "9.28.0"))
     yield from availability._file_problems(libraries, owners)
     (folder / "a").mkdir()
-    for part in ("", *(f"_{name}" for name in availability._SUB_LIBRARIES if name != "cnn")):
+    for part in ("", *(f"_{name}" for name in PARTS if name != "cnn")):
         (folder / "a" / f"libcudnn{part}.so.9").touch()
     patch.setattr(raw, "path", lambda: here)
     patch.setattr(availability, "_VERSION_CHECKS", ())

@@ -16,7 +16,7 @@ def need_torch(tests: str, *required_by: str) -> None:
     """Skip the test that stands for all that need torch where it is missing; fail if a variable says that they must run."""
     if TORCH:
         return
-    why = f"torch is not installed, so {tests} are not run (pip install 'cudnnpy[torch]' in another environment)"
+    why = f"torch is not installed, so {tests} are not run (make test-torch makes an environment with it)"
     for name in ("CUDNNPY_REQUIRE_TORCH", *required_by):
         if os.environ.get(name) == "1":
             pytest.fail(f"{name}=1, and {why}", pytrace=False)
