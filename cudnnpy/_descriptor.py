@@ -18,6 +18,8 @@ _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
 _GETTER = re.compile(r"cudnn([A-Z]\w*)?Get[A-Z]|cudnnMakeFusedOpsPlan$|cudnnInitTransformDest$")
 # Arrays whose number of elements is not the integer before them.
 _COUNTS = {("cudnnSetRNNDataDescriptor", "seqLengthArray"): "batchSize"}
+# One element for each spatial dimension alone: the count less N and C.
+_SPATIAL = {("cudnnSetTensorTransformDescriptor", "foldA")}
 # Whose arrays may be NULL: no padding, no folding.
 _WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
 
@@ -142,6 +144,8 @@ def _check_count(function: str, name: str, length: int, counts: dict[str, int]) 
     most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
     if not 0 <= count <= most:  # cuDNN 9.28 does not look at every count before it writes
         raise ValueError(f"{counter}: {count} given; expected 0 to {most}")
+    if (function, name) in _SPATIAL:
+        count -= 2
     if count > length:
         raise ValueError(f"{name}: {length} elements given; expected {count}, as {counter} says")
 

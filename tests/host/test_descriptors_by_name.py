@@ -101,7 +101,10 @@ def test_a_ctc_loss(normal: Any, grad: Any, length: int) -> None:
 def test_a_tensor_transformation() -> None:
     with TensorTransformDescriptor() as made:
         before, after = (0, 0, 1, 2), (0, 3, 0, 0)
+        with pytest.raises(ValueError, match=r"^foldA: 1 elements given; expected 2, as nbDims says$"):
+            made.set("cudnnSetTensorTransformDescriptor", 4, "nhwc", before, after, (2,), "fold")
         try:
+            made.set("cudnnSetTensorTransformDescriptor", 4, "nhwc", before, after, (2, 3), "fold")
             made.set("cudnnSetTensorTransformDescriptor", 4, "nhwc", before, after, None, "fold")
         except SubLibraryError as error:
             pytest.skip(f"this release of cuDNN loads the driver for that: {error.name}")

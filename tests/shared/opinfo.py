@@ -71,8 +71,9 @@ def check(
         found = computed.gradients(place(dy))
         if list(found) != with_gradient:
             return f"gradients of {list(found)}, expected of {with_gradient}"
+        terms = 1.0 if computed.factor is None else np.max(read(computed.factor), initial=1.0)
         for name, gradient in zip(with_gradient, expected, strict=True):
-            wrong.append(_differs(f"d{name}", read(found[name]), gradient.numpy(), given[name], loose))
+            wrong.append(_differs(f"d{name}", read(found[name]), gradient.numpy(), given[name], loose, terms))
     return "; ".join(filter(None, wrong))
 
 
@@ -107,14 +108,14 @@ def _type_of(array: Any) -> str:
     return str(array.dtype).removeprefix("torch.")
 
 
-def _differs(name: str, found: np.ndarray, expected: np.ndarray, like: Any, loose: float) -> str:
-    """Of the type of `like`, in which an expected value may be infinite."""
+def _differs(name: str, found: np.ndarray, expected: np.ndarray, like: Any, loose: float, terms: float = 1.0) -> str:
+    """Of the type of `like`, in which an expected value may be infinite; `terms` is the size of what is added up."""
     if found.shape != expected.shape:
         return f"{name} has shape {found.shape}, expected {expected.shape}"
     limits = torch.finfo(getattr(torch, _type_of(like)))
     expected = np.where(np.abs(expected) > limits.max * (1 + limits.eps / 2), np.copysign(np.inf, expected), expected)
     finite = np.isfinite(expected)
-    largest = np.max(np.abs(expected), initial=1.0, where=finite)
+    largest = np.max(np.abs(expected), initial=terms, where=finite)
     allowed = loose * limits.eps * (OWN * np.abs(np.where(finite, expected, 0.0)) + LARGEST * largest)
     with np.errstate(invalid="ignore"):
         good = np.where(finite, np.abs(found - expected) <= allowed, (found == expected) | np.isnan(expected + found))

@@ -24,6 +24,7 @@ class Computed(NamedTuple):
     y: Any
     gradients: Callable[[Any], dict[str, Any]] | None = None  # for a gradient of y, those of the arguments, by name
     changed: dict[str, Any] = {}  # arguments that were written, by name
+    factor: Any = None  # an array by whose size the terms are multiplied that cancel in a gradient
 
 
 def each(value: Any, rank: int) -> tuple[int, ...]:
@@ -126,6 +127,7 @@ def max_pool(
     return _pooling(nn, rank, x, "max", _window(rank, kernel_size, stride, padding, ceil_mode))
 
 
+WIDENED = "float64 made of a narrower type"
 CUT_OFF = "divisor_override, where ceil_mode cuts a window off"
 
 
@@ -161,6 +163,8 @@ def softmax(algorithm: str, nn: Any, x: Any, dim: int, dtype: Any = None) -> Com
     dim %= len(shape)
     flat = (math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :]))
     kind, wide = _type(x), str(dtype).removeprefix("torch.")
+    if wide == "float64" != kind:
+        raise NoCounterpart(WIDENED)
     layer = nn.Softmax(algorithm, layout="NCW")
     channels = x.reshape(flat)
     y = layer.forward(channels if dtype is None else nn.transform_tensor(channels, dtype=wide))
@@ -251,7 +255,7 @@ def layer_norm(
         dx, dweight, dbias = layer.backward(dy, x, weight, mean, inverse)
         return given(x=dx, weight=dweight if weight is not None else None, bias=dbias if bias is not None else None)
 
-    return Computed(y, gradients)
+    return Computed(y, gradients, factor=inverse)
 
 
 def rms_norm(nn: Any, x: Any, normalized_shape: Any, weight: Any = None, eps: float = 1e-5) -> Computed:
@@ -264,7 +268,7 @@ def rms_norm(nn: Any, x: Any, normalized_shape: Any, weight: Any = None, eps: fl
         dx, dweight = layer.backward(dy, x, weight, inverse)
         return given(x=dx, weight=dweight if weight is not None else None)
 
-    return Computed(y, gradients)
+    return Computed(y, gradients, factor=inverse)
 
 
 def _reversed(x: Any) -> Any:
@@ -335,6 +339,10 @@ CALLS: dict[str, Callable[..., Computed]] = {
 }
 # The options that these functions refuse, and why.
 NO_COUNTERPART: dict[tuple[str, str], str] = {
+    **dict.fromkeys(
+        [(f"{name},with_dtype", WIDENED) for name in ("softmax", "log_softmax")],
+        "cudnnTransformTensor reads its factors as float for some shapes and as double for others",
+    ),
     **dict.fromkeys(
         [(f"nn.functional.max_pool{rank}d", "dilation") for rank in (2, 3)], "cuDNN's windows have no gaps"
     ),
