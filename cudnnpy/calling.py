@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import workspace as memory
@@ -65,6 +66,14 @@ class Owner(Protocol):
     _identity: Identity
 
 
+@lru_cache(maxsize=1 << 16, typed=True)
+def _identity_of_arguments(*arguments: Any) -> Identity:
+    """What stands for a call's arguments in keys. They are told apart by their types, too, since True == 1 == 1.0."""
+    if any(isinstance(argument, tuple) for argument in arguments):
+        raise TypeError(f"{arguments}: the types of what is in a tuple would not be told apart; give its elements")
+    return Identity()
+
+
 def run(
     operation: str,
     owner: Owner | None,
@@ -80,25 +89,27 @@ def run(
     `operation` is its name, for errors. `names` are the arrays', the inputs' first; an input that is None is not there,
     an out that is None is a new array of the first input's library. The addresses go to the launch in the same order.
 
-    `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature: the key
-    of the plan is what it is given, the types of the arguments too, since True == 1 == 1.0.
+    `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature. The key of
+    the plan is what it is given. Sizes and axes are given one by one: with a tuple among the arguments nothing is
+    remembered.
     """
     first = inputs[0]
     known = _libraries.get
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
     pointers = [bits]
-    kinds: tuple[Any, ...] = tuple(map(type, arguments))
-    if tuple in kinds:  # one of sizes or axes, whose types count as well; nothing that is valid is nested deeper
-        kinds = tuple([tuple(map(type, one)) if one.__class__ is tuple else one.__class__ for one in arguments])
+    try:
+        what = _identity_of_arguments(*arguments)
+    except TypeError:  # one that cannot be hashed is none that an operation takes: it says so itself
+        what = None
     # with the library's name: results are of that library
-    key: list[Any] = [None if owner is None else owner._identity, prepare, arguments, kinds, library[0], signature]
+    key: list[Any] = [None if owner is None else owner._identity, prepare, what, library[0], signature]
     device = signature[3]
     for array in inputs[1:]:
         if array is None:
             key.append(None)
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 5])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 4])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
@@ -109,7 +120,7 @@ def run(
             pointers.append(0)
             missing = True
         else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 5])).read(array)
+            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 4])).read(array)
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
@@ -122,13 +133,9 @@ def run(
             raise
         address = 0  # _prepare refuses the array
     signatures = tuple(key)
-    ready: Ready | None
-    try:
-        ready = plan_cache().find(signatures)
-    except TypeError:  # an argument that cannot be hashed is none that an operation takes: it says so itself
-        ready = None
+    ready: Ready | None = plan_cache().find(signatures) if what is not None else None
     if ready is None:
-        ready = _prepare(signatures, operation, owner, names, inputs, outs, address)
+        ready = _prepare(signatures, operation, owner, prepare, arguments, names, inputs, outs, address)
     results = outs
     if missing:
         if len(outs) == 1:
@@ -144,7 +151,7 @@ def run(
     except MemoryError:  # another stream's first call, and less is left than there was: what fits now, if anything does
         if capture_nearby(address):  # nothing is planned then
             raise
-        ready = _prepare(signatures, operation, owner, names, inputs, outs, address)
+        ready = _prepare(signatures, operation, owner, prepare, arguments, names, inputs, outs, address)
         launcher, size = ready.launcher, ready.workspace_size
         pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
     launcher.run(tuple(pointers), address)
@@ -168,13 +175,14 @@ def _prepare(
     key: tuple[Any, ...],
     operation: str,
     owner: Owner | None,
+    prepare: Prepare,
+    arguments: tuple[Any, ...],
     names: tuple[str, ...],
     inputs: tuple[Any, ...],
     outs: tuple[Any, ...],
     stream: int,
 ) -> Ready:
     """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
-    _, prepare, arguments, *_ = key  # from the key, so that nothing else can decide
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
     refuse_capture(operation, stream)
@@ -194,7 +202,8 @@ def _prepare(
         call = Call(specs, addresses, device, stream, arrays)
         plan, results = prepare(call, *arguments) if owner is None else prepare(owner, call, *arguments)
         ready = Ready(plan, library_of(inputs[0], names[0]), results, device)
-    plan_cache().store(key, ready)
+    if key[2] is not None:
+        plan_cache().store(key, ready)
     return ready
 
 

@@ -57,7 +57,7 @@ class LayerNormalization(Frozen):
         name, names = "LayerNormalization.forward_training", ("x", "scale", "bias", "out", "mean", "inverse_variance")
         shape = _sizes(normalized_shape)
         inputs, outs = (x, scale, bias), (out, None, None)
-        return calling.run(name, self, _forward, names, inputs, outs, stream, True, True, shape)
+        return calling.run(name, self, _forward, names, inputs, outs, stream, True, True, *shape)
 
     def forward_inference(
         self,
@@ -71,7 +71,7 @@ class LayerNormalization(Frozen):
         """The same y alone."""
         name, names = "LayerNormalization.forward_inference", ("x", "scale", "bias", "out")
         shape = _sizes(normalized_shape)
-        return calling.run(name, self, _forward, names, (x, scale, bias), (out,), stream, False, True, shape)
+        return calling.run(name, self, _forward, names, (x, scale, bias), (out,), stream, False, True, *shape)
 
     def backward(
         self,
@@ -122,7 +122,7 @@ class RMSNormalization(Frozen):
         """
         name, names = "RMSNormalization.forward_training", ("x", "scale", "out", "inverse_rms")
         shape = _sizes(normalized_shape)
-        return calling.run(name, self, _forward, names, (x, scale), (out, None), stream, True, False, shape)
+        return calling.run(name, self, _forward, names, (x, scale), (out, None), stream, True, False, *shape)
 
     def forward_inference(
         self,
@@ -135,7 +135,7 @@ class RMSNormalization(Frozen):
         """The same y alone."""
         name, names = "RMSNormalization.forward_inference", ("x", "scale", "out")
         shape = _sizes(normalized_shape)
-        return calling.run(name, self, _forward, names, (x, scale), (out,), stream, False, False, shape)
+        return calling.run(name, self, _forward, names, (x, scale), (out,), stream, False, False, *shape)
 
     def backward(self, dy: Any, x: Any, scale: Any, inverse_rms: Any, out: Any = None, stream: Any = None) -> Any:
         """(dx, dscale) for forward_training's x and inverse_rms, and the gradient dy in y.
@@ -148,27 +148,27 @@ class RMSNormalization(Frozen):
         return gradients(found, scale is not None)
 
 
-def _sizes(normalized_shape: Any) -> Shape | None:
-    """normalized_shape as a tuple of ints. Raises TypeError and ValueError."""
+def _sizes(normalized_shape: Any) -> Shape:
+    """normalized_shape as a tuple of ints, () for None. Raises TypeError and ValueError."""
     if normalized_shape is None:
-        return None
+        return ()
     sizes = elements(normalized_shape)
     sizes = (normalized_shape,) if sizes is None else sizes
     kinds_fit = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
-    if not kinds_fit or any(size < 0 for size in sizes):
+    if not kinds_fit or not sizes or any(size < 0 for size in sizes):
         kind = ValueError if kinds_fit else TypeError
-        expected = "None, an integer of 0 or more, or a tuple of them"
+        expected = "None, an integer of 0 or more, or a tuple of one or more of them"
         raise kind(f"`normalized_shape` must be {expected}; got {normalized_shape!r}")
     return tuple(map(index, sizes))
 
 
 def _forward(
-    norm: LayerNormalization | RMSNormalization, call: Call, training: bool, layer: bool, normalized: Shape | None
+    norm: LayerNormalization | RMSNormalization, call: Call, training: bool, layer: bool, *normalized: int
 ) -> tuple[Program, list[TensorSpec]]:
     x = given(call, "x", RANKS, FLOATS, empty=True)
     names = ("scale", "bias") if layer else ("scale",)
     source = next((name for name in names if name in call.specs), None)
-    if normalized is not None:
+    if normalized:
         kept = _kept(x, normalized, "normalized_shape")
     elif source is not None:
         shape = tuple(call.specs[source].shape)

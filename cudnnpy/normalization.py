@@ -164,8 +164,10 @@ class BatchNormalization(Frozen):
             (dy, x, scale, saved_mean, saved_inverse_variance),
             outs,
             stream,
-            (alpha, beta),
-            (parameter_alpha, parameter_beta),
+            alpha,
+            beta,
+            parameter_alpha,
+            parameter_beta,
             there[1],
         )
         return gradients(found, *there)
@@ -335,8 +337,15 @@ class BatchNormalization(Frozen):
         return arranged(title, call.device, operands, executable, wanted, beta), results
 
     def _backward(
-        self, call: Call, data: tuple[float, float], parameter: tuple[float, float], with_bias: bool
+        self,
+        call: Call,
+        alpha: float,
+        beta: float,
+        parameter_alpha: float,
+        parameter_beta: float,
+        with_bias: bool,
     ) -> tuple[Program, list[TensorSpec]]:
+        data, parameter = (alpha, beta), (parameter_alpha, parameter_beta)
         dy = self._given(call, "dy")
         x = logical_like(call, "x", self.layout, dy.shape, dy.dtype)
         parameters = self._parameters(call, x, "scale")

@@ -68,15 +68,17 @@ def reduce_tensor(
     """
     if axes is not None and type(axes) is not tuple:
         try:
-            axes = tuple(axes)  # what can be hashed
+            axes = tuple(axes)
         except TypeError:
             raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
+    if axes == ():
+        raise ValueError("axes: () given; expected one axis or more, each once, or None for all")
     name, names = "reduce_tensor", ("x", "out")
-    return calling.run(name, None, _prepare, names, (x,), (out,), stream, op, axes, alpha, beta, deterministic)
+    return calling.run(name, None, _prepare, names, (x,), (out,), stream, op, alpha, beta, deterministic, *(axes or ()))
 
 
 def _prepare(
-    call: Call, op: str, axes: Any, alpha: float, beta: float, deterministic: bool
+    call: Call, op: str, alpha: float, beta: float, deterministic: bool, *axes: Any
 ) -> tuple[Program, list[TensorSpec]]:
     check_flag("deterministic", deterministic)
     check_option("op", op, (*REDUCTIONS, *ALIASES))
@@ -116,7 +118,7 @@ def reduction(
 
 
 def _axes(axes: Any, rank: int) -> set[int]:
-    if axes is None:
+    if not axes:  # all
         return set(range(rank))
     found = set()
     for axis in axes:
@@ -125,7 +127,7 @@ def _axes(axes: Any, rank: int) -> set[int]:
         if not -rank <= axis < rank:
             raise ValueError(f"axes: {axes!r} given; expected {-rank} to {rank - 1} for the {rank} axes of x")
         found.add(int(axis) % rank)
-    if not axes or len(found) != len(axes):
+    if len(found) != len(axes):
         raise ValueError(f"axes: {axes!r} given; expected one axis or more, each once, or None for all")
     return found
 

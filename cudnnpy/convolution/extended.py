@@ -30,7 +30,7 @@ class Extended(Operation):
         self._identity = identity_of(Extended, *self.options, *surplus)
 
     def _prepare(
-        self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
+        self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any
     ) -> tuple[Program, list[TensorSpec]]:
         names, last, layout = self.inputs[operation], self.options.channels_last, self.options.layout
         first, second = (call.specs[name] for name in names)
@@ -49,7 +49,7 @@ class Extended(Operation):
             operation,
             first,
             second,
-            shape,
+            shape or None,
             bias=call.specs.get("bias"),
             activation=activation,
             out=out,

@@ -40,7 +40,9 @@ class Layer(Frozen):
 
 
 def shape_argument(name: str, shape: Any) -> Any:
-    """A gradient's shape as a plain tuple, whose elements the operation checks; None stays None."""
-    if shape is None:
-        return None
-    return tuple(shape) if isinstance(shape, tuple) else check_shape(name, shape, low=0)
+    """A gradient's shape as a tuple, whose elements the operation checks; None stays None. Raises ValueError for ()."""
+    if shape is not None and not isinstance(shape, tuple):
+        shape = check_shape(name, shape, low=0)
+    if shape == ():
+        raise ValueError(f"{name}: () given; expected a tuple of 3, 4 or 5 sizes")
+    return shape

@@ -114,10 +114,10 @@ class Operation:
             (out,),
             stream,
             operation,
-            shape,
             activation,
             alpha,
             beta,
+            *(shape or ()),
         )
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
@@ -128,14 +128,14 @@ class Operation:
     # Set-up, once for each signature
 
     def _prepare(
-        self, call: Call, operation: str, shape: Any, activation: str | None, alpha: float, beta: float
+        self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any
     ) -> tuple[Plan | Program, list[TensorSpec]]:
         first, second = (call.specs[name] for name in self.inputs[operation])
         problem = self.problem(
             operation,
             first,
             second,
-            shape,
+            shape or None,
             bias=call.specs.get("bias"),
             activation=activation,
             out=call.specs.get("out"),

@@ -79,7 +79,7 @@ class Child(Descriptor):
     """A descriptor of any kind, that no C function has made."""
 
     def __init__(self, kind: int) -> None:
-        self._kind, self._finalized, self._held = kind, True, {}
+        self._kind, self._finalized, self._held, self._pointers = kind, True, {}, {}
         self._pointer = cast(c_void_p(0x1230), raw.cudnnBackendDescriptor_t)
 
 

@@ -55,7 +55,7 @@ def planned(
     of: Any, name: str, specs: dict[str, TensorSpec], shape: Any, activation: Any, alpha: float, beta: float
 ) -> tuple[Any, list[TensorSpec]]:
     call = Call(Specs(specs), {}, 0, 0, {})
-    return of._prepare(call, name, shape, activation, alpha, beta)  # type: ignore[no-any-return]
+    return of._prepare(call, name, activation, alpha, beta, *(shape or ()))  # type: ignore[no-any-return]
 
 
 @st.composite

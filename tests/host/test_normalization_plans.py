@@ -290,7 +290,7 @@ def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
         x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
         shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
         expected = theirs.forward_training(x, **parameters, **shape)
-        arguments = (not rms, shape.get("normalized_shape")) if rows else ()
+        arguments = (not rms, *shape.get("normalized_shape", ())) if rows else ()
         module: Any = layer_normalization if rows else type(ours)
         for training in (True, False):
             wanted = expected if training else expected[:1]
@@ -360,7 +360,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         there = scale is not None, bias is not None
         made = [name for name, wanted in zip(("out_scale", "out_bias"), there, strict=True) if wanted]
         names = "dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", *made
-        found, _ = planned(ours, type(ours)._backward, names, arrays, (1.0, 0.0), (1.0, 0.0), there[1])
+        found, _ = planned(ours, type(ours)._backward, names, arrays, 1.0, 0.0, 1.0, 0.0, there[1])
         for name, wanted in zip(("out", "out_scale", "out_bias"), gradients, strict=True):
             assert (wanted is None) == (name not in found)
             if wanted is not None:

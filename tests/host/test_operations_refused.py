@@ -435,7 +435,11 @@ W = (8, 4, 3, 3)
             for kind in (nn.LayerNormalization, nn.RMSNormalization)
             for given, error, text in (
                 (None, TypeError, "`normalized_shape` must be the sizes of x's last axes where there is no scale"),
-                ((), ValueError, r"`normalized_shape` must be the sizes of the last axes of x, .*; got \(\)"),
+                (
+                    (),
+                    ValueError,
+                    r"`normalized_shape` must be None, an integer .* or a tuple of one or more .*; got \(\)",
+                ),
                 (
                     5,
                     ValueError,
@@ -445,7 +449,7 @@ W = (8, 4, 3, 3)
                 (
                     6.0,
                     TypeError,
-                    "`normalized_shape` must be None, an integer of 0 or more, or a tuple of them; got 6.0",
+                    "`normalized_shape` must be None, an integer of 0 or more, or a tuple of one or more of them; got 6.0",
                 ),
                 ((6.0,), TypeError, r"`normalized_shape` must be None, an integer .*; got \(6.0,\)"),
                 ("6", TypeError, "`normalized_shape` must be None, an integer .*; got '6'"),

@@ -206,7 +206,10 @@ def test_a_fork_by_the_thread_that_loads_the_library() -> None:
 
 
 def test_forks_while_threads_make_and_close_objects() -> None:
-    """A child has none of what the parent's threads were in the middle of."""
+    """A child has none of what the parent's threads were in the middle of.
+
+    cuDNN has loaded its part before: what its own locks hold while it loads one is C's, and a child waits for it forever.
+    """
     assert (
         python(
             "import os, signal, threading\n"
@@ -217,8 +220,8 @@ def test_forks_while_threads_make_and_close_objects() -> None:
             "        descriptors.TensorDescriptor((1, 2, 3, 4)).close()\n"
             "        descriptors.ActivationDescriptor('relu')\n"
             "threads = [threading.Thread(target=work) for _ in range(3)]\n"
-            "for thread in threads: thread.start()\n"
             "parents = descriptors.TensorDescriptor((1, 1, 1, 1))\n"
+            "for thread in threads: thread.start()\n"
             "codes = set()\n"
             "for _ in range(25):\n"
             "    child = os.fork()\n"
