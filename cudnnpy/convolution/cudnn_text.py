@@ -162,7 +162,7 @@ def _check_engine(given: Any, engine: Engine, compiled: bool, more: bool) -> Non
         _integer(where, value, -_LIMIT)
         kind = getattr(raw, name, None) if name.startswith("CUDNN_KNOB_TYPE_") else None
         if isinstance(kind, raw.cudnnBackendKnobType_t):
-            _same(where, value, -1 if engine.knobs is None else wanted.pop(int(kind), None))  # -1: the engine's own
+            _same(where, value, wanted.pop(int(kind), -1))  # -1: the engine's own
         elif not more:
             raise Mismatch(f"{where}: no kind of knob has this name")
     if any(kind in list(raw.cudnnBackendKnobType_t) for kind in wanted):

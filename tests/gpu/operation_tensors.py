@@ -282,13 +282,13 @@ def response_base(p: Problem, x: Float64) -> Float64:
 
 
 def response_share(p: Problem) -> float:
-    """The relative error of the power: exponential, and that of the base `beta` times."""
+    """The relative error of the power: twice the exponential's, and that of the base `beta` times."""
     power = p.options.get("beta", 0.75)
-    return float(1.0 + power) * (exponential(p.dtype) + sum_error(p.options.get("size", 5), arithmetic(p.dtype)))
+    return 2.0 * float(1.0 + power) * (exponential(p.dtype) + sum_error(p.options.get("size", 5), arithmetic(p.dtype)))
 
 
 class ResponseForward(Kind):
-    """E: |y| (1 + b) (exponential + sum(size)), with b the power."""
+    """E: 2 |y| (1 + b) (exponential + sum(size)), with b the power."""
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         return {"x": uniform(random, p.in_layout(p.shape), -2, 2)}
