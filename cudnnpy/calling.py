@@ -14,7 +14,7 @@ from cudnnpy.frozen import Identity
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.launching import Launcher, capture_nearby
 from cudnnpy.layouts import TensorSpec, packed_strides
-from cudnnpy.plan_cache import plan_cache
+from cudnnpy.plan_cache import find, plan_cache
 
 
 class Specs(dict[str, TensorSpec]):
@@ -133,7 +133,7 @@ def run(
             raise
         address = 0  # _prepare refuses the array
     signatures = tuple(key)
-    ready: Ready | None = plan_cache().find(signatures) if what is not None else None
+    ready: Ready | None = find(signatures) if what is not None else None
     if ready is None:
         ready = _prepare(signatures, operation, owner, prepare, arguments, names, inputs, outs, address)
     results = outs

@@ -25,25 +25,17 @@ class CacheInfo(NamedTuple):
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
-    """Signature -> what is ready to run. `find` is on the path of every call."""
+    """Signature -> what is ready to run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
-        self._latest: Any = None  # the most recently used: to find it again moves nothing
-
-    def find(self, key: Hashable) -> Any:
-        """What was stored under the key, now the most recently used; None if there is nothing."""
-        entry = self.get(key)
-        if entry is not self._latest and entry is not None:
-            self.move_to_end(key)
-            self._latest = entry
-        return entry
+        self.latest: Any = None  # the most recently used: to find it again moves nothing
 
     def store(self, key: Hashable, entry: Any) -> None:
         """Remembers an entry, and forgets the least recently used ones beyond the limit."""
         self.misses += 1
-        self[key] = self._latest = entry
+        self[key] = self.latest = entry
         self.move_to_end(key)
         while len(self) > _limit:
             self.popitem(last=False)
@@ -64,6 +56,18 @@ def plan_cache() -> PlanCache:
     if cache.generation != _generation:
         cache = _of_thread.cache = PlanCache()
     return cache
+
+
+def find(key: Hashable) -> Any:
+    """What the calling thread's cache has for a key, now the most recently used; None if nothing. Every call asks this."""
+    cache = _of_thread.cache
+    if cache.generation != _generation:
+        return None
+    entry = cache.get(key)
+    if entry is not cache.latest and entry is not None:
+        cache.move_to_end(key)
+        cache.latest = entry
+    return entry
 
 
 def cache_info() -> CacheInfo:

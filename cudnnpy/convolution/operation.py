@@ -87,6 +87,7 @@ class Operation:
         self.options, self.inputs = checked(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
         self._identity = identity_of(Operation, *self.options)
+        self._prepared_by = type(self)._prepare
         self._bias_gradient = BiasGradient(self.options.layout, self.options.deterministic)
         # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
@@ -108,7 +109,7 @@ class Operation:
         return calling.run(
             operation,
             self,
-            type(self)._prepare,
+            self._prepared_by,
             self._names[operation],
             (first, second, bias),
             (out,),

@@ -31,6 +31,18 @@ PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters)
 # What runs have found, and what is to be looked at by itself.
 DRAWN: list[Drawn] = [
     Drawn(
+        operation="backward_filter",
+        x_shape=(3, 8, 1),
+        w_shape=(8, 8, 5),
+        padding="same",
+        stride=(2,),
+        dilation=(3,),
+        mode="convolution",
+        memory=(Memory(True, (), (), 1), Memory(True, (), (), 0), Memory(True, (), (), 3)),
+        with_out=True,
+        seed=1123995,
+    ),
+    Drawn(
         operation="backward_data",
         x_shape=(1, 12, 13),
         w_shape=(12, 4, 2),

@@ -20,7 +20,8 @@ def problem(
     operation: str = "forward", shapes: Any = (X, W, Y), dtype: str = "float32", result: str | None = None, **more: Any
 ) -> Problem:
     strides = more.pop("strides", None)
-    x, w, y = (TensorSpec(shape, dtype) for shape in shapes)
+    x, w, y = (TensorSpec(shape, dtype, alignment=more.get("alignment", 16)) for shape in shapes)
+    more.pop("alignment", None)
     if more.pop("last", False):
         x, w, y = (t._replace(strides=channels_last_strides(t.shape)) for t in (x, w, y))
     x, y = x._replace(strides=strides or x.strides), y._replace(dtype=result or dtype)
@@ -32,6 +33,9 @@ def problem(
     [
         (problem("backward_filter"), 70, ("tensor_core",), "gives NaN for some problems"),
         (problem("backward_filter"), 71, ("tensor_core",), ""),
+        (problem("backward_filter", alignment=4), 67, (), "faults on addresses that are no multiples of 16"),
+        (problem("backward_filter"), 67, (), ""),
+        (problem("forward", alignment=4), 67, (), ""),
         (problem("forward"), 70, (), ""),
         (problem("backward_data"), 78, (), "leaves some results unwritten"),
         (problem("backward_filter"), 78, (), ""),
