@@ -58,14 +58,19 @@ def is_channels_last(spec: TensorSpec) -> bool:
     return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
 
 
-def result_strides(shape: Sequence[int], like: TensorSpec) -> tuple[int, ...]:
-    """Packed strides for a result in the memory order of `like`: channels last if it is, else channels first."""
-    strides = like.strides or packed_strides(like.shape)
-    if strides == packed_strides(like.shape):
-        return packed_strides(shape)
-    if strides == channels_last_strides(like.shape) or _axis_order(strides, like.shape)[-1] == 1:
-        return channels_last_strides(shape)
-    return packed_strides(shape)
+def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
+    """Packed strides for a result in the memory order of the first of `like` that lies in one order alone.
+
+    Where there is none, it is channels last if one of them is described so, and channels first otherwise.
+    """
+    like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
+    for spec in like:
+        order = _orders(spec)
+        if len(order) == 1 or not order:  # in no order: the channels may still be the fastest axis
+            last = order == {True} or (not order and _axis_order(spec.strides or (), spec.shape)[-1] == 1)
+            return channels_last_strides(shape) if last else packed_strides(shape)
+    last = any(is_channels_last(spec) for spec in like)
+    return channels_last_strides(shape) if last else packed_strides(shape)
 
 
 def memory_order(strides: Sequence[int]) -> list[int]:
@@ -112,14 +117,8 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
     for known in (first, last):
         if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
             return spec._replace(shape=shape, strides=known)
-    # Gaps: an axis of size 1 gets the stride that it would have if it were the slowest of those inside it.
-    order = _axis_order(strides, shape)
-    filled = list(strides)
-    for axis in reversed(order):
-        if shape[axis] == 1:
-            inner = [filled[a] * shape[a] for a in order[order.index(axis) + 1 :]]
-            filled[axis] = max(inner, default=1)
-    return spec._replace(shape=shape, strides=tuple(filled))
+    whole = spec._replace(shape=shape, strides=strides)
+    return whole._replace(strides=_spelled(whole, {_axis_order(strides, shape)[-1] == 1 and len(shape) > 2}))
 
 
 def check_distinct(spec: TensorSpec, name: str) -> None:
@@ -188,6 +187,48 @@ def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
     if not lie_channels_last(*specs):
         return specs
     return tuple(spec._replace(strides=channels_last_strides(spec.shape)) for spec in specs)
+
+
+def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
+    """The tensors of one operation, with the strides of axes of size 1 in the memory order that the others have.
+
+    Such a stride means nothing, and cuDNN goes by it: a depthwise filter (C, 1, R, S) lies channels first and channels
+    last, and gets the engines for depthwise convolutions when it is described as its images are. What lies in either
+    order, batches of 1, single channels and images of one position among them, follows the first tensor that lies in one
+    order alone. Where there is none, `last` says whether all are described as channels last. The specs have strides.
+    """
+    orders = [_orders(spec) for spec in specs]
+    decisive = next((order for order in orders if len(order) == 1), None)
+    common = decisive or ({True} if last else {False})
+    return tuple(
+        spec._replace(strides=_spelled(spec, order if len(order) == 1 else common)) if order else spec
+        for spec, order in zip(specs, orders, strict=True)
+    )
+
+
+def _orders(spec: TensorSpec) -> set[bool]:
+    """The memory orders of a tensor by its axes of more than one element: True for channels last, False for first."""
+    assert spec.strides is not None
+    real = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1]
+    there = sorted(real, key=lambda axis: -spec.strides[axis])  # type: ignore[index]
+    return {last for last in (False, True) if there == [axis for axis in _axes(len(spec.shape), last) if axis in real]}
+
+
+def _axes(rank: int, last: bool) -> list[int]:
+    """The axes from the slowest to the fastest."""
+    return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
+
+
+def _spelled(spec: TensorSpec, order: set[bool]) -> tuple[int, ...]:
+    """Strides where an axis of size 1 has the stride that it would have if it were the slowest of those inside it."""
+    assert spec.strides is not None
+    strides, step = list(spec.strides), 1
+    for axis in reversed(_axes(len(spec.shape), True in order)):
+        if spec.shape[axis] == 1:
+            strides[axis] = step
+        else:
+            step = max(step, strides[axis] * spec.shape[axis])
+    return tuple(strides)
 
 
 def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.folding import Cut, can_cut, folded, is_promising
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.dtypes import dtype_of
 from cudnnpy.engines import Target
 from cudnnpy.layouts import TensorSpec, extent, have_one_order, is_dense, result_strides
@@ -79,7 +79,7 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     if problem.operation != "forward":
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
-    parts = dict.fromkeys([problem, plain, packed][not in_one :])
+    parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
     found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
         found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]

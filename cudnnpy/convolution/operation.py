@@ -227,7 +227,8 @@ class Operation:
             wanted = to_logical(check_shape(name, given, len(one.shape), low=0), self.options.channels_last)
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
-            result = TensorSpec(wanted, dtype, result_strides(wanted, canonical(one, names[0])))
+            like = canonical(one, names[0]), canonical(two, names[1])
+            result = TensorSpec(wanted, dtype, result_strides(wanted, *like))
         elif result.shape != wanted:
             raise ValueError(f"out: logical shape {result.shape} given; expected {wanted}")
         x, w, y = {

@@ -29,6 +29,7 @@ from cudnnpy.layouts import (
     TensorSpec,
     canonical,
     channels_last_strides,
+    in_one_order,
     packed_strides,
     result_strides,
 )
@@ -290,6 +291,7 @@ def make_problem(
     if first.dtype in ("int32", "uint8"):
         raise TypeError(f"{one}: {first.dtype} given; expected a floating-point type, or int8")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
+    x, w, y = canonical(x, names[0]), canonical(w, names[1]), canonical(y, names[2])
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
@@ -297,20 +299,22 @@ def make_problem(
     _check_bias(bias, result.shape[1], result.dtype)
     check_activation(activation)
     check_scales(alpha, beta)
-    return Problem(
-        operation,
-        canonical(x, names[0]),
-        canonical(w, names[1]),
-        canonical(y, names[2]),
-        geometry(options, x.shape[2:], w.shape[2:]),
-        options.groups,
-        options.mode,
-        compute_dtype(options, first.dtype),
-        float(alpha),
-        float(beta),
-        None if bias is None else bias._replace(strides=(1,)),
-        None if activation == "identity" else activation,
-        device,
+    return in_agreement(
+        Problem(
+            operation,
+            x,
+            w,
+            y,
+            geometry(options, x.shape[2:], w.shape[2:]),
+            options.groups,
+            options.mode,
+            compute_dtype(options, first.dtype),
+            float(alpha),
+            float(beta),
+            None if bias is None else bias._replace(strides=(1,)),
+            None if activation == "identity" else activation,
+            device,
+        )
     )
 
 
@@ -321,6 +325,12 @@ def zeros_for(y: TensorSpec, dtype: str) -> tuple[TensorSpec, TensorSpec, Geomet
     x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
     none = (0,) * len(taps)
     return x, w, Geometry(none, none, taps, taps)
+
+
+def in_agreement(problem: Problem) -> Problem:
+    """The problem with its tensors described in one memory order, as far as they lie in it (layouts.in_one_order)."""
+    x, w, y = in_one_order(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
+    return problem._replace(x=x, w=w, y=y)
 
 
 def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:

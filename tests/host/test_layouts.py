@@ -19,6 +19,7 @@ from cudnnpy.layouts import (
     channels_last_strides,
     extent,
     have_one_order,
+    in_one_order,
     is_channels_last,
     is_dense,
     is_packed,
@@ -241,3 +242,74 @@ def test_whether_tensors_have_one_order(x: Any, w: Any, y: Any, one_order: bool,
     assert [spec.strides == channels_last_strides(spec.shape) for spec in spelled] == [True] * 3 or not last
     assert all(same_memory(a, b) for a, b in zip(spelled, (x, w, y), strict=True))
     assert last or spelled == (x, w, y)
+
+
+# Axes of size 1, whose strides mean nothing
+
+
+@st.composite
+def convolved(draw: st.DrawFn) -> tuple[bool, list[TensorSpec]]:
+    """The tensors of a convolution in one memory order, packed, many of their sizes 1; and whether that is channels last."""
+    last, rank = draw(st.booleans()), draw(st.integers(3, 5))
+    sizes = st.sampled_from([1, 1, 2, 3])
+    shapes = [tuple(draw(st.lists(sizes, min_size=rank, max_size=rank))) for _ in range(3)]
+    strides = channels_last_strides if last else packed_strides
+    return last, [TensorSpec(shape, "float32", strides(shape)) for shape in shapes]
+
+
+def respelled(spec: TensorSpec, numbers: st.DataObject) -> TensorSpec:
+    """The same memory, with any strides of axes of size 1."""
+    assert spec.strides is not None
+    drawn = tuple(
+        numbers.draw(st.integers(0, 99)) if size == 1 else stride
+        for size, stride in zip(spec.shape, spec.strides, strict=True)
+    )
+    return spec._replace(strides=drawn)
+
+
+@given(convolved(), st.booleans(), st.data())
+def test_tensors_in_one_order_are_described_so_however_they_are_spelled(
+    drawn: tuple[bool, list[TensorSpec]], default: bool, data: st.DataObject
+) -> None:
+    last, specs = drawn
+    found = in_one_order(*(respelled(spec, data) for spec in specs), last=default)
+    strides = channels_last_strides if last else packed_strides
+    other = packed_strides if last else channels_last_strides
+    decisive = any(not same_memory(spec, spec._replace(strides=other(spec.shape))) for spec in specs)
+    wanted = strides if decisive else (channels_last_strides if default else packed_strides)
+    assert [one.strides for one in found] == [wanted(spec.shape) for spec in specs]
+    assert all(same_memory(one, spec) for one, spec in zip(found, specs, strict=True))
+    assert in_one_order(*found, last=default) == found
+
+
+@given(st.lists(tensors(ranks=(4, 4)), min_size=1, max_size=3), st.booleans())
+def test_other_tensors_keep_their_memory(specs: list[TensorSpec], last: bool) -> None:
+    """Gaps, other orders of the axes, and tensors of two orders."""
+    for one, spec in zip(in_one_order(*specs, last=last), specs, strict=True):
+        assert same_memory(one, spec)
+
+
+def test_what_lies_in_either_order_follows_the_first_that_does_not() -> None:
+    last, either = of(2, 3, 4, 4, strides=channels_last_strides((2, 3, 4, 4))), of(3, 1, 2, 2, strides=(4, 4, 2, 1))
+    first = of(2, 3, 4, 4, strides=packed_strides((2, 3, 4, 4)))
+    assert in_one_order(either, last, first, last=False) == (either._replace(strides=(4, 1, 2, 1)), last, first)
+    assert in_one_order(either, first, last, last=True) == (either, first, last)
+
+
+@pytest.mark.parametrize(
+    ("like", "last"),
+    [
+        ([((2, 3, 4, 4), (48, 1, 12, 3))], True),
+        ([((2, 3, 4, 4), (48, 16, 4, 1))], False),
+        ([((2, 1, 4, 4), (16, 16, 4, 1)), ((8, 1, 3, 3), (9, 9, 3, 1))], False),  # nothing tells
+        ([((2, 1, 4, 4), (16, 1, 4, 1)), ((8, 1, 3, 3), (9, 9, 3, 1))], True),  # but how one of them is described
+        ([((2, 1, 4, 4), (16, 16, 4, 1)), ((8, 2, 3, 3), (18, 1, 6, 2))], True),  # the second lies in one order alone
+        ([((2, 3, 4, 4), (48, 16, 4, 1)), ((8, 3, 3, 3), (27, 1, 9, 3))], False),  # the first counts
+        ([((2, 3, 4, 4), (96, 1, 24, 6))], True),  # gaps
+        ([((2, 3, 4, 4), (48, 1, 3, 12))], True),  # in neither order: its channels are the fastest axis
+    ],
+)
+def test_results_follow_the_first_tensor_that_lies_in_one_order(like: Any, last: bool) -> None:
+    wanted = channels_last_strides if last else packed_strides
+    specs = [TensorSpec(shape, "float32", strides) for shape, strides in like]
+    assert result_strides((5, 6, 7, 8), *specs) == wanted((5, 6, 7, 8))
