@@ -3,6 +3,8 @@
 Writes <GPU>.json (everything), <GPU>.md (the figures and tables) and <GPU>.svg (a plot, where matplotlib is
 installed) to --out; with --quick the names end in -quick. A run that is stopped (Ctrl-C, or SIGTERM as `timeout` sends it)
 writes what it has. The exit status is 0 if every row ran.
+
+`--only networks` is another measurement, with a file of rows that grows over several runs: tools/benchmark/networks.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any
 
 from tools.benchmark import cache, device, host, operations, report
 from tools.benchmark.figures import failures
+from tools.benchmark.networks import command as networks
 from tools.benchmark.timing import Budget
 
 FULL_SECONDS, QUICK_SECONDS = 480.0, 120.0
@@ -34,6 +37,7 @@ SECTIONS: dict[str, tuple[Callable[[Any, Budget], Iterable[dict[str, Any]]], flo
     "operations": (operations.measure, 0.33),
 }
 ONLY = {"host": "host", "gpu": "device", "cache": "cache", "operations": "operations"}
+NETWORKS = "networks"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,12 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the results")
     parser.add_argument("--quick", action="store_true", help=f"about {QUICK_SECONDS:.0f} s: less tuning and repetition")
-    parser.add_argument("--only", action="append", choices=list(ONLY), help="one section; may be given again")
+    parser.add_argument("--only", action="append", choices=[*ONLY, NETWORKS], help="one section; may be given again")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="time to keep to; costs repetitions, not rows")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="write the page and the plot of earlier results")
+    networks.add_options(parser)
     given = parser.parse_args(arguments)
     if given.budget is not None and given.budget <= 0:
         parser.error(f"--budget: {given.budget} given; expected seconds above 0")
+    if NETWORKS in (given.only or ()):
+        if set(given.only) != {NETWORKS} or given.quick or given.from_json:
+            parser.error("--only networks: given with another section, --quick or --from-json; it is a run of its own")
+        return networks.main(given, lambda torch, seconds: environment(torch, seconds, arguments))
+    if networks.given_options(given):
+        parser.error(f"{', '.join(networks.given_options(given))}: given without --only networks")
     if given.from_json is not None:
         results = json.loads(given.from_json.read_text(encoding="utf-8"))
         stem = given.from_json.stem
@@ -139,7 +150,7 @@ def environment(torch: Any, seconds: float, arguments: Sequence[str] | None) -> 
 def command(arguments: Sequence[str]) -> str:
     """The command as anyone may repeat it: without where its results went."""
     text = " ".join(["python -m tools.benchmark", *arguments])
-    return re.sub(r" --out[ =]\S+", "", text)
+    return re.sub(r" --(out|rows|known|merge)[ =]\S+( (?!-)\S+)*", "", text)
 
 
 def _installed(distribution: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import cudnnpy
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS, Kind, Layer
-from tools.benchmark.timing import Budget, device_timer, interleaved, summary, times_in_turns
+from tools.benchmark.timing import Budget, device_timer, interleaved, rotation, summary, times_in_turns
 
 MOST, LEAST = 25, 3  # repetitions
 TUNE_SECONDS = 5.0  # Convolution's default, where the budget allows
@@ -103,8 +103,7 @@ def _operands(torch: Any, kind: Kind, layer: Layer) -> list[Operands]:
     """Sets of random tensors that are four times the L2 cache together, so that no call finds its inputs there."""
     dtype = getattr(torch, kind.dtype)
     memory_format = torch.channels_last if kind.channels_last else torch.contiguous_format
-    cache = torch.cuda.get_device_properties(0).L2_cache_size
-    count = min(max(math.ceil(4 * cache / layer.moved_bytes(dtype.itemsize)), 1), 16)
+    count = rotation(torch, layer.moved_bytes(dtype.itemsize))
 
     def random(shape: tuple[int, ...]) -> Any:
         return torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=memory_format)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from tools.benchmark import cases
 from tools.benchmark.cases import CHANNELS_LAST, LONG, TINY, WIDE, Case, Roads, Tensors, cudnnpy
-from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary, times_in_turns
+from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, rotation, summary, times_in_turns
 
 # unit of the time, kind, operation, and what measures it
 Problem: TypeAlias = tuple[str, str, str, Callable[[Budget, dict[str, Any]], None]]
@@ -161,8 +161,7 @@ def _sets(torch: Any, case: Case, kind: Kind) -> Iterator[tuple[Tensors, Roads]]
         tensors = Tensors(torch, kind.dtype, kind.channels_last, cases.SHAPE)
         yield tensors, case.make(tensors)
         made += 1
-        cache = torch.cuda.get_device_properties(0).L2_cache_size
-        count = min(max(math.ceil(4 * cache / tensors.bytes), 1), SETS)
+        count = rotation(torch, tensors.bytes, SETS)
 
 
 def _keeping(call: Callable[[], Any]) -> Callable[[], Any]:

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import repeat
 from statistics import median, quantiles
 from typing import Any
@@ -111,22 +112,42 @@ def device_timer(torch: Any, calls: list[Callable[[], object]], count: int) -> C
     return timed
 
 
+def rotation(torch: Any, moved_bytes: int, most: int = 16) -> int:
+    """How many sets of tensors are four times the L2 cache together, so that no call finds its inputs there."""
+    cache = int(torch.cuda.get_device_properties(0).L2_cache_size)
+    return min(max(math.ceil(4 * cache / moved_bytes), 1), most)
+
+
+def _here(timer: Callable[[], Any]) -> Any:
+    return timer()
+
+
+def _each(calls: list[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
 def times_in_turns(
-    torch: Any, contenders: Mapping[str, list[Callable[[], object]]], most: int, least: int, budget: Budget
+    torch: Any,
+    contenders: Mapping[str, list[Callable[[], object]]],
+    most: int,
+    least: int,
+    budget: Budget,
+    elsewhere: Mapping[str, Callable[[Callable[[], Any]], Any]] | None = None,
 ) -> dict[str, list[float]]:
     """Milliseconds of the GPU for each contender, whose calls take turns, and for "torch" once more ("torch, again").
 
-    Everything runs before anything is timed, and each contender is called as often as fills a repetition.
+    Everything runs before anything is timed, and each contender is called as often as fills a repetition. `elsewhere` has
+    what runs a contender's calls, in another thread for instance, where this is not done here.
     """
-    once = {}
+    places = elsewhere or {}
+    timers: dict[str, Callable[[], float]] = {}
     for name, calls in contenders.items():
-        for call in calls:
-            call()
-        once[name] = device_timer(torch, calls, 1)()
-    timers = {
-        name: device_timer(torch, calls, min(max(math.ceil(REPETITION_MS / once[name]), 1), 50))
-        for name, calls in contenders.items()
-    }
+        run = places.get(name, _here)
+        run(partial(_each, calls))
+        once = run(device_timer(torch, calls, 1))
+        count = min(max(math.ceil(REPETITION_MS / once), 1), 50)
+        timers[name] = partial(run, device_timer(torch, calls, count))
     timers["torch, again"] = timers["torch"]
     for timer in timers.values():
         timer()

@@ -1,0 +1,248 @@
+"""Whole networks: an inference and a training step, by torch in several ways and by cudnnpy where it has one.
+
+What is not there yet (the example that converts a network, cudnnpy.torch), or does not work here (torch.compile needs a
+compiler), is told in the row's `absent`, and is no error. Times are by the host's clock over
+calls in a row, the host's cost included.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tools.benchmark.networks import models
+from tools.benchmark.timing import Budget, interleaved, quiet, summary
+
+MOST, LEAST = 30, 5  # repetitions
+REPETITION_MS = 30.0
+TIMING_SECONDS = 6.0
+TOLERANCE = {"inference": 1e-2, "training": 5e-2}  # to the float32 result, or twice torch's own difference
+
+# The function convert(module, x) gives a callable that runs the module on cudnnpy; looked up in this file.
+EXAMPLE, FUNCTION = Path(__file__).parents[3] / "docs" / "examples" / "torch_network.py", "convert"
+
+Call = Callable[[], Any]
+
+
+class Program(NamedTuple):
+    """A row: "inference" or "training", of which network, at which batch."""
+
+    part: str
+    network: str
+    batch: int
+
+    @property
+    def name(self) -> str:
+        """The row in words."""
+        return f"{self.network} | batch {self.batch}"
+
+    @property
+    def key(self) -> str:
+        """What a row is known by."""
+        return f"{self.part} | {self.name}"
+
+
+INFERENCE = tuple(Program("inference", name, batch) for name in models.SIZES for batch in (1, 64))
+TRAINING = tuple(Program("training", name, batch) for name in ("resnet50", "mobilenet_v2") for batch in (16, 128))
+
+
+class Road(NamedTuple):
+    """What is timed, and what is switched on around a repetition, outside its clock."""
+
+    call: Call
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+class Absent(Exception):
+    """Something to compare with is not here; the row says so."""
+
+
+def measure(torch: Any, program: Program, row: dict[str, Any]) -> None:
+    """Fills a row; what is wrong stands in its `error`."""
+    row.update(network=program.network, batch=program.batch, difference={}, absent={}, ms={})
+    torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
+    lost: dict[str, str] = {}
+    roads = {"inference": _inference, "training": _training}[program.part](torch, program, row, lost)
+    timers: dict[str, Callable[[], float]] = {}
+    with quiet():
+        for name, road in roads.items():
+            once = _within(road, models.wall_timer(torch, road.call, 2))
+            count = min(max(math.ceil(REPETITION_MS / once), 1), 50)
+            timers[name] = partial(_within, road, models.wall_timer(torch, road.call, count))
+        timers[f"{next(iter(roads))}, again"] = next(iter(timers.values()))
+        for name, times in interleaved(timers, MOST, LEAST, Budget(TIMING_SECONDS)).items():
+            row["ms"][name] = summary(times)
+    row["error"] = "; ".join(f"{name}: {why}" for name, why in lost.items()) or None
+
+
+def _within(road: Road, timer: Callable[[], float]) -> float:
+    with road.around():
+        return timer()
+
+
+def admit(
+    torch: Any, row: dict[str, Any], lost: dict[str, str], makers: dict[str, Callable[[], Road]], right: Any, part: str
+) -> dict[str, Road]:
+    """Makes each road and compares its result with the float32 one; the first, torch's own, sets how far is too far.
+
+    Roads that are absent or wrong are told of, and left out.
+    """
+    roads: dict[str, Road] = {}
+    allowed = math.inf
+    for name, make in makers.items():
+        try:
+            road = make()
+            models.poison(torch)
+            with road.around():
+                result = road.call()
+            row["difference"][name] = off = models.off(torch, result, right)
+        except Absent as why:
+            row["absent"][name] = str(why)
+            continue
+        except Exception as error:
+            lost[name] = f"{type(error).__name__}: {error}"
+            continue
+        if not roads:
+            allowed = max(TOLERANCE[part], 2 * off)
+        if not off <= allowed:
+            lost[name] = f"wrong by {off:.2g} of the float32 result (allowed: {allowed:.2g})"
+            continue
+        roads[name] = road
+    if next(iter(makers)) not in roads:
+        raise RuntimeError("; ".join(f"{name}: {why}" for name, why in lost.items()))
+    return roads
+
+
+# --- inference
+
+
+def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
+    model = models.build(torch, program.network).eval()
+    x = models.pictures(torch, program.network, program.batch)
+    with torch.no_grad():
+        with models.exact_float32(torch):
+            right = model(x)
+        model = model.half().to(memory_format=torch.channels_last)
+        x = x.half().to(memory_format=torch.channels_last)
+
+    def without_gradients(call: Callable[[Any], Any]) -> Call:
+        def run() -> Any:
+            with torch.no_grad():
+                return call(x)
+
+        return run
+
+    def ours() -> Call:
+        return without_gradients(converted(model, x))
+
+    makers: dict[str, Callable[[], Road]] = {
+        "torch": lambda: Road(without_gradients(model)),
+        "torch, graph": lambda: Road(captured(torch, without_gradients(model))),
+        "torch.compile": lambda: Road(_compiled(torch, model, without_gradients)),
+        "cudnnpy": lambda: Road(ours()),
+        "cudnnpy, graph": lambda: Road(captured(torch, ours())),
+    }
+    return admit(torch, row, lost, makers, right, program.part)
+
+
+def _compiled(torch: Any, model: Any, wrap: Callable[[Any], Call]) -> Call:
+    try:
+        torch._dynamo.reset()
+        call = wrap(torch.compile(model, mode="reduce-overhead"))
+        for _ in range(4):  # compiles, warms up, captures
+            call()
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise Absent(f"does not work here: {type(error).__name__}: {text[:200]}") from error
+    return call
+
+
+def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Callable[[Any], Any]:
+    """The module on cudnnpy, by the example. Raises Absent where that is not there."""
+    if not file.exists():
+        raise Absent(f"docs/examples/{file.name} is not there")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    convert = getattr(module, FUNCTION, None)
+    if convert is None:
+        raise Absent(f"docs/examples/{file.name} has no function {FUNCTION}")
+    made: Callable[[Any], Any] = convert(model, x)
+    return made
+
+
+def captured(torch: Any, call: Call) -> Call:
+    """The call as a CUDA graph, after it ran a few times on a stream of its own."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(5):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return result
+
+    return replay
+
+
+# --- training
+
+
+def _training(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
+    model = models.build(torch, program.network).train()
+    x = models.pictures(torch, program.network, program.batch)
+    labels = torch.arange(program.batch, device="cuda") % 1000
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # so that steps can be compared
+    with models.exact_float32(torch):
+        right = _gradient(torch, model, x, labels)
+    model = model.to(torch.bfloat16).to(memory_format=torch.channels_last)
+    x = x.to(torch.bfloat16).to(memory_format=torch.channels_last)
+    # so small a rate that the weights hardly move: a step costs the same at any rate
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9, momentum=0.9)
+
+    def step() -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = torch.nn.functional.cross_entropy(model(x).float(), labels)
+        loss.backward()
+        optimizer.step()
+
+    gradient = partial(_gradient, torch, model, x, labels)
+    # the gradients are what is compared; the steps are what is timed
+    makers: dict[str, Callable[[], Road]] = {
+        "torch": lambda: Road(gradient),
+        "cudnnpy": lambda: Road(gradient, _enabling()),
+        "cudnnpy, autotune": lambda: Road(gradient, _enabling(prefer="autotune")),
+    }
+    checked = admit(torch, row, lost, makers, right, program.part)
+    return {name: road._replace(call=step) for name, road in checked.items()}
+
+
+def _gradient(torch: Any, model: Any, x: Any, labels: Any) -> Any:
+    """All gradients of one step, as one vector."""
+    model.zero_grad(set_to_none=True)
+    torch.nn.functional.cross_entropy(model(x).float(), labels).backward()
+    return torch.cat([parameter.grad.float().flatten() for parameter in model.parameters()])
+
+
+def _enabling(**options: Any) -> Callable[[], AbstractContextManager[Any]]:
+    """What enables cudnnpy.torch. Raises Absent where there is no such module."""
+    try:
+        module = importlib.import_module("cudnnpy.torch")
+    except ModuleNotFoundError as error:
+        raise Absent(f"no module {error.name}") from error
+    return partial(module.enable, **options)

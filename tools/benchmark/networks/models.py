@@ -1,0 +1,111 @@
+"""The networks that run whole: torchvision's with random weights, and a U-Net; and float32 runs that say what is right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+SETTLING_BATCH = 8
+
+
+def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, levels: int = 4) -> Any:
+    """Ronneberger's U-Net with padding and batch norms: tables.unet_padded."""
+    nn = torch.nn
+
+    def pair(inside: int, outside: int) -> Any:
+        layers: list[Any] = []
+        for before in (inside, outside):
+            layers += [nn.Conv2d(before, outside, 3, padding=1, bias=False), nn.BatchNorm2d(outside), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    class UNet(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            wide = [width << level for level in range(levels + 1)]
+            self.down = nn.ModuleList(pair(a, b) for a, b in zip([channels, *wide], wide, strict=False))
+            self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(wide))
+            self.join = nn.ModuleList(pair(2 * a, a) for a in wide[:-1])
+            self.pool, self.last = nn.MaxPool2d(2), nn.Conv2d(width, classes, 1)
+
+        def forward(self, x: Any) -> Any:
+            kept = []
+            for level, block in enumerate(self.down):
+                x = block(x if level == 0 else self.pool(x))
+                kept.append(x)
+            for up, join, other in zip(reversed(self.up), reversed(self.join), reversed(kept[:-1]), strict=True):
+                x = join(torch.cat([other, up(x)], 1))
+            return self.last(x)
+
+    return UNet()
+
+
+# name -> the size of its pictures
+SIZES = {"resnet50": 224, "mobilenet_v2": 224, "efficientnet_b0": 224, "convnext_tiny": 224, "unet": 256}
+
+
+def build(torch: Any, name: str, device: str = "cuda") -> Any:
+    """A network of SIZES in float32 with seeded random weights, whose batch norms have seen a batch."""
+    torch.manual_seed(0)
+    if name == "unet":
+        model = unet(torch)
+    else:
+        import torchvision
+
+        model = torchvision.models.get_model(name, weights=None)
+    model = model.to(device)
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    with torch.no_grad():
+        model.train()(pictures(torch, name, SETTLING_BATCH, device))
+    for norm, momentum in zip(norms, before, strict=True):
+        norm.momentum = momentum
+    return model
+
+
+def pictures(torch: Any, name: str, batch: int, device: str = "cuda") -> Any:
+    """Normally distributed pictures, the same ones each time."""
+    generator = torch.Generator(device=device).manual_seed(1)
+    return torch.randn(batch, 3, SIZES[name], SIZES[name], device=device, generator=generator)
+
+
+@contextmanager
+def exact_float32(torch: Any) -> Iterator[None]:
+    """No tf32 inside, and no search."""
+    cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = cudnn.allow_tf32, cudnn.benchmark, products.allow_tf32
+    cudnn.allow_tf32 = cudnn.benchmark = products.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32, cudnn.benchmark, products.allow_tf32 = before
+
+
+def off(torch: Any, result: Any, expected: Any) -> float:
+    """|result - expected| / |expected|; NaN where either is."""
+    wide = expected.float()
+    return float(torch.linalg.vector_norm(result.float() - wide) / torch.linalg.vector_norm(wide))
+
+
+def poison(torch: Any, megabytes: int = 2048) -> None:
+    """Fills memory that torch's allocator gives out next with NaN of every element type."""
+    free = torch.cuda.mem_get_info()[0] >> 20
+    torch.full((min(megabytes, free // 2) << 20,), 255, device="cuda", dtype=torch.uint8)
+
+
+def wall_timer(torch: Any, call: Callable[[], object], count: int) -> Callable[[], float]:
+    """Milliseconds for one of `count` calls in a row, with waiting for the GPU at the end: what a user waits for."""
+
+    def timed() -> float:
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begin) / count * 1e3
+
+    return timed

@@ -1,0 +1,182 @@
+"""One cell on tensors: torch's calls and cudnnpy's plans of the same convolution, and whether their results agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tools.benchmark.layers import Kind
+from tools.benchmark.networks.cells import Cell
+from tools.benchmark.timing import rotation
+
+LARGEST = 20  # how much further one element may be off than all together (over the root of the mean square)
+
+
+class Operands(NamedTuple):
+    """One set of tensors of one cell: x, w, dy, the bias where the layer has one, and room for the result."""
+
+    x: Any
+    w: Any
+    dy: Any
+    bias: Any
+    out: Any
+
+
+class Asked(NamedTuple):
+    """What Convolution.plan is asked for: a transposed convolution's forward is a convolution's backward_data."""
+
+    operation: str
+    first: Any
+    second: Any
+    shape: tuple[int, ...] | None
+    bias: Any
+
+
+def ordered(tensor: Any, channels_last: bool) -> Any:
+    """The tensor in the memory order: torch's own name for it, or in 1-D, where there is none, by turning the axes."""
+    import torch
+
+    if not channels_last:
+        return tensor.contiguous()
+    if tensor.dim() == 3:
+        return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+    return tensor.to(memory_format={4: torch.channels_last, 5: torch.channels_last_3d}[tensor.dim()])
+
+
+def operands(torch: Any, cell: Cell, device: str = "cuda") -> list[Operands]:
+    """Sets of random tensors for a cell; on a GPU so many that no call finds its inputs in the L2 cache."""
+    layer, batch, dtype = cell.layer, cell.batch, getattr(torch, cell.kind.dtype)
+    count = rotation(torch, layer.moved_bytes(batch, dtype.itemsize)) if device == "cuda" else 2
+    shapes = (layer.x_shape(batch), layer.w_shape, layer.y_shape(batch))
+    result = {"forward": 2, "backward_data": 0, "backward_filter": 1}[cell.operation]
+    sets = []
+    for _ in range(count):
+        x, w, dy = (
+            ordered(torch.randn(shape, device=device, dtype=dtype), cell.kind.channels_last) for shape in shapes
+        )
+        with_bias = layer.bias and cell.operation == "forward"
+        bias = torch.randn(layer.filters, device=device, dtype=dtype) if with_bias else None
+        sets.append(Operands(x, w, dy, bias, torch.full_like((x, w, dy)[result], math.nan)))
+    return sets
+
+
+def torch_call(torch: Any, cell: Cell, o: Operands) -> Callable[[], Any]:
+    """torch's own call. Its newest result lives on until the next, so that the allocator rotates buffers as `out` does."""
+    layer, last = cell.layer, [None]
+    axes = (layer.stride, layer.padding, layer.dilation)
+    options = (*map(list, axes), layer.transposed, list(layer.output_padding), layer.groups)
+    if cell.operation == "forward":
+        convolution = torch.ops.aten.convolution
+
+        def forward() -> Any:
+            last[:] = [convolution(o.x, o.w, o.bias, *options)]
+            return last[0]
+
+        return forward
+    mask = [cell.operation == "backward_data", cell.operation == "backward_filter", False]
+    backward, wanted = torch.ops.aten.convolution_backward, mask.index(True)
+
+    def call() -> Any:
+        last[:] = [backward(o.dy, o.x, o.w, None, *options, mask)[wanted]]
+        return last[0]
+
+    return call
+
+
+def asked(cell: Cell, o: Operands) -> Asked:
+    """The same of cudnnpy's Convolution, whose plan takes the addresses of `first`, `second`, the bias and the result."""
+    layer = cell.layer
+    if cell.operation == "backward_filter":
+        first, second = (o.x, o.dy) if layer.transposed else (o.dy, o.x)
+        return Asked(cell.operation, first, second, layer.w_shape, None)
+    if (cell.operation == "forward") == layer.transposed:
+        given, shape = (o.x, layer.y_shape(cell.batch)) if layer.transposed else (o.dy, layer.x_shape(cell.batch))
+        return Asked("backward_data", given, o.w, shape, o.bias)
+    return Asked("forward", o.dy if layer.transposed else o.x, o.w, None, o.bias)
+
+
+def plan_call(torch: Any, cell: Cell, o: Operands, plan: Any, workspace: Any) -> Callable[[], Any]:
+    """A launch of the plan by raw addresses, with its result."""
+    given = asked(cell, o)
+    tensors = [tensor for tensor in (given.first, given.second, given.bias, o.out) if tensor is not None]
+    if len(plan.operands) != len(tensors):
+        raise ValueError(f"the plan takes {plan.operands}; the cell has {len(tensors)} tensors")
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    stream = torch.cuda.current_stream().cuda_stream
+    arguments = (*addresses, workspace.data_ptr() if plan.workspace_size else 0, stream)
+    execute, out = plan.execute, o.out
+
+    def call() -> Any:
+        execute(*arguments)
+        return out
+
+    return call
+
+
+class Difference(NamedTuple):
+    """How far a result is from what is expected, over the root of the mean square of that: all together, and at most."""
+
+    relative: float
+    largest: float
+
+    def within(self, kind: Kind) -> bool:
+        """Whether the kind's arithmetic may differ so far. NaN is not."""
+        return self.relative <= kind.tolerance and self.largest <= LARGEST * kind.tolerance
+
+
+def difference(torch: Any, result: Any, expected: Any) -> Difference:
+    """Between two tensors; computed in float32 at least."""
+    if result.shape != expected.shape:
+        raise ValueError(f"the result has shape {tuple(result.shape)}: expected {tuple(expected.shape)}")
+    wide = expected.dtype if expected.dtype == torch.float64 else torch.float32
+    expected = expected.to(wide)
+    off = result.to(wide) - expected
+    norm = float(torch.linalg.vector_norm(expected))
+    largest = float(off.abs().max()) * math.sqrt(expected.numel())
+    relative = float(torch.linalg.vector_norm(off))
+    if math.isnan(relative) or math.isnan(norm):
+        return Difference(math.nan, math.nan)
+    if norm == 0:
+        return Difference(0.0, 0.0) if relative == 0 else Difference(math.inf, math.inf)
+    return Difference(relative / norm, largest / norm)
+
+
+def exact(torch: Any, cell: Cell, o: Operands) -> Any:
+    """The result in float64 throughout."""
+    wide = Operands(*(None if tensor is None else tensor.double() for tensor in o))
+    return torch_call(torch, cell, wide)()
+
+
+def compared(
+    torch: Any, cell: Cell, o: Operands, theirs: Callable[[], Any], ours: dict[str, Callable[[], Any]]
+) -> tuple[dict[str, Any], str]:
+    """How far each of our results is from torch's, each written over NaN; and what is wrong, "" if nothing is.
+
+    Where one is too far from torch's, the same convolution in float64 says who is right.
+    """
+    found: dict[str, Any] = {}
+    expected, right, lost = theirs().clone(), None, []
+    for name, call in ours.items():
+        o.out.fill_(math.nan)
+        try:
+            result = call()
+            off = difference(torch, result, expected)
+            found[name] = off._asdict()
+            if off.within(cell.kind):
+                continue
+            if right is None:
+                right = exact(torch, cell, o)
+                found["torch, from float64"] = difference(torch, expected, right)._asdict()
+            off = difference(torch, result, right)
+            found[f"{name}, from float64"] = off._asdict()
+        except Exception as error:
+            lost.append(f"{name}: {type(error).__name__}: {error}")
+            continue
+        if not off.within(cell.kind):
+            lost.append(
+                f"{name}: wrong by {off.relative:.2g} of the float64 result, {off.largest:.2g} at most "
+                f"(allowed: {cell.kind.tolerance:g}, {LARGEST * cell.kind.tolerance:g}; "
+                f"torch: {found['torch, from float64']['relative']:.2g})"
+            )
+    return found, "; ".join(lost)
