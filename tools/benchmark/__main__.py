@@ -23,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tools.benchmark import cache, device, host, operations, report
+from tools.benchmark import addresses, cache, device, host, operations, report
 from tools.benchmark.figures import failures
 from tools.benchmark.networks import command as networks
 from tools.benchmark.timing import Budget
@@ -32,11 +32,17 @@ FULL_SECONDS, QUICK_SECONDS = 480.0, 120.0
 # section -> (what measures it, its share of a run's budget beside the others)
 SECTIONS: dict[str, tuple[Callable[[Any, Budget], Iterable[dict[str, Any]]], float]] = {
     "host": (host.measure, 0.07),
+    "addresses": (addresses.measure, 0.05),
     "device": (device.measure, 0.75),
     "cache": (cache.measure, 0.18),
     "operations": (operations.measure, 0.33),
 }
-ONLY = {"host": "host", "gpu": "device", "cache": "cache", "operations": "operations"}
+ONLY: dict[str, tuple[str, ...]] = {
+    "host": ("host", "addresses"),
+    "gpu": ("device",),
+    "cache": ("cache",),
+    "operations": ("operations",),
+}
 NETWORKS = "networks"
 
 
@@ -90,7 +96,7 @@ def run(only: Sequence[str] | None, seconds: float, arguments: Sequence[str] | N
     if not torch.cuda.is_available():
         raise SystemExit("the benchmark needs a CUDA GPU that torch can use")
     budget = Budget(seconds)
-    chosen = [ONLY[section] for section in only] if only else list(SECTIONS)
+    chosen = [part for section in only for part in ONLY[section]] if only else list(SECTIONS)
     results: dict[str, Any] = {"environment": environment(torch, seconds, arguments), "errors": {}}
     whole = sum(SECTIONS[section][1] for section in chosen)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -37,7 +37,7 @@ _HOST = (
         "plan.execute(pointers)",
         ("ctypes cudnnBackendExecute, pack ready",),
     ),
-    ("conv.forward(x, w, out=y) over torch F.conv2d", 0.60, "conv.forward(x, w, out=y)", ("torch F.conv2d",)),
+    ("conv.forward(x, w, out=y) over torch F.conv2d", 0.55, "conv.forward(x, w, out=y)", ("torch F.conv2d",)),
     ("conv.forward(x, w) over torch F.conv2d", 0.70, "conv.forward(x, w)", ("torch F.conv2d",)),
     (
         "conv.forward(x, w, out=y) over cudnn-frontend graph.execute with handle=",
@@ -51,6 +51,14 @@ _HOST = (
         "conv.backward_data + backward_filter, out=",
         ("torch convolution_backward (dx, dw)",),
     ),
+)
+# the same at addresses that vary: reach, the row above the line and its tuples, the row below it and its tuples
+_ADDRESSES: tuple[tuple[float, str, int | str, str, int | str], ...] = (
+    (0.55, "conv.forward(x, w, out=y)", 1, "torch F.conv2d", 1),
+    (0.85, "conv.forward(x, w, out=y)", 1000, "torch F.conv2d", 1000),
+    (1.00, "conv.forward(x, w, out=y)", "new", "torch F.conv2d", "new"),
+    (1.20, "plan.execute(pointers)", 1, "ctypes cudnnBackendExecute, pack ready", 1),
+    (2.00, "plan.execute(pointers)", "new", "ctypes cudnnBackendExecute, pack ready", 1000),
 )
 _CACHE = "host cost with the most cached signatures over one"
 _CACHE_REACH = 1.10  # what "flat" means here
@@ -68,10 +76,11 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     for name, reach, above, below in _HOST:
         missing = [row for row in (above, *below) if host.get(row, {}).get("us") is None]
         if missing:
-            found.append(Figure(f"host: {name}", reach, None, _reason(host.get(missing[0]))))
+            found.append(Figure(f"host, fixed addresses: {name}", reach, None, _reason(host.get(missing[0]))))
         else:
             least = min(host[row]["us"]["median"] for row in below)
-            found.append(Figure(f"host: {name}", reach, host[above]["us"]["median"] / least))
+            found.append(Figure(f"host, fixed addresses: {name}", reach, host[above]["us"]["median"] / least))
+    found += _of_addresses(results.get("addresses", ()))
     for who, what, reach in (
         ("autotune", "geometric mean", 0.90),
         ("autotune", "worst cell", 1.02),
@@ -93,6 +102,28 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
         found.append(Figure(_CACHE, _CACHE_REACH, None, why))
     rows = results.get("operations", ())
     return found + [figure for unit in OPERATION_TIMES for figure in _of_operations(rows, unit)]
+
+
+def tuples_text(tuples: int | str) -> str:
+    """How many tuples of addresses take turns, in words."""
+    if isinstance(tuples, str):
+        return "always new"
+    return f"{tuples:,} in turn" if tuples > 1 else "1"
+
+
+def _of_addresses(rows: Iterable[Mapping[str, Any]]) -> list[Figure]:
+    by_row = {(row["row"], row["tuples"]): row for row in rows}
+    found = []
+    for reach, above, tuples, below, others in _ADDRESSES:
+        ready = f" ({tuples_text(others)})" if others != tuples else ""
+        name = f"host, addresses {tuples_text(tuples)}: {above} over {below}{ready}"
+        missing = [key for key in ((above, tuples), (below, others)) if by_row.get(key, {}).get("us") is None]
+        if missing:
+            found.append(Figure(name, reach, None, _reason(by_row.get(missing[0]))))
+        else:
+            times = (by_row[key]["us"]["median"] for key in ((above, tuples), (below, others)))
+            found.append(Figure(name, reach, next(times) / next(times)))
+    return found
 
 
 def _of_operations(rows: Sequence[Mapping[str, Any]], unit: str) -> list[Figure]:
@@ -173,6 +204,11 @@ def fraction_of_floor(cell: Mapping[str, Any], who: str, peaks: Mapping[str, flo
 def failures(results: Mapping[str, Any]) -> list[str]:
     """One line for each row that has an error. A library that is not installed is not one."""
     lines = [f"host, {row['dtype']}, {row['row']}: {row['error']}" for row in results.get("host", ()) if row["error"]]
+    lines += [
+        f"addresses {tuples_text(row['tuples'])}, {row['row']}: {row['error']}"
+        for row in results.get("addresses", ())
+        if row["error"]
+    ]
     lines += [f"GPU, {name(cell)}: {cell['error']}" for cell in results.get("device", ()) if cell["error"]]
     lines += [f"cache, {row['wanted']:,}: {row['error']}" for row in results.get("cache", ()) if row["error"]]
     lines += [

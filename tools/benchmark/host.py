@@ -44,23 +44,29 @@ def _pointers(t: Tensors, plan: Any) -> tuple[int, ...]:
     return tuple(getattr(t, name).data_ptr() for name in plan.operands)
 
 
-def _workspace(t: Tensors, size: int) -> Any:
+def workspace_for(t: Tensors, size: int) -> Any:
+    """Bytes of the GPU, at least one."""
     return t.torch.empty(max(size, 1), device="cuda", dtype=t.torch.uint8)
+
+
+def bare_pack(plan: Any, pointers: tuple[int, ...], workspace: int) -> Descriptor:
+    """A variant pack of a plan, ready for cudnnBackendExecute."""
+    return Descriptor(
+        raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+        {
+            raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: pointers,
+            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.executable.uids,
+            raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace,
+        },
+    )
 
 
 def _bare(t: Tensors) -> Callable[[], object]:
     """The plan that plan.execute runs, by nothing but ctypes: no argument types, no check of the status."""
     plan = _convolution().plan("forward", t.x, t.w)
-    workspace = _workspace(t, plan.workspace_size)
+    workspace = workspace_for(t, plan.workspace_size)
     handle = cudnnpy.Handle(stream=t.stream)
-    pack = Descriptor(
-        raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: _pointers(t, plan),
-            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.executable.uids,
-            raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace.data_ptr(),
-        },
-    )
+    pack = bare_pack(plan, _pointers(t, plan), workspace.data_ptr())
     execute = raw.load()["cudnnBackendExecute"]  # indexing makes a function object of our own
     given = (c_void_p(handle.address), c_void_p(plan.executable.plan.address), c_void_p(pack.address))
     raw.check(execute(*given), "cudnnBackendExecute")
@@ -74,7 +80,7 @@ def _bare(t: Tensors) -> Callable[[], object]:
 
 def _plan_execute(t: Tensors) -> Callable[[], object]:
     plan = _convolution().plan("forward", t.x, t.w)
-    workspace = _workspace(t, plan.workspace_size)
+    workspace = workspace_for(t, plan.workspace_size)
     x, w, y = _pointers(t, plan)
     at, stream, execute = workspace.data_ptr(), t.stream, plan.execute
 
@@ -138,7 +144,7 @@ def _frontend(t: Tensors) -> tuple[Any, Any, dict[Any, Any], Any]:
     y = graph.conv_fprop(image=x, weight=w, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
     y.set_output(True).set_dim(list(t.y.shape)).set_stride(list(t.y.stride()))
     graph.build([cudnn.heur_mode.A])
-    return graph, handle, {x: t.x, w: t.w, y: t.y}, _workspace(t, graph.get_workspace_size())
+    return graph, handle, {x: t.x, w: t.w, y: t.y}, workspace_for(t, graph.get_workspace_size())
 
 
 def _frontend_generic(t: Tensors) -> Callable[[], object]:

@@ -21,6 +21,7 @@ from tools.benchmark.figures import (
     operation_ratio,
     operation_ratios,
     ratio,
+    tuples_text,
 )
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS, TINY
 
@@ -58,6 +59,8 @@ def markdown(results: Mapping[str, Any], plot: str | None = None) -> str:
         parts += _device(results)
     if results.get("host"):
         parts += _host(results["host"])
+    if results.get("addresses"):
+        parts += _addresses(results["addresses"])
     if results.get("cache"):
         parts += _cache(results["cache"])
     if results.get("operations"):
@@ -179,6 +182,28 @@ def _host(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     head = [column for dtype in dtypes for column in (f"{dtype}: over F.conv2d", "us")]
     text = f"The convolution is {TINY.name}, channels last. The figures above are {HOST_DTYPE}'s.\n"
     return ["## Host cost of one call\n", text, table(("road", *head), lines)]
+
+
+def _addresses(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    columns = list(dict.fromkeys(row["tuples"] for row in rows))
+    cells = {(row["row"], row["tuples"]): row for row in rows}
+    lines = []
+    for road in dict.fromkeys(row["row"] for row in rows):
+        line = [road]
+        for tuples in columns:
+            row, base = cells.get((road, tuples)), cells.get(("torch F.conv2d", tuples), {}).get("us")
+            if row is None or row["us"] is None:
+                line += ["", "failed" if row and row["error"] else "none"]
+            else:
+                line.append(_number(row["us"]["median"] / base["median"] if base else None))
+                line.append(f"{row['us']['median']:.2f}")
+        lines.append(line)
+    head = [column for tuples in columns for column in (f"{tuples_text(tuples)}: over F.conv2d", "us")]
+    text = (
+        f"The same convolution in {rows[0]['dtype']}, by how many tuples of addresses (x, w, y) take turns. Always new: a "
+        "tuple that this road never had; a pack cannot be ready for it.\n"
+    )
+    return ["### By addresses\n", text, table(("road", *head), lines)]
 
 
 def _cache(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -192,7 +192,8 @@ def _one(torch: Any, task: Task, rows: Rows, writer: Writer) -> None:
         row["error"] = f"{type(error).__name__}: {error}"
     row["seconds"] = round(time.perf_counter() - start, 3)
     rows.rows[task.key] = writer.row(task.key, row)
-    gc.collect()
+    if row["error"] or task.part != "layers":  # tracebacks and modules hold tensors in circles
+        gc.collect()
     try:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()

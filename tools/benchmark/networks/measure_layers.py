@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import cudnnpy
+from tools.benchmark.networks import tensors
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.networks.tensors import Operands, asked, compared, operands, plan_call, torch_call
 from tools.benchmark.timing import Budget, summary, times_in_turns
@@ -38,7 +39,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float | N
             extra = {"tune_seconds": tune_seconds} if prefer == "autotune" and tune_seconds is not None else {}
             plan, row["plan_s"][prefer] = _plan(torch, cell, sets[0], prefer=prefer, **extra)
             row["plans"][prefer] = plan_facts(plan)
-            workspace = torch.empty(max(plan.workspace_size, 1), device="cuda", dtype=torch.uint8)
+            workspace = torch.empty(max(plan.workspace_size, 1), device=tensors.DEVICE, dtype=torch.uint8)
             calls[prefer] = [plan_call(torch, cell, o, plan, workspace) for o in sets]
         ours = {prefer: calls[prefer][0] for prefer in PREFERENCES}
         row["difference"], wrong = compared(torch, cell, sets[0], searched[0], ours)

@@ -204,7 +204,7 @@ def captured(torch: Any, call: Call) -> Call:
 def _training(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
     model = models.build(torch, program.network).train()
     x = models.pictures(torch, program.network, program.batch)
-    labels = torch.arange(program.batch, device="cuda") % 1000
+    labels = torch.arange(program.batch, device=models.DEVICE) % 1000
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # so that steps can be compared

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
+DEVICE = "cuda"
 SETTLING_BATCH = 8
 
 
@@ -46,7 +47,7 @@ def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, level
 SIZES = {"resnet50": 224, "mobilenet_v2": 224, "efficientnet_b0": 224, "convnext_tiny": 224, "unet": 256}
 
 
-def build(torch: Any, name: str, device: str = "cuda") -> Any:
+def build(torch: Any, name: str) -> Any:
     """A network of SIZES in float32 with seeded random weights, whose batch norms have seen a batch."""
     torch.manual_seed(0)
     if name == "unet":
@@ -55,22 +56,22 @@ def build(torch: Any, name: str, device: str = "cuda") -> Any:
         import torchvision
 
         model = torchvision.models.get_model(name, weights=None)
-    model = model.to(device)
+    model = model.to(DEVICE)
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     before = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
     with torch.no_grad():
-        model.train()(pictures(torch, name, SETTLING_BATCH, device))
+        model.train()(pictures(torch, name, SETTLING_BATCH))
     for norm, momentum in zip(norms, before, strict=True):
         norm.momentum = momentum
     return model
 
 
-def pictures(torch: Any, name: str, batch: int, device: str = "cuda") -> Any:
+def pictures(torch: Any, name: str, batch: int) -> Any:
     """Normally distributed pictures, the same ones each time."""
-    generator = torch.Generator(device=device).manual_seed(1)
-    return torch.randn(batch, 3, SIZES[name], SIZES[name], device=device, generator=generator)
+    generator = torch.Generator(device=DEVICE).manual_seed(1)
+    return torch.randn(batch, 3, SIZES[name], SIZES[name], device=DEVICE, generator=generator)
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def off(torch: Any, result: Any, expected: Any) -> float:
 def poison(torch: Any, megabytes: int = 2048) -> None:
     """Fills memory that torch's allocator gives out next with NaN of every element type."""
     free = torch.cuda.mem_get_info()[0] >> 20
-    torch.full((min(megabytes, free // 2) << 20,), 255, device="cuda", dtype=torch.uint8)
+    torch.full((min(megabytes, free // 2) << 20,), 255, device=DEVICE, dtype=torch.uint8)
 
 
 def wall_timer(torch: Any, call: Callable[[], object], count: int) -> Callable[[], float]:

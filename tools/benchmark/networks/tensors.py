@@ -10,6 +10,7 @@ from tools.benchmark.layers import Kind
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.timing import rotation
 
+DEVICE = "cuda"
 LARGEST = 20  # how much further one element may be off than all together (over the root of the mean square)
 
 
@@ -44,19 +45,19 @@ def ordered(tensor: Any, channels_last: bool) -> Any:
     return tensor.to(memory_format={4: torch.channels_last, 5: torch.channels_last_3d}[tensor.dim()])
 
 
-def operands(torch: Any, cell: Cell, device: str = "cuda") -> list[Operands]:
+def operands(torch: Any, cell: Cell) -> list[Operands]:
     """Sets of random tensors for a cell; on a GPU so many that no call finds its inputs in the L2 cache."""
     layer, batch, dtype = cell.layer, cell.batch, getattr(torch, cell.kind.dtype)
-    count = rotation(torch, layer.moved_bytes(batch, dtype.itemsize)) if device == "cuda" else 2
+    count = rotation(torch, layer.moved_bytes(batch, dtype.itemsize)) if DEVICE == "cuda" else 2
     shapes = (layer.x_shape(batch), layer.w_shape, layer.y_shape(batch))
     result = {"forward": 2, "backward_data": 0, "backward_filter": 1}[cell.operation]
     sets = []
     for _ in range(count):
         x, w, dy = (
-            ordered(torch.randn(shape, device=device, dtype=dtype), cell.kind.channels_last) for shape in shapes
+            ordered(torch.randn(shape, device=DEVICE, dtype=dtype), cell.kind.channels_last) for shape in shapes
         )
         with_bias = layer.bias and cell.operation == "forward"
-        bias = torch.randn(layer.filters, device=device, dtype=dtype) if with_bias else None
+        bias = torch.randn(layer.filters, device=DEVICE, dtype=dtype) if with_bias else None
         sets.append(Operands(x, w, dy, bias, torch.full_like((x, w, dy)[result], math.nan)))
     return sets
 
