@@ -571,12 +571,29 @@ def test_a_run_measures_what_no_file_has(tmp_path: Path, monkeypatch: pytest.Mon
         (["--only", "networks", "--quick"], "it is a run of its own"),
         (["--seed", "3"], "--seed: given without --only networks"),
         (["--only", "gpu", "--merge", "a"], "--merge: given without --only networks"),
+        (["--only", "networks", "--merge", "a", "--again"], "--again: given with --merge, which measures nothing"),
+        (["--only", "networks", "--tune-seconds", "0"], "--tune-seconds: 0.0 given; expected seconds above 0"),
     ],
 )
 def test_options_that_do_not_go_together(given: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         program.main(given)
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", [None, "no rows\n"])
+def test_files_that_cannot_be_read_are_named(text: str | None, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit, match=r"rows: .*rows\.jsonl"):
+        program.main(["--only", "networks", "--merge", str(file), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("off", "allowed"), [(0.001, 0.002), (0.2, 0.4), (0.6, 0.8), (0.99, 0.995)])
+def test_a_network_of_zeros_is_never_right(off: float, allowed: float) -> None:
+    assert measure_programs.allowance(off) == pytest.approx(allowed)
 
 
 def test_the_recorded_command_tells_no_files() -> None:

@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if NETWORKS in (given.only or ()):
         if set(given.only) != {NETWORKS} or given.quick or given.from_json:
             parser.error("--only networks: given with another section, --quick or --from-json; it is a run of its own")
+        if networks.why_not(given):
+            parser.error(networks.why_not(given))
         return networks.main(given, lambda torch, seconds: environment(torch, seconds, arguments))
     if networks.given_options(given):
         parser.error(f"{', '.join(networks.given_options(given))}: given without --only networks")

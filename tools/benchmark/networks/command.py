@@ -60,12 +60,22 @@ def given_options(given: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if getattr(given, name) not in (None, False)]
 
 
+def why_not(given: argparse.Namespace) -> str:
+    """What is wrong with the options together, "" if nothing is."""
+    others = [name for name in given_options(given) if name != "--merge"]
+    if given.merge and others:
+        return f"{', '.join(others)}: given with --merge, which measures nothing"
+    if given.tune_seconds is not None and given.tune_seconds <= 0:
+        return f"--tune-seconds: {given.tune_seconds} given; expected seconds above 0"
+    return ""
+
+
 def main(given: argparse.Namespace, environment: Callable[[Any, float], Mapping[str, Any]]) -> int:
     """Runs the command; returns the exit status: 1 where a row failed."""
     networks = catalogue.read()
     order = in_order(networks, given.seed or 0)
     if given.merge:
-        rows, stopped = Rows.read(given.merge), ""
+        rows = _read(given.merge)
     else:
         import torch
 
@@ -73,7 +83,7 @@ def main(given: argparse.Namespace, environment: Callable[[Any, float], Mapping[
             raise SystemExit("the benchmark needs a CUDA GPU that torch can use")
         file = given.rows or given.out / "networks.jsonl"
         known = [other for other in dict.fromkeys([*(given.known or ()), file]) if other != file or file.exists()]
-        rows = Rows.read(known)
+        rows = _read(known)
         seconds = given.budget or SECONDS
         tasks = _tasks(torch, order, given.tune_seconds)
         parts = [part for part in PARTS if part in (given.part or PARTS)]
@@ -98,6 +108,13 @@ def main(given: argparse.Namespace, environment: Callable[[Any, float], Mapping[
     lost = failures(every)
     print("\n".join(f"FAILED {line}" for line in lost))
     return 1 if lost else 0
+
+
+def _read(files: Iterable[Path]) -> Rows:
+    try:
+        return Rows.read(files)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"rows: {error}") from error
 
 
 def _run(torch: Any, given: argparse.Namespace, parts: Sequence[str], environment: Mapping[str, Any]) -> dict[str, Any]:
