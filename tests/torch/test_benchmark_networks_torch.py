@@ -1,11 +1,9 @@
-"""The benchmark of networks on torch's CPU tensors: the list's shapes, the comparison, and the measuring itself."""
+"""The benchmark of networks on torch's CPU tensors: the list's shapes, the comparison, and the measuring of layers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +13,10 @@ import torch
 
 import cudnnpy
 from cudnnpy import reference
-from tools.benchmark import addresses, timing
-from tools.benchmark.host import Tensors
-from tools.benchmark.networks import catalogue, collect, measure_layers, measure_programs, models, tables, tensors
+from tools.benchmark import timing
+from tools.benchmark.networks import catalogue, collect, measure_layers, models, tables, tensors
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
-from tools.benchmark.networks.measure_programs import Absent, Program
-from tools.benchmark.timing import Budget
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 STRICT = next(kind for kind in KINDS if not kind.tf32)
@@ -279,200 +274,3 @@ def test_a_cell_whose_result_is_wrong_fails_with_its_times(monkeypatch: pytest.M
     assert row["error"].startswith("autotune: wrong by 0.01 of the float64 result")
     assert "fastest" not in row["error"]
     assert row["ms"]
-
-
-# --- whole networks
-
-
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small network in place of the large ones, in float32 (the CPU has no fast float16)."""
-
-    def build(torch: Any, name: str) -> Any:
-        torch.manual_seed(0)
-        n = torch.nn
-        body = [n.Conv2d(3, 8, 3, 2, 1), n.BatchNorm2d(8), n.ReLU(), n.AdaptiveAvgPool2d(1), n.Flatten()]
-        return n.Sequential(*body, n.Dropout(0.5), n.Linear(8, 1000))
-
-    monkeypatch.setattr(models, "build", build)
-    monkeypatch.setitem(models.SIZES, "resnet50", 16)
-    monkeypatch.setattr(models, "poison", lambda torch: None)
-    monkeypatch.setattr(measure_programs, "REPETITION_MS", 0.1)
-    monkeypatch.setattr(measure_programs, "TIMING_SECONDS", 0.0)
-    monkeypatch.setattr(measure_programs, "captured", lambda torch, call: call)
-    monkeypatch.setattr(torch, "compile", lambda model, mode: model)
-
-
-def _program(part: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"error": None}
-    flags = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
-    try:
-        measure_programs.measure(torch, Program(part, "resnet50", 4), row)
-    finally:
-        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = flags
-    return row
-
-
-def test_an_inference_without_the_example_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _small(monkeypatch)
-    monkeypatch.setattr(
-        measure_programs, "converted", lambda model, x: _converted(model, x, tmp_path / "torch_network.py")
-    )
-    row = _program("inference")
-    assert row["error"] is None
-    assert set(row["ms"]) == {"torch", "torch, again", "torch, graph", "torch.compile"}
-    why = "docs/examples/torch_network.py is not there"
-    assert row["absent"] == {"cudnnpy": why, "cudnnpy, graph": why}
-    assert row["difference"]["torch"] < 1e-2
-
-
-_converted = measure_programs.converted
-
-
-@pytest.mark.parametrize(("factor", "error"), [(1.0, None), (1.1, "cudnnpy: wrong by 0.1 of the float32 result")])
-def test_an_inference_by_the_example_is_compared(
-    factor: float, error: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    _small(monkeypatch)
-    file = tmp_path / "torch_network.py"
-    file.write_text(f"def convert(module, x):\n    return lambda x: module(x) * {factor}\n")
-    monkeypatch.setattr(measure_programs, "converted", lambda model, x: _converted(model, x, file))
-    row = _program("inference")
-    assert (row["error"] or "").startswith(error or "")
-    assert bool(row["error"]) is bool(error)
-    assert {"cudnnpy", "cudnnpy, graph"} <= row["difference"].keys()
-    assert ({"cudnnpy", "cudnnpy, graph"} <= row["ms"].keys()) is (error is None)
-
-
-def test_an_example_without_the_function_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "torch_network.py"
-    file.write_text("")
-    with pytest.raises(Absent, match="has no function convert"):
-        _converted(None, None, file)
-
-
-def test_a_compiler_that_does_not_work_is_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _small(monkeypatch)
-
-    def compile(model: Any, mode: str) -> Any:
-        raise RuntimeError("no C compiler\nwas found")
-
-    monkeypatch.setattr(torch, "compile", compile)
-    row = _program("inference")
-    assert row["absent"]["torch.compile"] == "does not work here: RuntimeError: no C compiler was found"
-    assert row["error"] is None
-
-
-@pytest.mark.parametrize("factor", [None, 1.0, 3.0])
-def test_a_training_step_is_timed_with_and_without(factor: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    _small(monkeypatch)
-    given: list[dict[str, Any]] = []
-
-    @contextmanager
-    def enable(**options: Any) -> Any:
-        given.append(options)
-        before = torch.nn.functional.cross_entropy
-        torch.nn.functional.cross_entropy = lambda *some: before(*some) * factor
-        try:
-            yield
-        finally:
-            torch.nn.functional.cross_entropy = before
-
-    def find(name: str) -> Any:
-        assert name == "cudnnpy.torch"
-        if factor is None:
-            raise ModuleNotFoundError("none", name=name)
-        return SimpleNamespace(enable=enable)
-
-    monkeypatch.setattr(measure_programs, "importlib", SimpleNamespace(import_module=find))
-    row = _program("training")
-    if factor is None:
-        assert row["absent"]["cudnnpy"] == "no module cudnnpy.torch"
-        assert set(row["ms"]) == {"torch", "torch, again"}
-    else:
-        assert {"cudnnpy", "cudnnpy, autotune"} == row["difference"].keys() - {"torch"}
-        assert {"prefer": "autotune"} in given
-        assert {} in given
-    assert bool(row["error"]) is (factor == 3.0)
-    assert ("cudnnpy" in row["ms"]) is (factor == 1.0)
-
-
-def test_a_timer_of_calls_in_a_row_waits_outside_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: log.append("wait"))
-    assert models.wall_timer(torch, lambda: log.append("call"), 3)() >= 0
-    assert log == ["wait", "call", "call", "call", "wait"]
-
-
-def test_the_float32_reference_leaves_torch_s_switches_as_they_were() -> None:
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    with pytest.raises(ZeroDivisionError), models.exact_float32(torch):
-        assert not torch.backends.cudnn.allow_tf32
-        raise ZeroDivisionError
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark) == before
-
-
-def test_a_network_s_batch_norms_have_seen_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(models.SIZES, "unet", 32)
-    monkeypatch.setattr(models, "unet", lambda torch: _UNET(torch, width=4, levels=2))
-    model = models.build(torch, "unet")
-    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
-    assert all(norm.momentum == 0.1 and norm.running_var.min() != 1 for norm in norms)
-    assert model.eval()(models.pictures(torch, "unet", 2)).shape == (2, 2, 32, 32)
-
-
-_UNET = models.unet
-
-
-# --- the host's cost by addresses
-
-
-@pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> Any:
-    tensors_of = SimpleNamespace(torch=torch, x=torch.zeros(1, dtype=torch.float16), stream=0)
-    monkeypatch.setattr(addresses, "PAIRS", 8)
-    monkeypatch.setattr(addresses, "FILTERS", 4)
-    return tensors_of
-
-
-@pytest.mark.parametrize("tuples", [1, 16])
-def test_tuples_come_in_turn(tuples: int, tiny: Tensors) -> None:
-    turn = addresses.Memory(tiny, tuples).turns(pointers=True)
-    seen = [turn() for _ in range(3 * tuples)]
-    assert len(set(seen)) == tuples
-    assert seen[:tuples] == seen[tuples : 2 * tuples]
-
-
-def test_a_new_tuple_never_comes_again(tiny: Tensors) -> None:
-    turn = addresses.Memory(tiny, addresses.NEW).turns(pointers=True)
-    seen = [turn() for _ in range(32)]
-    assert len(set(seen)) == 32
-    assert all(address % 16 == 0 for given in seen for address in given)
-    with pytest.raises(StopIteration):
-        turn()
-
-
-def test_there_are_enough_new_tuples_for_a_run() -> None:
-    per_timing = timing.HOST_BATCH + timing.HOST_WARM_UP
-    assert (addresses.MOST + 3) * per_timing < 4096 * 512
-
-
-def test_every_road_has_a_row_for_each_number_of_tuples(monkeypatch: pytest.MonkeyPatch, tiny: Tensors) -> None:
-    def torch_s(t: Tensors, memory: addresses.Memory) -> Callable[[], object]:
-        turn = memory.turns()
-        return lambda: tuple(tensor.shape for tensor in turn())
-
-    def fails(t: Tensors, memory: addresses.Memory) -> Callable[[], object]:
-        raise ValueError("no such thing")
-
-    roads = {"torch F.conv2d": torch_s, "pack ready": addresses._ready, "fails": fails}
-    monkeypatch.setattr(addresses, "ROADS", roads)
-    monkeypatch.setattr(addresses, "Tensors", lambda torch, dtype: tiny)
-    monkeypatch.setattr(addresses, "PAIRS", 4096)
-    monkeypatch.setattr(addresses, "MOST", 1)
-    monkeypatch.setattr(addresses, "_plan", lambda t: fails(t, None))  # type: ignore[arg-type]
-    rows = {(row["row"], row["tuples"]): row for row in addresses.measure(torch, Budget(0.01))}
-    assert list(rows) == [(road, tuples) for road in roads for tuples in (1, 16, 1000, "new")]
-    assert all(rows["torch F.conv2d", tuples]["us"]["median"] > 0 for tuples in addresses.TUPLES)
-    assert rows["fails", 16]["error"] == "ValueError: no such thing"
-    assert rows["pack ready", 16]["error"] == "ValueError: no such thing"
-    assert rows["pack ready", "new"]["absent"].startswith("no pack can be ready")
