@@ -60,7 +60,7 @@ class Placed:
 
     def __init__(self, values: torch.Tensor, strides: Sequence[int], offset: int, filler: int) -> None:
         size = values.element_size()
-        reach = 1 + sum((n - 1) * s for n, s in zip(values.shape, strides, strict=True))
+        reach = 1 + sum((max(n, 1) - 1) * s for n, s in zip(values.shape, strides, strict=True))
         count = BAND // size * 2 + offset + reach
         buffer = torch.full((-(-count * size // 256) * 256,), filler, dtype=torch.uint8)
         self.mask = torch.zeros(buffer.numel() // size, dtype=torch.bool)
