@@ -90,7 +90,7 @@ class Convolution(Layer):
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to x) + beta * out. `x_shape` is x's, in the arrays' axis order; `out` may stand for it."""
-        shape = x_shape if x_shape and isinstance(x_shape, tuple) else shape_argument("x_shape", x_shape)
+        shape = x_shape if isinstance(x_shape, tuple) and x_shape else shape_argument("x_shape", x_shape)
         return self._operation.run("backward_data", dy, w, shape, None, None, out, alpha, beta, stream)
 
     def backward_filter(
@@ -104,7 +104,7 @@ class Convolution(Layer):
         stream: Any = None,
     ) -> Any:
         """alpha * (the gradient to w) + beta * out. `w_shape` is w's, in the arrays' axis order; `out` may stand for it."""
-        shape = w_shape if w_shape and isinstance(w_shape, tuple) else shape_argument("w_shape", w_shape)
+        shape = w_shape if isinstance(w_shape, tuple) and w_shape else shape_argument("w_shape", w_shape)
         return self._operation.run("backward_filter", dy, x, shape, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:

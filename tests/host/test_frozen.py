@@ -12,6 +12,7 @@ import weakref
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from standins import Array, World, made
 
@@ -304,3 +305,13 @@ def test_a_refusal_does_not_depend_on_what_was_planned_before(world: World, good
         with pytest.raises(TypeError, match=text):
             bad(x)
     assert made(world) == {}
+
+
+def test_a_gradients_shape_may_be_any_sequence_of_integers(world: World) -> None:
+    x, w = Array(2, 4, 6, 6), Array(4, 3, 1, 1)
+    for shape in ((2, 3, 6, 6), [2, 3, 6, 6], np.array([2, 3, 6, 6])):
+        assert Convolution().backward_data(x, w, shape).shape == (2, 3, 6, 6)
+    assert misses() == 1
+    for wrong, kind in (((), ValueError), ([], ValueError), (7, TypeError), ("2366", TypeError)):
+        with pytest.raises(kind, match="x_shape"):
+            Convolution().backward_data(x, w, wrong)
