@@ -74,8 +74,8 @@ def run(options: argparse.Namespace) -> int:
         return _fail(2, " ".join(str(error).split()))
     except NoAlgorithmError as error:
         return _fail(2, str(error))
-    except (CudnnError, MemoryError) as error:
-        return _fail(1, str(error) or "out of memory")
+    except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: what the CUDA driver reports
+        return _fail(1, " ".join(str(error).split()) or "out of memory")
 
 
 def _fail(status: int, text: str) -> int:

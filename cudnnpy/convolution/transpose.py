@@ -28,6 +28,9 @@ class ConvolutionTranspose(Layer):
     so padding crops, and `output_padding` (an int, or one for each spatial axis, smaller than the stride or than the
     dilation) adds positions after the others; below the stride it picks one of the sizes that the convolution would map
     to x's. "same" gives x * stride (at least the filter's reach). A batch of 0 is taken; other sizes are 1 or more.
+    Where `output_padding` reaches the stride, one of the tensors goes through scratch memory beside the plan's workspace,
+    which `workspace_limit` does not count.
+
     The other options are Convolution's, with the same meaning; so are arrays, streams and errors.
     """
 
