@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     except NoAlgorithmError as error:
         return _fail(2, str(error))
     except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: what the CUDA driver reports
-        return _fail(1, " ".join(str(error).split()) or "out of memory")
+        return _fail(1, str(error) or "out of memory")
 
 
 def _fail(status: int, text: str) -> int:
