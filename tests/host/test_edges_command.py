@@ -281,11 +281,11 @@ def test_what_comes_through_a_pipe_is_bounded(tmp_path, monkeypatch):
     os.close(writing)
 
 
-def test_pictures_are_neither_written_to_nor_read_from_a_terminal():
+def test_pictures_are_neither_written_to_nor_read_from_a_terminal(tmp_path):
     main, terminal = pty.openpty()
     try:
         for arguments, stream in ((["-o", "-"], {"stdout": terminal}), (["-"], {"stdin": terminal})):
-            done = command(*arguments, **stream)
+            done = command(*arguments, cwd=tmp_path, **stream)
             assert done.returncode == 2
             assert b"is a terminal; redirect it" in done.stderr
             assert len(done.stderr.splitlines()) == 1
