@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import workspace as memory
@@ -14,7 +13,7 @@ from cudnnpy.frozen import Identity
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.launching import Launcher, capture_nearby
 from cudnnpy.layouts import TensorSpec, packed_strides
-from cudnnpy.plan_cache import find, plan_cache
+from cudnnpy.plan_cache import find, identity_of_arguments, plan_cache
 
 
 class Specs(dict[str, TensorSpec]):
@@ -66,14 +65,6 @@ class Owner(Protocol):
     _identity: Identity
 
 
-@lru_cache(maxsize=1 << 16, typed=True)
-def _identity_of_arguments(*arguments: Any) -> Identity:
-    """What stands for a call's arguments in keys. They are told apart by their types, too, since True == 1 == 1.0."""
-    if any(isinstance(argument, tuple) for argument in arguments):
-        raise TypeError(f"{arguments}: the types of what is in a tuple would not be told apart; give its elements")
-    return Identity()
-
-
 def run(
     operation: str,
     owner: Owner | None,
@@ -99,7 +90,7 @@ def run(
     bits, signature = library.read(first)
     pointers = [bits]
     try:
-        what = _identity_of_arguments(*arguments)
+        what = identity_of_arguments(*arguments)
     except TypeError:  # one that cannot be hashed is none that an operation takes: it says so itself
         what = None
     # with the library's name: results are of that library

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnpy.checks import check_integer
+from cudnnpy.frozen import Identity
 
 _DEFAULT_LIMIT = 16_384
 
@@ -70,6 +72,17 @@ def find(key: Hashable) -> Any:
     return entry
 
 
+@lru_cache(maxsize=1 << 16, typed=True)
+def identity_of_arguments(*arguments: Any) -> Identity:
+    """What stands for a call's arguments in keys. They are told apart by their types, too, since True == 1 == 1.0.
+
+    Raises TypeError for arguments that cannot be hashed, and for a tuple among them.
+    """
+    if any(isinstance(argument, tuple) for argument in arguments):
+        raise TypeError(f"{arguments}: the types of what is in a tuple would not be told apart; give its elements")
+    return Identity()
+
+
 def cache_info() -> CacheInfo:
     """How the calling thread's plan cache stands."""
     cache = plan_cache()
@@ -80,6 +93,7 @@ def clear_cache() -> None:
     """Forgets every plan, in every thread (in others when they next call). Work in flight is not disturbed."""
     global _generation
     _generation += 1
+    identity_of_arguments.cache_clear()
     plan_cache()  # a new one; the calling thread's old one goes at once
 
 

@@ -315,3 +315,13 @@ def test_a_gradients_shape_may_be_any_sequence_of_integers(world: World) -> None
     for wrong, kind in (((), ValueError), ([], ValueError), (7, TypeError), ("2366", TypeError)):
         with pytest.raises(kind, match="x_shape"):
             Convolution().backward_data(x, w, wrong)
+
+
+def test_clearing_the_cache_forgets_what_stands_for_arguments(world: World) -> None:
+    for alpha in (2.0, 3.0):
+        cudnnpy.scale_tensor(Array(*X), alpha)
+    assert plan_cache.identity_of_arguments.cache_info().currsize >= 2
+    cudnnpy.clear_cache()
+    assert plan_cache.identity_of_arguments.cache_info().currsize == 0
+    cudnnpy.scale_tensor(Array(*X), 2.0)
+    assert plan_cache.cache_info()[0] == 1
