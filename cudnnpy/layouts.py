@@ -67,7 +67,7 @@ def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
     for spec in like:
         order = _orders(spec)
         if len(order) == 1 or not order:  # in no order: the channels may still be the fastest axis
-            last = order == {True} or (not order and _axis_order(spec.strides or (), spec.shape)[-1] == 1)
+            last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
             return channels_last_strides(shape) if last else packed_strides(shape)
     last = any(is_channels_last(spec) for spec in like)
     return channels_last_strides(shape) if last else packed_strides(shape)
@@ -118,7 +118,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
         if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
             return spec._replace(shape=shape, strides=known)
     whole = spec._replace(shape=shape, strides=strides)
-    return whole._replace(strides=_spelled(whole, {_axis_order(strides, shape)[-1] == 1 and len(shape) > 2}))
+    return whole._replace(strides=_spelled(whole, _has_channels_inside(strides, shape)))
 
 
 def check_distinct(spec: TensorSpec, name: str) -> None:
@@ -142,12 +142,10 @@ def without_elements(spec: TensorSpec) -> TensorSpec:
     return spec._replace(strides=packed_strides(spec.shape, order))
 
 
-def _axis_order(strides: Sequence[int], shape: Sequence[int]) -> list[int]:
-    """The axes from the slowest to the fastest: N, then C or the spatial axes, as the strides say."""
-    rank = len(shape)
-    spatial = [strides[axis] for axis in range(2, rank) if shape[axis] > 1]
-    channel_inside = shape[1] > 1 and bool(spatial) and strides[1] < min(spatial)
-    return [0, *range(2, rank), 1] if channel_inside else list(range(rank))
+def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether the channels lie closer together than the positions, as the strides say."""
+    spatial = [strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1]
+    return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
 
 
 def extent(spec: TensorSpec) -> int:
@@ -198,10 +196,9 @@ def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
     order alone. Where there is none, `last` says whether all are described as channels last. The specs have strides.
     """
     orders = [_orders(spec) for spec in specs]
-    decisive = next((order for order in orders if len(order) == 1), None)
-    common = decisive or ({True} if last else {False})
+    decisive = next((order for order in orders if len(order) == 1), {last})
     return tuple(
-        spec._replace(strides=_spelled(spec, order if len(order) == 1 else common)) if order else spec
+        spec._replace(strides=_spelled(spec, True in (order if len(order) == 1 else decisive))) if order else spec
         for spec, order in zip(specs, orders, strict=True)
     )
 
@@ -219,11 +216,14 @@ def _axes(rank: int, last: bool) -> list[int]:
     return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
 
 
-def _spelled(spec: TensorSpec, order: set[bool]) -> tuple[int, ...]:
-    """Strides where an axis of size 1 has the stride that it would have if it were the slowest of those inside it."""
+def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
+    """Strides, of channels last or first, with those of axes of size 1 spelled out.
+
+    Such an axis has the stride that it would have if it were the slowest of those inside it.
+    """
     assert spec.strides is not None
     strides, step = list(spec.strides), 1
-    for axis in reversed(_axes(len(spec.shape), True in order)):
+    for axis in reversed(_axes(len(spec.shape), last)):
         if spec.shape[axis] == 1:
             strides[axis] = step
         else:
