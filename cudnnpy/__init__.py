@@ -14,76 +14,77 @@ TYPE_CHECKING = False  # spelled out, since importing typing costs more than the
 if TYPE_CHECKING:
     from typing import Any
 
-    from cudnnpy import backend, descriptors, errors, names, raw, reference, workspace
-    from cudnnpy.activation import Activation
-    from cudnnpy.arrays import DeviceArray, empty, to_device, to_numpy
+    from cudnnpy import backend, descriptors, errors, names, raw, reference
+    from cudnnpy._core.layouts import TensorSpec
+    from cudnnpy._memory import workspace
+    from cudnnpy._memory.arrays import DeviceArray, empty, to_device, to_numpy
+    from cudnnpy._memory.workspace import release_workspace, set_allocator
+    from cudnnpy._planning.candidates import Candidate, Engine
+    from cudnnpy._planning.candidates import table as candidates_table
+    from cudnnpy._planning.plan import Plan
+    from cudnnpy._runtime.plan_cache import cache_info, clear_cache, set_cache_limit
     from cudnnpy.availability import is_available, why_unavailable
-    from cudnnpy.convolution.candidates import Candidate, Engine
-    from cudnnpy.convolution.candidates import table as candidates_table
     from cudnnpy.convolution.convolution import Convolution
-    from cudnnpy.convolution.plan import Plan
+    from cudnnpy.convolution.fused import FusedConvolution
     from cudnnpy.convolution.transpose import ConvolutionTranspose
-    from cudnnpy.dropout import Dropout
     from cudnnpy.errors import CudnnError, NoAlgorithmError
-    from cudnnpy.fused import FusedConvolution
-    from cudnnpy.graph import Graph
+    from cudnnpy.graph.graph import Graph
     from cudnnpy.handle import Handle
-    from cudnnpy.instance_normalization import InstanceNormalization
-    from cudnnpy.layer_normalization import LayerNormalization, RMSNormalization
-    from cudnnpy.layouts import TensorSpec
-    from cudnnpy.local_response import LocalResponseNormalization
-    from cudnnpy.normalization import BatchNormalization
-    from cudnnpy.plan_cache import cache_info, clear_cache, set_cache_limit
-    from cudnnpy.pooling import Pooling
-    from cudnnpy.reduction import reduce_tensor
-    from cudnnpy.softmax import Softmax
-    from cudnnpy.tensors import add_tensor, scale_tensor, set_tensor, transform_tensor
-    from cudnnpy.workspace import release_workspace, set_allocator
+    from cudnnpy.ops.activation import Activation
+    from cudnnpy.ops.batch_normalization import BatchNormalization
+    from cudnnpy.ops.dropout import Dropout
+    from cudnnpy.ops.instance_normalization import InstanceNormalization
+    from cudnnpy.ops.layer_normalization import LayerNormalization, RMSNormalization
+    from cudnnpy.ops.local_response import LocalResponseNormalization
+    from cudnnpy.ops.pooling import Pooling
+    from cudnnpy.ops.reduction import reduce_tensor
+    from cudnnpy.ops.softmax import Softmax
+    from cudnnpy.ops.tensors import add_tensor, scale_tensor, set_tensor, transform_tensor
 
 # Public name -> (the module that has it, its name there); a module maps to None.
 _LAZY: dict[str, tuple[str, str] | None] = {
-    "Activation": ("activation", "Activation"),
-    "BatchNormalization": ("normalization", "BatchNormalization"),
-    "Candidate": ("convolution.candidates", "Candidate"),
+    "Activation": ("ops.activation", "Activation"),
+    "BatchNormalization": ("ops.batch_normalization", "BatchNormalization"),
+    "Candidate": ("_planning.candidates", "Candidate"),
     "Convolution": ("convolution.convolution", "Convolution"),
     "ConvolutionTranspose": ("convolution.transpose", "ConvolutionTranspose"),
     "CudnnError": ("errors", "CudnnError"),
-    "DeviceArray": ("arrays", "DeviceArray"),
-    "Dropout": ("dropout", "Dropout"),
-    "Engine": ("convolution.candidates", "Engine"),
-    "FusedConvolution": ("fused", "FusedConvolution"),
-    "Graph": ("graph", "Graph"),
+    "DeviceArray": ("_memory.arrays", "DeviceArray"),
+    "Dropout": ("ops.dropout", "Dropout"),
+    "Engine": ("_planning.candidates", "Engine"),
+    "FusedConvolution": ("convolution.fused", "FusedConvolution"),
+    "Graph": ("graph.graph", "Graph"),
     "Handle": ("handle", "Handle"),
-    "InstanceNormalization": ("instance_normalization", "InstanceNormalization"),
-    "LayerNormalization": ("layer_normalization", "LayerNormalization"),
-    "LocalResponseNormalization": ("local_response", "LocalResponseNormalization"),
+    "InstanceNormalization": ("ops.instance_normalization", "InstanceNormalization"),
+    "LayerNormalization": ("ops.layer_normalization", "LayerNormalization"),
+    "LocalResponseNormalization": ("ops.local_response", "LocalResponseNormalization"),
     "NoAlgorithmError": ("errors", "NoAlgorithmError"),
-    "Plan": ("convolution.plan", "Plan"),
-    "Pooling": ("pooling", "Pooling"),
-    "RMSNormalization": ("layer_normalization", "RMSNormalization"),
-    "Softmax": ("softmax", "Softmax"),
-    "TensorSpec": ("layouts", "TensorSpec"),
-    "add_tensor": ("tensors", "add_tensor"),
+    "Plan": ("_planning.plan", "Plan"),
+    "Pooling": ("ops.pooling", "Pooling"),
+    "RMSNormalization": ("ops.layer_normalization", "RMSNormalization"),
+    "Softmax": ("ops.softmax", "Softmax"),
+    "TensorSpec": ("_core.layouts", "TensorSpec"),
+    "add_tensor": ("ops.tensors", "add_tensor"),
     "backend": None,
-    "cache_info": ("plan_cache", "cache_info"),
-    "candidates_table": ("convolution.candidates", "table"),
-    "clear_cache": ("plan_cache", "clear_cache"),
+    "cache_info": ("_runtime.plan_cache", "cache_info"),
+    "candidates_table": ("_planning.candidates", "table"),
+    "clear_cache": ("_runtime.plan_cache", "clear_cache"),
     "descriptors": None,
-    "empty": ("arrays", "empty"),
+    "empty": ("_memory.arrays", "empty"),
     "errors": None,
     "is_available": ("availability", "is_available"),
     "names": None,
     "raw": None,
-    "reduce_tensor": ("reduction", "reduce_tensor"),
+    "reduce_tensor": ("ops.reduction", "reduce_tensor"),
     "reference": None,
-    "release_workspace": ("workspace", "release_workspace"),
-    "scale_tensor": ("tensors", "scale_tensor"),
-    "set_allocator": ("workspace", "set_allocator"),
-    "set_cache_limit": ("plan_cache", "set_cache_limit"),
-    "set_tensor": ("tensors", "set_tensor"),
-    "to_device": ("arrays", "to_device"),
-    "to_numpy": ("arrays", "to_numpy"),
-    "transform_tensor": ("tensors", "transform_tensor"),
+    "release_workspace": ("_memory.workspace", "release_workspace"),
+    "scale_tensor": ("ops.tensors", "scale_tensor"),
+    "set_allocator": ("_memory.workspace", "set_allocator"),
+    "set_cache_limit": ("_runtime.plan_cache", "set_cache_limit"),
+    "set_tensor": ("ops.tensors", "set_tensor"),
+    "to_device": ("_memory.arrays", "to_device"),
+    "to_numpy": ("_memory.arrays", "to_numpy"),
+    "transform_tensor": ("ops.tensors", "transform_tensor"),
     "why_unavailable": ("availability", "why_unavailable"),
     "workspace": None,
 }

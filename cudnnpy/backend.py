@@ -23,9 +23,9 @@ from functools import lru_cache
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._owned import Owned
-from cudnnpy._values import integer
-from cudnnpy.checks import check_integer, elements, shown
+from cudnnpy._core.owned import Owned
+from cudnnpy._core.validation import check_integer, elements, shown
+from cudnnpy._core.values import integer
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 

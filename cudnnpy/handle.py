@@ -12,9 +12,9 @@ from operator import index
 from typing import Any
 
 from cudnnpy import raw
+from cudnnpy._core.owned import Owned
+from cudnnpy._core.validation import shown
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._owned import Owned
-from cudnnpy.checks import shown
 
 # cudnnHandle_t of Handles that were garbage collected unclosed, by the CUDA context that they belong to. Collection
 # comes at any moment and cudnnDestroy synchronises the device (in the middle of a stream capture it poisons every later

@@ -1,4 +1,4 @@
-"""Draw the sample picture that the package carries: `python -m tools.draw_sample` writes cudnnpy/data/sample.png.
+"""Draw the sample picture that the package carries: `python -m tools.draw_sample` writes cudnnpy/cli/data/sample.png.
 
 Shapes with sharp and soft borders, gradients (which an edge detector must leave dark) and a word. Every pixel is
 computed here from distances, antialiased over one pixel; Pillow only encodes the file, so that no release of it or of
@@ -18,7 +18,7 @@ Field = NDArray[np.float64]
 Point = tuple[float, float]
 
 WIDTH, HEIGHT = 640, 400
-SAMPLE = Path(__file__).resolve().parent.parent / "cudnnpy" / "data" / "sample.png"
+SAMPLE = Path(__file__).resolve().parent.parent / "cudnnpy" / "cli" / "data" / "sample.png"
 
 Y, X = np.mgrid[0:HEIGHT, 0:WIDTH].astype(np.float64) + 0.5
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy.arrays import current_device, library_of, read, spec_of
-from cudnnpy.calling import refuse_capture
-from cudnnpy.checks import check_option, check_shape, check_spec
+from cudnnpy._core.layouts import TensorSpec, from_logical, to_logical
+from cudnnpy._core.validation import check_option, check_shape, check_spec
+from cudnnpy._memory.arrays import current_device, library_of, read, spec_of
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.plan import Plan
+from cudnnpy._runtime.dispatch import refuse_capture
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.autotune import Tuner
-from cudnnpy.convolution.candidates import Candidate
 from cudnnpy.convolution.layer import Layer, shape_argument
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS, Problem
 from cudnnpy.handle import Handle, on_device
-from cudnnpy.layouts import TensorSpec, from_logical, to_logical
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -19,11 +19,11 @@ from ctypes import c_float
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy.convolution import graph
-from cudnnpy.convolution.candidates import Engine
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning.candidates import Engine
+from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.problem import Problem
-from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import TensorSpec
 
 _KNOWN = range(91000, 92900)  # releases whose texts have the keys below alone
 _LIMIT = 1 << 63
@@ -79,7 +79,7 @@ def _check_graph(given: Any, problem: Problem, compiled: bool, more: bool) -> No
     _keys(at, given, ("finalizeMode", "tensors", "nodes"), ("isDynamicShapeEnabled", "isOverrideShapeEnabled"), more)
     for name in ("isDynamicShapeEnabled", "isOverrideShapeEnabled"):
         _same(f"{at}.{name}", given.get(name, False), False)
-    what = graph.described(problem)
+    what = operation_graph.described(problem)
     mode, kind, roles = _OPERATIONS[problem.operation]
     if not what.pointwise and not compiled:
         _same(f"{at}.finalizeMode", given["finalizeMode"], mode)
@@ -110,23 +110,28 @@ def _tensor(uid: int, spec: TensorSpec, virtual: bool) -> dict[str, Any]:
     }
 
 
-def _convolution(problem: Problem, what: graph.Described, kind: str, roles: tuple[str, ...]) -> dict[str, Any]:
+def _convolution(
+    problem: Problem, what: operation_graph.Described, kind: str, roles: tuple[str, ...]
+) -> dict[str, Any]:
     return {
         "operation": f"CUDNN_BACKEND_OPERATION_CONVOLUTION_{kind}_DESCRIPTOR",
         "mode": f"CUDNN_{problem.mode.upper()}",
         "mathPrec": _data_type(problem.compute_dtype),
         "alpha": problem.alpha,
         "beta": problem.beta,
-        "stride": graph.spatial(problem.geometry.stride, 1),
-        "dilation": graph.spatial(problem.geometry.dilation, 1),
-        **dict(zip(roles, map(str, (graph.X, graph.W, what.convolved)), strict=True)),
+        "stride": operation_graph.spatial(problem.geometry.stride, 1),
+        "dilation": operation_graph.spatial(problem.geometry.dilation, 1),
+        **dict(zip(roles, map(str, (operation_graph.X, operation_graph.W, what.convolved)), strict=True)),
     }
 
 
 def _check_convolution(where: str, node: Any, wanted: dict[str, Any], problem: Problem, more: bool) -> None:
     _keys(where, node, wanted, ("pad", "pad_lower", "pad_upper", "groupCount"), more)
     g = problem.geometry
-    sides = {"pad_lower": graph.spatial(g.pre_padding, 0), "pad_upper": graph.spatial(g.post_padding, 0)}
+    sides = {
+        "pad_lower": operation_graph.spatial(g.pre_padding, 0),
+        "pad_upper": operation_graph.spatial(g.post_padding, 0),
+    }
     names = ("pad",) if "pad" in node else tuple(sides)
     for name, side in sides.items():
         given = names[0] if len(names) == 1 else name
@@ -138,7 +143,7 @@ def _check_convolution(where: str, node: Any, wanted: dict[str, Any], problem: P
     _same_fields(where, node, wanted, narrow=narrow)
 
 
-def _pointwise(node: graph.Pointwise, wide: str) -> dict[str, Any]:
+def _pointwise(node: operation_graph.Pointwise, wide: str) -> dict[str, Any]:
     tensors = {"X": node.x, "B": node.b, "Y": node.y}
     return {
         "operation": "CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cudnnpy.convolution.graph import epilogue_graph, uids
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
+from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
+from cudnnpy._runtime.executables import At, Function, Step, described, scales
+from cudnnpy.convolution.operation_graph import epilogue_graph, uids
 from cudnnpy.descriptors import ActivationDescriptor
-from cudnnpy.engines import GraphExecutable, Target, heuristics
 from cudnnpy.errors import StatusError
-from cudnnpy.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy.programs import At, Function, Step, described, scales
 
 
 def epilogue(

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy.calling import Call
-from cudnnpy.checks import for_each_axis
-from cudnnpy.convolution.autotune import Tuner
+from cudnnpy._core.frozen import identity_of
+from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
+from cudnnpy._core.validation import for_each_axis
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
+from cudnnpy._runtime.fills import zeros
+from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
 from cudnnpy.convolution.problem import Options, Problem, output_shape
-from cudnnpy.fills import zeros
-from cudnnpy.frozen import identity_of
-from cudnnpy.functions import no_overlaps
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, canonical, extent, in_layout, result_strides
-from cudnnpy.programs import Operand, Program, Step, copy, elsewhere
 
 
 class Extended(Operation):

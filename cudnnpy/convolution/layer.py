@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy.checks import check_shape
+from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.validation import check_shape
 from cudnnpy.convolution.operation import checked
 from cudnnpy.convolution.problem import Options
-from cudnnpy.frozen import Frozen
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

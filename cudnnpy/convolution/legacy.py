@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
+from cudnnpy._runtime.executables import described
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, is_packed, packed_strides, with_height
 from cudnnpy.names import short_names
-from cudnnpy.programs import described
 
 
 class _Operation(NamedTuple):

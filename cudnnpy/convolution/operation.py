@@ -5,24 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnpy import calling
-from cudnnpy import workspace as memory
-from cudnnpy.calling import Call
-from cudnnpy.checks import check_shape
-from cudnnpy.convolution import legacy
-from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.autotune import Tuner
-from cudnnpy.convolution.candidates import Candidate, Engine
-from cudnnpy.convolution.plan import Plan
-from cudnnpy.convolution.problem import INPUTS, Options, Problem
-from cudnnpy.convolution.selection import choose, survey
-from cudnnpy.engines import Target
-from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.fills import of_nothing, zeros
-from cudnnpy.frozen import Frozen, identity_of
-from cudnnpy.functions import in_logical_order, no_overlaps
-from cudnnpy.handle import Handle, on_device
-from cudnnpy.layouts import (
+from cudnnpy._core.frozen import Frozen, identity_of
+from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
     TensorSpec,
     canonical,
@@ -32,8 +16,24 @@ from cudnnpy.layouts import (
     result_strides,
     to_logical,
 )
-from cudnnpy.programs import Operand, Program, Step, check_scales, elsewhere
-from cudnnpy.reduction import reduction
+from cudnnpy._core.validation import check_shape
+from cudnnpy._memory import workspace as memory
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.selection import choose, survey
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import Operand, Program, Step, check_scales, elsewhere
+from cudnnpy._runtime.fills import of_nothing, zeros
+from cudnnpy._runtime.operands import in_logical_order, no_overlaps
+from cudnnpy.convolution import legacy
+from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.problem import INPUTS, Options, Problem
+from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.graph.reductions import reduction
+from cudnnpy.handle import Handle, on_device
 
 # the inputs' names as a transposed convolution's caller knows them
 OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
@@ -106,7 +106,7 @@ class Operation:
         stream: Any,
     ) -> Any:
         """Runs an operation on two arrays, and returns `out` or a new array of the first one's library."""
-        return calling.run(
+        return dispatch.run(
             operation,
             self,
             self._prepared_by,
@@ -124,7 +124,7 @@ class Operation:
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
         """backward_bias: the same manners for one input."""
         owner, prepare = self._bias_gradient, BiasGradient._prepare
-        return calling.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
+        return dispatch.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
 
     # Set-up, once for each signature
 

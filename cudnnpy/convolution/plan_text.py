@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._planning.candidates import Engine
 from cudnnpy.convolution import cudnn_text, legacy
-from cudnnpy.convolution.candidates import Engine
-from cudnnpy.convolution.forms import Form, forms
+from cudnnpy.convolution.lowering import Form, forms
 from cudnnpy.convolution.problem import OPERATIONS, Options, Problem, checked, make_problem
-from cudnnpy.dtypes import dtype_of
 from cudnnpy.errors import LibraryVersionError
-from cudnnpy.layouts import TensorSpec, extent
 
 FORMAT = 3
 _LONGEST = 16 << 20  # characters: compiled code may be in it

@@ -10,7 +10,18 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cudnnpy.checks import (
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import (
+    CHANNELS_FIRST,
+    CHANNELS_LAST,
+    TensorSpec,
+    canonical,
+    channels_last_strides,
+    in_one_order,
+    packed_strides,
+    result_strides,
+)
+from cudnnpy._core.validation import (
     check_flag,
     check_integer,
     check_layout,
@@ -22,18 +33,7 @@ from cudnnpy.checks import (
     check_shape,
     for_each_axis,
 )
-from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import (
-    CHANNELS_FIRST,
-    CHANNELS_LAST,
-    TensorSpec,
-    canonical,
-    channels_last_strides,
-    in_one_order,
-    packed_strides,
-    result_strides,
-)
-from cudnnpy.programs import check_scales
+from cudnnpy._runtime.executables import check_scales
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 MODES = ("cross_correlation", "convolution")

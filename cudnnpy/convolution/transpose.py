@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy.arrays import read
-from cudnnpy.checks import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._core.layouts import CHANNELS_FIRST, from_logical, to_logical
+from cudnnpy._core.validation import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._memory.arrays import read
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.extended import Extended, surplus_of
 from cudnnpy.convolution.layer import Layer
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
-from cudnnpy.layouts import CHANNELS_FIRST, from_logical, to_logical
 
 _MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import Descriptor
-from cudnnpy._values import nan_propagation
+from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.values import nan_propagation
 from cudnnpy.names import data_type, enumerator, short_name
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import Descriptor
-from cudnnpy._values import integer, integers
+from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.values import integer, integers
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 from cudnnpy.names import data_type, enumerator, short_name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import GeneralDescriptor
+from cudnnpy._core.descriptor import GeneralDescriptor
 from cudnnpy.names import enumerator
 
 

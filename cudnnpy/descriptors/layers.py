@@ -7,8 +7,8 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import Descriptor
-from cudnnpy._values import integer, integers, nan_propagation, to_c
+from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.values import integer, integers, nan_propagation, to_c
 from cudnnpy.descriptors.tensors import TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator, short_name

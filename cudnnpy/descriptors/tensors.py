@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._descriptor import Descriptor
-from cudnnpy._values import integers, shape_of
+from cudnnpy._core.descriptor import Descriptor
+from cudnnpy._core.values import integers, shape_of
 from cudnnpy.names import data_type, enumerator, short_name
 
 _MOST_DIMENSIONS = raw.CUDNN_DIM_MAX

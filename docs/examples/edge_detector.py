@@ -17,7 +17,8 @@ from traceback import extract_tb
 
 import numpy as np
 
-from cudnnpy import pictures, raw
+from cudnnpy import raw
+from cudnnpy.cli import pictures
 from cudnnpy.errors import CudnnError
 
 

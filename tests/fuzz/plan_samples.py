@@ -10,11 +10,12 @@ from typing import Any
 
 import planning
 
-from cudnnpy.convolution import plan as plans
-from cudnnpy.convolution import plan_text, selection
-from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.forms import forms
-from cudnnpy.programs import Steps
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning import selection
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._runtime.executables import Steps
+from cudnnpy.convolution import plan_text
+from cudnnpy.convolution.lowering import forms
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
 import planner  # noqa: E402

@@ -14,10 +14,11 @@ import numpy as np
 import planning
 from campaign import Campaign
 
-from cudnnpy import engines, raw
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning import engines
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import CudnnError
-from cudnnpy.layouts import TensorSpec
 from cudnnpy.raw import _api
 
 # A kind is drawn with attributes of the same beginning, mostly: a few are shortened.

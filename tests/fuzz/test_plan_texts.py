@@ -10,10 +10,10 @@ from typing import Any
 from campaign import Campaign
 
 from cudnnpy import raw
-from cudnnpy.convolution.plan import Plan
-from cudnnpy.dtypes import dtype_of
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import with_height
+from cudnnpy._planning.plan import Plan
 from cudnnpy.errors import LibraryVersionError, StatusError
-from cudnnpy.layouts import with_height
 
 JUNK: list[Any] = [
     None,

@@ -14,8 +14,8 @@ from whole_numbers import assert_same, expected, whole
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
-from cudnnpy.convolution import bench, selection
-from cudnnpy.convolution.autotune import Tuner
+from cudnnpy._planning import bench, selection
+from cudnnpy._planning.autotune import Tuner
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 

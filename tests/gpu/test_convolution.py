@@ -16,8 +16,9 @@ from whole_numbers import assert_same, expected, host, whole
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
+from cudnnpy._planning import selection
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import folding, legacy, selection
+from cudnnpy.convolution import legacy, space_to_depth
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
@@ -272,7 +273,7 @@ def test_a_plan_as_text(operation: str, algorithm: str | None) -> None:
 
 def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what goes before and after it."""
-    monkeypatch.setattr(folding, "_LARGE", 0)
+    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
     how: dict[str, Any] = {"padding": 3, "stride": 2}
     x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
     dy, w = whole(*y_shape, seed=1), whole(*w_shape, seed=2)

@@ -23,7 +23,7 @@ from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memo
 from tolerance import difference, is_approximate
 
 import cudnnpy
-from cudnnpy.convolution import folding
+from cudnnpy.convolution import space_to_depth
 from cudnnpy.errors import NoAlgorithmError
 
 PLAIN_REFUSALS = 0.2  # the largest share of plain problems (packed, no filters) that may have no engine
@@ -152,7 +152,7 @@ def size(drawn: Drawn) -> int:
 
 def chosen() -> Any:
     """The plan of the last call, for its notes: the newest in the cache."""
-    from cudnnpy.plan_cache import plan_cache
+    from cudnnpy._runtime.plan_cache import plan_cache
 
     for entry in reversed(plan_cache().values()):
         plan = entry if hasattr(entry, "executable") else getattr(getattr(entry, "launcher", None), "plan", None)
@@ -363,7 +363,7 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
 
 def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strided convolutions of few channels, on blocks of pixels however small they are; of some every candidate."""
-    monkeypatch.setattr(folding, "_LARGE", 0)
+    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
     check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes), size)
     assert outcomes.counts["ran: in blocks"] > 0
     planned = few_channels().filter(only_candidates).map(with_result)

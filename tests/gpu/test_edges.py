@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cudnnpy import cli, edges, pictures
-from cudnnpy.convolution import selection
+from cudnnpy._planning import selection
+from cudnnpy.cli import command as cli
+from cudnnpy.cli import edges, pictures
 from cudnnpy.convolution.problem import PREFERENCES
 from cudnnpy.errors import NoAlgorithmError
 

@@ -16,6 +16,7 @@ import numpy as np
 
 import cudnnpy
 from cudnnpy import raw
+from cudnnpy._memory import workspace  # noqa: F401  (for the uses)
 
 X = np.ones((2, 3, 8, 8), np.float32)
 W = np.ones((4, 3, 3, 3), np.float32)
@@ -105,8 +106,8 @@ cudnnpy.empty((2, 3), device=0)
 cudnnpy.Handle()
 cudnnpy.Handle(0)
 cudnnpy.Handle.default()
-cudnnpy.workspace.allocate(16, 0, 0)
-cudnnpy.workspace.workspace(16, 0, 0)
+workspace.allocate(16, 0, 0)
+workspace.workspace(16, 0, 0)
 cudnnpy.descriptors.TensorDescriptor((2, 3, 4, 4), "float32")
 cudnnpy.descriptors.ConvolutionDescriptor((1, 1))
 cudnnpy.empty((2, 3), "bfloat16")
@@ -137,6 +138,7 @@ cudnnpy.Engine(7)
 cudnnpy.Plan
 cudnnpy.Graph()
 cudnnpy.DeviceArray
+cudnnpy.workspace.Allocator
 cudnnpy.errors
 cudnnpy.CudnnError
 cudnnpy.NoAlgorithmError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from cudnnpy._core.layouts import TensorSpec
 from cudnnpy.graph import Graph
-from cudnnpy.layouts import TensorSpec
 
 X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from cudnnpy import raw, reference
-from cudnnpy.convolution.folding import Cut, Transform, can_cut
-from cudnnpy.dtypes import dtype_of
-from cudnnpy.fills import Fill
-from cudnnpy.layouts import TensorSpec
-from cudnnpy.parameters import Constant, Spare, Supplied
-from cudnnpy.programs import At, Function, Shifted, Step, Steps, rounded
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._runtime.executables import At, Function, Shifted, Step, Steps, rounded
+from cudnnpy._runtime.fills import Fill
+from cudnnpy.convolution.space_to_depth import Cut, Transform, can_cut
+from cudnnpy.ops.parameters import Constant, Spare, Supplied
 
 
 def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:

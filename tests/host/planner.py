@@ -19,17 +19,18 @@ from typing import Any, cast
 
 import graphs
 
-from cudnnpy import engines as engines_of
-from cudnnpy import graph as graph_of
 from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning import autotune, selection
+from cudnnpy._planning import engines as engines_of
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning.candidates import Candidate, Engine, table
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import autotune, graph, selection
-from cudnnpy.convolution import plan as plans
-from cudnnpy.convolution.candidates import Candidate, Engine, table
+from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.errors import NoAlgorithmError
-from cudnnpy.layouts import TensorSpec
+from cudnnpy.graph import graph as graph_of
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
 
@@ -155,7 +156,7 @@ def round_trip(request: dict[str, Any]) -> Any:
     chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0].executable
     assert isinstance(chosen, engines_of.GraphExecutable)
     text = chosen.to_json()
-    again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), graph.uids(problem.operands))
+    again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), operation_graph.uids(problem.operands))
     return {
         "text": text,
         "sizes": [chosen.workspace_size, again.workspace_size],
@@ -180,14 +181,14 @@ def text(request: dict[str, Any]) -> Any:
 def load(request: dict[str, Any]) -> Any:
     """A plan from a text."""
     return engines_of.GraphExecutable(
-        engines_of.load_plan(request["text"], TARGET), graph.uids(("x", "w", "y"))
+        engines_of.load_plan(request["text"], TARGET), operation_graph.uids(("x", "w", "y"))
     ).workspace_size
 
 
 def knobs(request: dict[str, Any]) -> Any:
     """The knobs of an engine: {kind: [values]}."""
     _, problem = problem_of(request)
-    built = graph.operation_graph(problem, TARGET)
+    built = operation_graph.operation_graph(problem, TARGET)
     return {kind: list(values) for kind, values in engines_of.knob_ranges(built, TARGET, request["index"]).items()}
 
 
@@ -202,7 +203,7 @@ def descriptor(request: dict[str, Any]) -> Any:
 def engines(request: dict[str, Any]) -> Any:
     """How many engines there are for a problem, and those that the heuristics propose."""
     _, problem = problem_of(request)
-    built = graph.operation_graph(problem, TARGET)
+    built = operation_graph.operation_graph(problem, TARGET)
     return {
         "count": engines_of.engine_count(built),
         "proposed": [found.engine for found in engines_of.heuristics(built, TARGET)],

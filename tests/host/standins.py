@@ -14,26 +14,22 @@ from typing import Any
 import pytest
 from cuda.bindings import driver
 
-from cudnnpy import (
-    arrays,
-    calling,
-    graph,
-    launching,
-    parameters,
-    plan_cache,
-    raw,
-    workspace,
-)
-from cudnnpy._owned import Owned
-from cudnnpy.arrays import ArrayLibrary
+from cudnnpy import raw
+from cudnnpy._core import driver as driver_calls
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._core.owned import Owned
+from cudnnpy._memory import arrays, workspace
+from cudnnpy._memory.arrays import ArrayLibrary
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._runtime import dispatch, launcher, plan_cache
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
-from cudnnpy.convolution.candidates import Candidate, Engine
 from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.descriptors import DropoutDescriptor
-from cudnnpy.engines import GraphExecutable
+from cudnnpy.graph import graph
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import packed_strides
+from cudnnpy.ops import parameters
 
 STREAM, OTHER = 0x5000, 0x6000
 _addresses = itertools.count(1 << 20, 1 << 24)
@@ -74,7 +70,7 @@ class World:
         self.graphs: list[graph.GraphProblem] = []  # that were planned, but for convolutions' own
         self.workspace_size = 0
         self.reserve_size = 64  # what C says that dropout needs
-        self.source = "legacy"  # whose launches are not replayed; the rest is test_launching.py's
+        self.source = "legacy"  # whose launches are not replayed; the rest is test_launcher.py's
         self.allocated: list[tuple[int, int, int]] = []
         self.launches: list[tuple[str, tuple[Any, ...]]] = []  # C functions that were launched, with their arguments
 
@@ -157,15 +153,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         return one
 
     monkeypatch.setattr(Handle, "default", classmethod(default))
-    for module in (calling, operation, launching, convolution, graph):
+    for module in (dispatch, operation, launcher, convolution, graph):
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    for module in (launching, workspace):
+    for module in (driver_calls, workspace):
         monkeypatch.setattr(module, "is_capturing", lambda stream: stream in there.capturing)
     monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
-    monkeypatch.setattr(launching, "_torch_captures", launching._ask_torch)
-    monkeypatch.setattr(launching, "several_devices", lambda: False)
-    monkeypatch.setattr(launching, "current_device", lambda: 0)
-    monkeypatch.setattr(launching._Replay, "of", classmethod(lambda cls, launch, handle: None))
+    monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
+    monkeypatch.setattr(launcher, "several_devices", lambda: False)
+    monkeypatch.setattr(launcher, "current_device", lambda: 0)
+    monkeypatch.setattr(launcher.Replay, "of", classmethod(lambda cls, launch, handle: None))
     monkeypatch.setattr(operation, "choose", there.choose)
     monkeypatch.setattr(
         graph.Graph, "candidates", lambda self, problem, target: there.candidates(self, problem, target)

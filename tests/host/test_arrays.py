@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 import cudnnpy
-from cudnnpy import Convolution, TensorSpec, arrays
-from cudnnpy.arrays import ArrayLibrary, DeviceArray, library_of, read, spec_of
-from cudnnpy.dtypes import dtype_of
-from cudnnpy.layouts import packed_strides
+from cudnnpy import Convolution, TensorSpec
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._memory import arrays
+from cudnnpy._memory.arrays import ArrayLibrary, DeviceArray, library_of, read, spec_of
 
 # What is read
 
@@ -206,7 +207,7 @@ def test_results_come_from_the_librarys_maker(allocated: list[DeviceArray]) -> N
 
 def test_importing_arrays_imports_no_array_library() -> None:
     source = (
-        "import sys; import cudnnpy.arrays; cudnnpy.arrays.spec_of(((1, 2), None, 'float32', 0)); "
+        "import sys; import cudnnpy._memory.arrays; cudnnpy._memory.arrays.spec_of(((1, 2), None, 'float32', 0)); "
         "print([m for m in ('numpy', 'torch', 'cuda.core', 'cupy', 'jax') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from standins import Array, World
 
-from cudnnpy import Convolution, plan_cache, reduce_tensor
+from cudnnpy import Convolution, reduce_tensor
+from cudnnpy._runtime import plan_cache
 
 LARGE = (8, 64, 40, 40)
 LAST = (64 * 1600, 1, 64 * 40, 64)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from cudnnpy import TensorSpec
-from cudnnpy.arrays import _numpy_dtype
-from cudnnpy.convolution import bench as bench_module
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._memory.arrays import _numpy_dtype
+from cudnnpy._planning import bench as bench_module
+from cudnnpy._planning.bench import Bench, tolerance
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy.convolution import problem
-from cudnnpy.convolution.bench import Bench, tolerance
-from cudnnpy.convolution.candidates import Candidate
 from cudnnpy.convolution.problem import Problem
-from cudnnpy.dtypes import dtype_of
 
 
 @pytest.mark.parametrize(("whole", "expected"), [(1042.0, 1022.0), (5.0, 0.0)])

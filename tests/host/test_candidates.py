@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cudnnpy.convolution.candidates import TANH_OVERFLOWS, _known_wrong, _ranges
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides
+from cudnnpy._planning.candidates import TANH_OVERFLOWS, _known_wrong, _ranges
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
-from cudnnpy.layouts import TensorSpec, channels_last_strides
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
 ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from machine import carried_out, view
 
 from cudnnpy import Pooling, TensorSpec, reference
-from cudnnpy.calling import Call, Specs
-from cudnnpy.layouts import extent, packed_strides
-from cudnnpy.programs import Function, Program, Shifted
+from cudnnpy._core.layouts import extent, packed_strides
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._runtime.executables import Function, Program, Shifted
 
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import cudnnpy
-from cudnnpy import availability, cli, raw
+from cudnnpy import availability, raw
+from cudnnpy.cli import command as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
@@ -119,12 +120,12 @@ def test_importing_the_command_is_so_short_that_ctrl_c_meets_main():
         "print(*sorted(name for name in set(sys.modules) - before if name.startswith(('cudnnpy', 'numpy', 'PIL'))))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["cudnnpy", "cudnnpy._version", "cudnnpy.cli"]
+    assert done.stdout.split() == ["cudnnpy", "cudnnpy._version", "cudnnpy.cli", "cudnnpy.cli.command"]
 
 
 def test_the_command_loads_neither_cudnn_nor_cuda():
     program = (
-        "import sys, cudnnpy.cli, cudnnpy.edges_command; from cudnnpy.raw import _library; "
+        "import sys, cudnnpy.cli.command, cudnnpy.cli.edges_command; from cudnnpy.raw import _library; "
         "assert _library._loaded is None; "
         "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL', 'rich')})"
     )
@@ -165,7 +166,7 @@ def test_info_where_no_cudnn_is(tmp_path):
 def test_info_without_cuda_python():
     program = (
         "import sys; sys.modules['cuda.bindings'] = None\n"
-        "from cudnnpy import cli\n"
+        "from cudnnpy.cli import command as cli\n"
         "sys.exit(cli.main(['info']))"
     )  # fmt: skip
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)

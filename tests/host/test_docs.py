@@ -144,11 +144,11 @@ def test_a_program_that_fails_is_told_with_its_line(tmp_path, monkeypatch):
 PLANNING = """
 import ast, sys
 import cudnnpy
-from cudnnpy.convolution import candidates, selection
+from cudnnpy._planning import candidates, selection
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
-from cudnnpy.engines import Target
-from cudnnpy.layouts import TensorSpec
+from cudnnpy._planning.engines import Target
+from cudnnpy._core.layouts import TensorSpec
 
 target = Target(profile=open(sys.argv[1]).read())
 memory = 140 * 2**30

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cudnnpy import edges, pictures, reference, tiles
+from cudnnpy import reference
+from cudnnpy.cli import edges, pictures, tiles
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "edge_detector.py"
@@ -201,7 +202,7 @@ def test_the_example_without_a_gpu_says_where_and_why(tmp_path):
 def test_the_example_is_a_port():
     """It crosses into cuDNN by the raw API alone, and in the walkthrough's order."""
     program = EXAMPLE.read_text()
-    assert "cudnnpy import pictures, raw\n" in program
+    assert "from cudnnpy import raw\n" in program
     assert runpy.run_path(str(EXAMPLE))["raw"].__name__ == "cudnnpy.raw"
     steps = (
         "cudnnCreate(",

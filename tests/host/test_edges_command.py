@@ -20,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from cudnnpy import cli, edges, edges_command, pictures
+from cudnnpy.cli import command as cli
+from cudnnpy.cli import edges, edges_command, pictures
 from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy import availability, errors
-from cudnnpy.convolution.candidates import Candidate, Engine
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy.errors import CudnnError
 
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from machine import carried_out, view
-from test_forms import Planned
+from test_lowering import Planned
 
 from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
-from cudnnpy import workspace as memory
-from cudnnpy.calling import Call, Specs
+from cudnnpy._core.layouts import extent, in_layout, packed_strides, to_logical
+from cudnnpy._memory import workspace as memory
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution import operation
-from cudnnpy.convolution.candidates import Candidate
 from cudnnpy.convolution.extended import Extended
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import extent, in_layout, packed_strides, to_logical
-from cudnnpy.programs import Program
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ import pytest
 from standins import Array, World, made
 
 import cudnnpy
-from cudnnpy import Convolution, TensorSpec, calling, frozen, plan_cache
-from cudnnpy.calling import Call
-from cudnnpy.frozen import Frozen, Identity, identity_of
+from cudnnpy import Convolution, TensorSpec
+from cudnnpy._core import frozen
+from cudnnpy._core.frozen import Frozen, Identity, identity_of
+from cudnnpy._runtime import dispatch, plan_cache
+from cudnnpy._runtime.dispatch import Call
 
 X = (2, 4, 6, 6)
 
@@ -198,7 +200,7 @@ def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
 
 @dataclass(frozen=True)
 class MadeUp(Frozen):
-    """An operation that nobody has told calling.run about."""
+    """An operation that nobody has told dispatch.run about."""
 
     option: Any = 0
 
@@ -239,7 +241,7 @@ def test_an_argument_that_is_added_to_an_operation_is_in_its_key(world: World) -
     for turn in range(2):
         for owner in (MadeUp(), MadeUp(1), MadeUp(1.0)):
             for arguments in DIFFERENT:
-                calling.run("made up", owner, MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, *arguments)
+                dispatch.run("made up", owner, MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, *arguments)
         assert len(seen) == 3 * len(DIFFERENT), turn
     wanted = [(option, arguments) for option in (0, 1, 1.0) for arguments in DIFFERENT]
     assert repr(seen) == repr(wanted)
@@ -248,7 +250,7 @@ def test_an_argument_that_is_added_to_an_operation_is_in_its_key(world: World) -
 def test_with_a_tuple_among_the_arguments_nothing_is_remembered(world: World) -> None:
     """The types of its elements would not be told apart."""
     for count in (1, 2):
-        calling.run("made up", MadeUp(), MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, (1, 2))
+        dispatch.run("made up", MadeUp(), MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, (1, 2))
         assert len(seen) == count
     assert plan_cache.cache_info().size == 0
 
@@ -263,7 +265,7 @@ def test_what_prepares_is_in_the_key(world: World) -> None:
         return Recorded(), [TensorSpec((3,))]
 
     for prepare in (one, other, one, other):
-        calling.run("the same name", None, prepare, ("x", "out"), (Array(3),), (None,), None)
+        dispatch.run("the same name", None, prepare, ("x", "out"), (Array(3),), (None,), None)
     assert seen == ["one", "other"]
 
 

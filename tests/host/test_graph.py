@@ -16,11 +16,13 @@ from graphs import FUSED, GRAPHS, OTHERS, last
 from planning import Planner, Refused
 from standins import Array, Unreal, World, made
 
-from cudnnpy import Graph, TensorSpec, engines, plan_cache, raw
-from cudnnpy.convolution.candidates import TANH_OVERFLOWS, Candidate
-from cudnnpy.engines import GraphExecutable
+from cudnnpy import Graph, TensorSpec, raw
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._planning import engines
+from cudnnpy._planning.candidates import TANH_OVERFLOWS, Candidate
+from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._runtime import plan_cache
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import packed_strides
 
 NAMES = [function.__name__ for function in (*FUSED, *OTHERS)]
 PLANNED = [function.__name__ for function in FUSED]
@@ -429,8 +431,8 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     g.output("y", g.pointwise("relu_fwd", x))
     executable = SimpleNamespace(workspace_size=0)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
-    monkeypatch.setattr("cudnnpy.graph.on_device", lambda device: nullcontext())
-    monkeypatch.setattr("cudnnpy.graph.memory.free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr("cudnnpy.graph.graph.on_device", lambda device: nullcontext())
+    monkeypatch.setattr("cudnnpy.graph.graph.memory.free_bytes", lambda device: 1 << 30)
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(Graph, "candidates", lambda self, problem, target: iter(made_up))
     plan = g.plan(tuner=tune)

@@ -154,7 +154,7 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert wheels[0] == wheels[1]
     tops = {name.partition("/")[0] for name in wheels[0]}
     assert tops == {"cudnnpy", f"cudnnpy-{cudnnpy.__version__}.dist-info"}
-    assert {"cudnnpy/py.typed", "cudnnpy/data/sample.png", "cudnnpy/raw/_api.pyi"} <= wheels[0]
+    assert {"cudnnpy/py.typed", "cudnnpy/cli/data/sample.png", "cudnnpy/raw/_api.pyi"} <= wheels[0]
 
 
 def test_the_metadata(files: dict[str, Path]) -> None:

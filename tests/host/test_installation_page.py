@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 import cudnnpy
-from cudnnpy import _cuda_python, arrays, availability, pictures, raw
+from cudnnpy import _cuda_python, availability, raw
+from cudnnpy._memory import arrays
 from cudnnpy.availability import Library
+from cudnnpy.cli import pictures
 from cudnnpy.raw import _library
 from cudnnpy.raw._together import PARTS
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy.layouts import (
+from cudnnpy._core.layouts import (
     TensorSpec,
     as_lies,
     at_least_4d,
@@ -31,7 +31,7 @@ from cudnnpy.layouts import (
     same_memory,
     spelled_channels_last,
 )
-from cudnnpy.programs import described
+from cudnnpy._runtime.executables import described
 
 
 def of(*shape: int, strides: tuple[int, ...] | None = None) -> TensorSpec:

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from machine import carried_out, view
 
 import cudnnpy
-from cudnnpy import calling, layer_normalization, parameters, raw, reduction, reference
-from cudnnpy.calling import Call, Specs
-from cudnnpy.graph import Graph
+from cudnnpy import raw, reference
+from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import TensorSpec, packed_strides
+from cudnnpy.ops import layer_normalization, parameters
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
@@ -63,8 +65,8 @@ def engines() -> Iterator[Engines]:
         patch.setattr(Graph, "executable", executable)
         patch.setattr(parameters.Constant, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
-        patch.setattr(reduction.raw, "call", called)
-        patch.setattr(calling, "check_writable", lambda name, array: None)
+        patch.setattr(reductions.raw, "call", called)
+        patch.setattr(dispatch, "check_writable", lambda name, array: None)
         yield found
 
 
@@ -320,9 +322,9 @@ def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
 
 
 def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnnpy import functions
+    from cudnnpy._runtime import operands
 
-    monkeypatch.setattr(functions, "LARGE", 0)  # so that graphs are taken where there are any
+    monkeypatch.setattr(operands, "LARGE", 0)  # so that graphs are taken where there are any
 
     @settings(drawn, max_examples=200)
     @given(problems("BatchNormalization"), st.booleans(), st.booleans(), st.sampled_from([0.1, -1.0, 2.0]))

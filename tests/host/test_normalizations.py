@@ -8,7 +8,7 @@ import pytest
 from standins import Array, World
 
 import cudnnpy
-from cudnnpy import plan_cache
+from cudnnpy._runtime import plan_cache
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FILLS = {"float64": "cudnnSetTensor"}

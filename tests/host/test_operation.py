@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from standins import OTHER, STREAM, Array, World, made
 
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, TensorSpec, plan_cache, workspace
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, TensorSpec
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._memory import workspace
+from cudnnpy._runtime import plan_cache
 from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import Handle
-from cudnnpy.layouts import packed_strides
 
 X, W, BIAS, Y = (2, 4, 8, 8), (6, 4, 3, 3), (6,), (2, 6, 6, 6)
 OPERATIONS: dict[str, Callable[[Convolution], Any]] = {

@@ -13,7 +13,7 @@ from calls import BY_NAME, PARAMETERS, SAMPLES, C, Sample, X
 from standins import Array, World, made
 
 import cudnnpy
-from cudnnpy import plan_cache
+from cudnnpy._runtime import plan_cache
 
 nn: Any = cudnnpy  # whose types forbid what is tried here
 NAN = float("nan")

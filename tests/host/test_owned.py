@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from cudnnpy import _owned, backend, descriptors, handle, raw
-from cudnnpy._owned import Owned
+from cudnnpy import backend, descriptors, handle, raw
+from cudnnpy._core import owned
+from cudnnpy._core.owned import Owned
 from cudnnpy.errors import BadParameterError, ClosedError, InternalError
 from cudnnpy.handle import Handle
 
@@ -278,7 +279,7 @@ def test_the_counter_catches_a_planted_leak(calls: Calls) -> None:
     class Leaky(descriptors.CTCLossDescriptor):
         def __init__(self) -> None:
             super().__init__()
-            _owned._alive.discard(self._life)
+            owned._alive.discard(self._life)
 
     made = descriptors.CTCLossDescriptor()
     del made

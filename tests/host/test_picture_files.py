@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cudnnpy import picture_files, pictures
+from cudnnpy.cli import picture_files, pictures
 
 ROOT = Path(__file__).resolve().parents[2]
 GREY = np.linspace(0, 1, 27, dtype=np.float32).reshape(1, 3, 3, 3)
@@ -139,7 +139,7 @@ def test_a_disk_that_is_full_leaves_the_earlier_file_and_nothing_else(tmp_path, 
     if earlier is not None:
         path.write_bytes(earlier)
     program = (
-        "import os, sys\nfrom cudnnpy import picture_files\n"
+        "import os, sys\nfrom cudnnpy.cli import picture_files\n"
         "try: picture_files.write(sys.argv[1], memoryview(bytes(100_000)), overwrite=True)\n"
         "except picture_files.PictureError as error: print(error)"
     )

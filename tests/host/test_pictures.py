@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from cudnnpy import pictures
 from cudnnpy._installation import with_extra
+from cudnnpy.cli import pictures
 from tools import draw_sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -261,7 +261,7 @@ def test_results_that_are_not_finite_are_refused(bad):
 def test_without_pillow_the_error_says_what_to_install():
     program = (
         "import sys; sys.modules['PIL'] = None\n"
-        "from cudnnpy import pictures\n"
+        "from cudnnpy.cli import pictures\n"
         "try: pictures.load(pictures.SAMPLE)\n"
         "except ImportError as error: print(error)"
     )

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy import plan_cache
-from cudnnpy.plan_cache import cache_info, clear_cache, set_cache_limit
+from cudnnpy._runtime import plan_cache
+from cudnnpy._runtime.plan_cache import cache_info, clear_cache, set_cache_limit
 
 
 @pytest.fixture(autouse=True)

@@ -11,16 +11,16 @@ from test_planning import PROBLEMS
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy.convolution import plan as plans
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution import plan_text
-from cudnnpy.convolution.candidates import Candidate
-from cudnnpy.convolution.forms import forms
 from cudnnpy.convolution.legacy import LegacyExecutable
+from cudnnpy.convolution.lowering import forms
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.plan import Plan
 from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import LibraryVersionError
-from cudnnpy.layouts import TensorSpec
 
 
 class OnTheGpu:

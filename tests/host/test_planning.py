@@ -14,7 +14,7 @@ import pytest
 from planning import Planner, Refused
 
 from cudnnpy import raw
-from cudnnpy.convolution.candidates import TANH_OVERFLOWS, bytes_text
+from cudnnpy._planning.candidates import TANH_OVERFLOWS, bytes_text
 
 # What is asked
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
+from cudnnpy._core.layouts import from_logical
+from cudnnpy._planning.candidates import is_strict
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.candidates import is_strict
 from cudnnpy.convolution.operation import Operation, checked
 from cudnnpy.convolution.problem import Options, Problem
-from cudnnpy.layouts import from_logical
 
 # Drawing options and shapes
 

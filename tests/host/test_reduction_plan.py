@@ -16,10 +16,12 @@ from machine import carried_out, view
 from standins import Array, World
 
 import cudnnpy
-from cudnnpy import Graph, TensorSpec, raw, reduction
-from cudnnpy.layouts import packed_as, packed_strides
-from cudnnpy.programs import Function
-from cudnnpy.reduction import _axes, _by_graphs, _by_pooling, _runs, _view
+from cudnnpy import Graph, TensorSpec, raw
+from cudnnpy._core.layouts import packed_as, packed_strides
+from cudnnpy._runtime.executables import Function
+from cudnnpy.graph import reductions
+from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _runs, _view
+from cudnnpy.ops.reduction import _axes
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
 LAST = 80  # in place of the 16,384 of a single row
@@ -29,8 +31,8 @@ FLOAT16 = np.dtype("float16")
 @pytest.fixture(autouse=True, scope="module")
 def short_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reduction, "_LONGEST", LONGEST)
-        patch.setattr(reduction, "_LAST", LAST)
+        patch.setattr(reductions, "_LONGEST", LONGEST)
+        patch.setattr(reductions, "_LAST", LAST)
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self, pick))
         yield
 
@@ -92,7 +94,7 @@ EXACT = {
 
 
 def test_every_reduction_by_graphs_is_carried_out_here() -> None:
-    assert set(EXACT) == set(reduction._BY_GRAPH)
+    assert set(EXACT) == set(reductions._BY_GRAPH)
 
 
 def check(
@@ -182,7 +184,7 @@ def test_rows_that_are_not_the_fastest_axis_are_not_split() -> None:
     (planned,) = (step.executable for step in found[0])
     assert isinstance(planned, Planned)
     assert planned.graph.inputs[0].shape == (1000, 3, 1, 1)
-    assert planned.pick == reduction._COLUMNS
+    assert planned.pick == reductions._COLUMNS
     check(spec, y.shape, "add", 1.0, 0.0)
 
 
@@ -276,7 +278,7 @@ def test_what_is_no_sum_or_not_between_is_none(shape: tuple[int, ...], op: str) 
 
 
 def test_what_is_long_is_not_added_in_turn() -> None:
-    spec = TensorSpec((2, reduction._LONGEST + 1, 3), "float32", packed_strides((2, reduction._LONGEST + 1, 3)))
+    spec = TensorSpec((2, reductions._LONGEST + 1, 3), "float32", packed_strides((2, reductions._LONGEST + 1, 3)))
     assert _by_pooling(spec, TensorSpec((2, 1, 3), "float32", (3, 3, 1)), "add", 1.0, 0.0) is None
 
 

@@ -146,7 +146,11 @@ CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
         "is a torch.Array: expected a numpy.ndarray; convert it with {}.numpy(force=True)",
     ),
     ("cupy", lambda a: of("cupy")(), "is a cupy.Array: expected a numpy.ndarray; convert it with cupy.asnumpy({})"),
-    ("cudnnpy", lambda a: of("cudnnpy.arrays")(), "expected a numpy.ndarray; convert it with cudnnpy.to_numpy({})"),
+    (
+        "cudnnpy",
+        lambda a: of("cudnnpy._memory.arrays")(),
+        "expected a numpy.ndarray; convert it with cudnnpy.to_numpy({})",
+    ),
     (
         "list",
         np.ndarray.tolist,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cudnnpy import tiles
+from cudnnpy.cli import tiles
 
 
 @given(st.integers(1, 300), st.integers(0, 320))

@@ -15,7 +15,8 @@ import pytest
 from standins import STREAM, Array, World
 
 import cudnnpy
-from cudnnpy import arrays, launching
+from cudnnpy._core import driver
+from cudnnpy._memory import arrays
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +58,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module._C = SimpleNamespace(_cuda_getCurrentRawStream=no_driver)
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setattr(arrays, "_libraries", dict(arrays._libraries))
-    monkeypatch.setattr(launching, "_torch_captures", launching._ask_torch)
+    monkeypatch.setattr(driver, "_torch_captures", driver._ask_torch)
     return module
 
 
@@ -97,12 +98,12 @@ def test_calls_on_other_arrays_do_not_ask_pytorch(torch: Any, world: World) -> N
 
 
 def test_pytorch_is_asked_from_the_time_that_it_has_initialized_cuda(torch: Any, monkeypatch: Any) -> None:
-    assert not launching.capture_nearby(0)
+    assert not driver.capture_nearby(0)
     torch.cuda.is_initialized = lambda: True
     torch.cuda.is_current_stream_capturing = lambda: True
-    assert launching.capture_nearby(0)
+    assert driver.capture_nearby(0)
     torch.cuda.is_initialized = no_driver  # once is enough: not on the path of every call
-    assert launching.capture_nearby(0)
+    assert driver.capture_nearby(0)
 
 
 def test_a_device_whose_stream_pytorch_cannot_tell_is_pytorchs_own_error(torch: Any) -> None:
@@ -115,15 +116,15 @@ def test_a_device_whose_stream_pytorch_cannot_tell_is_pytorchs_own_error(torch: 
 def test_a_forked_child_asks_anew() -> None:
     program = """
 import os, sys, types
-from cudnnpy import launching
+from cudnnpy._core import driver
 def refuse(): raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
 cuda = types.SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
 sys.modules["torch"] = types.SimpleNamespace(cuda=cuda)
-assert launching.capture_nearby(0)
+assert driver.capture_nearby(0)
 cuda.is_initialized, cuda.is_current_stream_capturing = (lambda: False), refuse
 child = os.fork()
 if not child:
-    os._exit(launching.capture_nearby(0))
+    os._exit(driver.capture_nearby(0))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run(

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import cudnnpy
-from cudnnpy import workspace
-from cudnnpy.workspace import allocate, release_workspace, set_allocator
+from cudnnpy._memory import workspace
+from cudnnpy._memory.workspace import allocate, release_workspace, set_allocator
 
 STREAM, OTHER = 0x5000, 0x6000
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import cudnnpy
-from cudnnpy import Convolution, TensorSpec, arrays, reference
-from cudnnpy.arrays import library_of, read, spec_of
+from cudnnpy import Convolution, TensorSpec, reference
+from cudnnpy._memory import arrays
+from cudnnpy._memory.arrays import library_of, read, spec_of
 
 # What is read
 

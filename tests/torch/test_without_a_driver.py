@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PREAMBLE = """
 import torch, cudnnpy
-from cudnnpy import launching
+from cudnnpy._core import driver
 x, w = torch.rand(2, 3, 8, 8), torch.rand(4, 3, 3, 3)
 specs = cudnnpy.TensorSpec((2, 3, 8, 8)), cudnnpy.TensorSpec((4, 3, 3, 3))
-assert not launching.capture_nearby(0)
+assert not driver.capture_nearby(0)
 try:
     {}
 except Exception as error:

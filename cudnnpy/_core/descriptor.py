@@ -1,0 +1,171 @@
+"""What all descriptors share: setters and getters called with Python values, by the generated prototypes."""
+
+from __future__ import annotations
+
+import re
+from ctypes import Array
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._core.owned import Owned, created_type
+from cudnnpy._core.values import INTEGERS, MOST_ELEMENTS, enum_of, is_handle, to_c
+
+# What sets a descriptor begins so, and takes it first (cudnnSetTensor, which fills memory, takes a handle first).
+_SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
+# What tells something of it. These two tell a size, and prepare what they are called after.
+_GETTER = re.compile(r"cudnn([A-Z]\w*)?Get[A-Z]|cudnnMakeFusedOpsPlan$|cudnnInitTransformDest$")
+# Arrays whose number of elements is not the integer before them.
+_COUNTS = {("cudnnSetRNNDataDescriptor", "seqLengthArray"): "batchSize"}
+# One element for each spatial dimension alone: the count less N and C.
+_SPATIAL = {("cudnnSetTensorTransformDescriptor", "foldA")}
+# Whose arrays may be NULL: no padding, no folding.
+_WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
+
+
+class Descriptor(Owned):
+    """A descriptor of the C API beneath the graph API.
+
+    What cuDNN refuses raises StatusError with its own text; the descriptor can be set again.
+    """
+
+    _kept: dict[Any, tuple[Owned, ...]]
+
+    def get(self, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+        """Calls a C function that tells of this descriptor and returns what it puts out, by the C names of the parameters.
+
+        The arguments are what C takes in beside this descriptor, in the order of C or by name; enumerators may be
+        given by their short names ("float32") and come back as enumerators. An array is returned as a tuple, as long
+        as the integer argument before it says. Raises TypeError and ValueError naming the parameter, and StatusError.
+        """
+        inputs, outputs = self._arguments(function, arguments, named, reads=True)
+        raw.call(function, *inputs)
+        return {name: _from_c(kind, target) for name, (kind, target) in outputs.items()}
+
+    def _set(self, function: str, *arguments: Any, **named: Any) -> None:
+        inputs, _ = self._arguments(function, arguments, named, reads=False)
+        raw.call(function, *inputs)
+        # C may keep the address of a descriptor that it was given, until the same is set again
+        what = next((value for value in inputs if isinstance(value, raw.cudnnFusedOpsConstParamLabel_t)), None)
+        given = tuple(value for value in inputs if isinstance(value, Owned) and value is not self)
+        self.__dict__.setdefault("_kept", {})[function, what] = given
+
+    def _arguments(
+        self, function: Any, given: tuple[Any, ...], named: dict[str, Any], reads: bool
+    ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
+        """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
+        if not isinstance(function, str):
+            kind = type(function).__name__
+            raise TypeError(f"function: expected the name of a C function, not {function!r} ({kind})")
+        own = _place(function, self._create, type(self).__name__, reads)
+        parameters = raw.parameters(function)
+        fills = [reads and _is_output(kind, direction) for _name, kind, direction in parameters]
+        names = [name for at, (name, _, _) in enumerate(parameters) if at != own and not fills[at]]
+        values = dict(zip(names, given, strict=False))
+        if len(given) > len(names) or set(named) != set(names[len(given) :]):
+            raise TypeError(f"{function} takes ({', '.join(names)}), not {len(given)} values and {sorted(named)}")
+        values |= named
+        inputs: list[Any] = []
+        outputs: dict[str, tuple[str, Any]] = {}
+        counts: dict[str, int] = {}
+        for at, (name, kind, _direction) in enumerate(parameters):
+            if at == own:
+                inputs.append(self)
+            elif fills[at]:
+                element = raw.ctype(kind)._type_
+                target = (element * _room(counts))() if kind.endswith("[]") else element()
+                outputs[name] = kind, target
+                inputs.append(target)
+            else:
+                value = to_c(kind, values[name], name)
+                if value is None or (is_handle(kind) and not value):
+                    _check_null(function, name, kind, reads)
+                elif isinstance(value, Array):
+                    _check_count(function, name, len(value), counts)
+                elif raw.ctype(kind) in INTEGERS and not isinstance(value, IntEnum):
+                    counts[name] = value
+                inputs.append(value)
+        return inputs, outputs
+
+
+class GeneralDescriptor(Descriptor):
+    """A descriptor that is set and read by the names of C's functions and parameters:
+
+    descriptor.set("cudnnSetCTCLossDescriptor_v9", compType="float32", normMode="softmax", ...)
+    descriptor.get("cudnnGetCTCLossDescriptor_v9")["normMode"]
+    """
+
+    def __init__(self) -> None:
+        with self._created():
+            pass
+
+    def set(self, function: str, *arguments: Any, **named: Any) -> None:
+        """Calls a C function that sets this descriptor.
+
+        The arguments are those that C takes beside this descriptor, in the order of C or by name: enumerators or their
+        short names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive
+        until the same function sets others. An address (`void *`) is C's to follow, whatever it points to.
+        Raises TypeError and ValueError naming the parameter, and StatusError.
+        """
+        self._set(function, *arguments, **named)
+
+
+@cache
+def _place(function: str, create: str, owner: str, reads: bool) -> int:
+    """Which parameter of a getter or setter the descriptor is. TypeError for a function that is none of this descriptor's."""
+    handle = created_type(create)[1]
+    kinds = [kind for _name, kind, _direction in raw.parameters(function)]
+    own = [at for at, kind in enumerate(kinds) if not kind.endswith(("*", "[]")) and raw.ctype(kind) is handle]
+    if not own:
+        raise TypeError(f"{function} takes no {owner}: {raw.prototype(function)}")
+    good = _GETTER.match(function) if reads else _SETTER.match(function) and own[0] == 0
+    if not good:
+        verb, road = ("tells nothing", "a cudnnGet function") if reads else ("does not set", "a cudnnSet function")
+        raise TypeError(
+            f"{function} {verb} {'of ' if reads else ''}a {owner}; expected {road}, "
+            "and cudnnpy.raw has every other function"
+        )
+    return own[0]
+
+
+def _room(counts: dict[str, int]) -> int:
+    """The elements of an array that C fills in: what the integer before it says."""
+    name, count = next(reversed(counts.items()), ("", 0))
+    if not 0 <= count <= MOST_ELEMENTS:
+        raise ValueError(f"{name}: {count} given; expected 0 to {MOST_ELEMENTS} elements to read")
+    return count
+
+
+def _check_count(function: str, name: str, length: int, counts: dict[str, int]) -> None:
+    """C reads as many elements of an array as its count says, so they must be there."""
+    counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
+    count = counts.get(counter, 0)
+    most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
+    if not 0 <= count <= most:  # cuDNN 9.28 does not look at every count before it writes
+        raise ValueError(f"{counter}: {count} given; expected 0 to {most}")
+    if (function, name) in _SPATIAL:
+        count -= 2
+    if count > length:
+        raise ValueError(f"{name}: {length} elements given; expected {count}, as {counter} says")
+
+
+def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
+    """What tells of descriptors follows each; a setter takes NULL for a descriptor that is not wanted."""
+    if kind.endswith("[]") and function not in _WITHOUT_ARRAYS:
+        raise TypeError(f"{name}: expected a sequence, not None. {raw.prototype(function)}")
+    if is_handle(kind) and (reads or kind == "cudnnHandle_t"):
+        raise TypeError(f"{name}: expected a {kind.removeprefix('const ')}, not None. {raw.prototype(function)}")
+
+
+def _is_output(kind: str, direction: str) -> bool:
+    """Whether C writes there. The headers do not tell every direction; what is not const is written."""
+    return kind.endswith(("*", "[]")) and not kind.startswith("const ") and kind != "void *" and direction != "in"
+
+
+def _from_c(kind: str, target: Any) -> Any:
+    enum = enum_of(kind)
+    if isinstance(target, Array):
+        return tuple(target) if enum is None else tuple(enum(number) for number in target)
+    value = getattr(target, "value", target)  # a handle has no value but itself
+    return value if enum is None else enum(value)

@@ -1,0 +1,95 @@
+"""The CUDA driver's few calls on the path of every launch: the current device, and what is being captured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from ctypes import byref, c_int, c_void_p
+from functools import cache
+from typing import Any
+
+
+@cache
+def driver_library() -> Any:
+    """The CUDA driver through ctypes, for the few calls on the path of every launch."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuGraphLaunch.argtypes = (c_void_p, c_void_p)
+    library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
+    return library
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether the stream is being captured into a CUDA graph. The default streams (0, 1, 2) cannot be."""
+    if stream in (0, 1, 2):
+        return False
+    state = c_int()
+    return driver_library().cuStreamIsCapturing(stream, byref(state)) == 0 and state.value != 0
+
+
+def make_current(device: int) -> None:
+    """Makes a device the calling thread's current one."""
+    from cuda.core import Device
+
+    Device(device).set_current()
+
+
+def capture_nearby(stream: int) -> bool:
+    """Whether the stream, or PyTorch's current one, is being captured.
+
+    While the thread captures another stream, making or launching a graph of ours can spoil that capture.
+    """
+    return is_capturing(stream) or bool(_torch_captures())
+
+
+def _ask_torch() -> bool:
+    """Whether PyTorch's current stream is being captured.
+
+    Asking raises where there is no driver. Nothing is captured before PyTorch has initialized CUDA, and once it has, its
+    own function is asked without this one in between.
+    """
+    global _torch_captures
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    _torch_captures = torch.cuda.is_current_stream_capturing
+    return bool(_torch_captures())
+
+
+def _forget_torch() -> None:
+    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself says so."""
+    global _torch_captures
+    _torch_captures = _ask_torch
+
+
+_torch_captures: Callable[[], bool] = _ask_torch
+os.register_at_fork(after_in_child=_forget_torch)
+
+
+@cache
+def several_devices() -> bool:
+    """Whether there is more than one GPU, so that the current one may be the wrong one."""
+    from cuda.core import system
+
+    return int(system.get_num_devices()) > 1
+
+
+def current_device() -> int:
+    """The calling thread's current device, -1 without one."""
+    device = c_int(-1)
+    driver_library().cuCtxGetDevice(byref(device))
+    return device.value
+
+
+@contextmanager
+def relaxed_capture() -> Iterator[None]:
+    """Lets the calling thread allocate and make graphs while a stream is captured (cuThreadExchangeStreamCaptureMode)."""
+    from cuda.bindings import driver
+
+    before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1]
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)

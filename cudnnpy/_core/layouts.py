@@ -1,0 +1,294 @@
+"""Tensors in memory, without arrays: shapes, strides and element types, and what they say of where the elements lie.
+
+Strides count elements. Where axes have names, shapes are logical, (N, C, spatial...), whatever the order in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cudnnpy._core.dtypes import dtype_of
+
+# layout names by rank; the plain names stand for every rank
+CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
+CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
+LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
+
+MEMORY_LAYOUTS = ("C", "channels_last")  # where elements lie, whatever the order of the axes
+
+
+class TensorSpec(NamedTuple):
+    """A tensor's shape, element type and strides, without its memory: enough to plan with.
+
+    `strides` count elements; None means packed in C order. `alignment` is what the address is a multiple of, in bytes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    strides: tuple[int, ...] | None = None
+    alignment: int = 16
+
+
+def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default).
+
+    An axis of size 0 counts as one of size 1, so that no stride is 0.
+    """
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order if order is not None else range(len(shape))):
+        strides[axis] = step
+        step *= shape[axis] or 1
+    return tuple(strides)
+
+
+def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
+    return packed_strides(shape, [0, *range(2, len(shape)), 1])
+
+
+def is_packed(spec: TensorSpec) -> bool:
+    """Whether a tensor is packed in one of the two orders that cuDNN has names for: channels first, or channels last."""
+    return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
+
+
+def is_channels_last(spec: TensorSpec) -> bool:
+    """Whether a tensor is packed channels last, and this is not channels first as well."""
+    return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
+
+
+def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
+    """Packed strides for a result in the memory order of the first of `like` that lies in one order alone.
+
+    Where there is none, it is channels last if one of them is described so, and channels first otherwise.
+    """
+    like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
+    for spec in like:
+        order = _orders(spec)
+        if len(order) == 1 or not order:  # in no order: the channels may still be the fastest axis
+            last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
+            return channels_last_strides(shape) if last else packed_strides(shape)
+    last = any(is_channels_last(spec) for spec in like)
+    return channels_last_strides(shape) if last else packed_strides(shape)
+
+
+def memory_order(strides: Sequence[int]) -> list[int]:
+    """The axes from the slowest to the fastest."""
+    return sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
+
+
+def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    """Packed strides for a shape, in the memory order of another tensor of as many axes: if it is packed, its very own."""
+    assert order.strides is not None
+    if tuple(shape) == order.shape and is_dense(order):
+        return order.strides
+    return packed_strides(shape, memory_order(order.strides))
+
+
+def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
+    """The tensor as it would lie packed in C order, at an aligned address."""
+    return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
+
+
+def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
+    """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
+    alike = same_memory(spec, other)
+    return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
+
+
+def canonical(spec: TensorSpec, name: str) -> TensorSpec:
+    """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
+
+    Those of a tensor without elements mean nothing but an order of the axes.
+
+    Raises ValueError for strides of 0 or less, or that make elements overlap.
+    """
+    shape = tuple(int(size) for size in spec.shape)
+    if 0 in shape:
+        return without_elements(spec._replace(shape=shape))
+    first, last = packed_strides(shape), channels_last_strides(shape)
+    if spec.strides is None or tuple(spec.strides) == first:
+        return spec._replace(shape=shape, strides=first)
+    strides = tuple(int(stride) for stride in spec.strides)
+    if strides == last:
+        return spec._replace(shape=shape, strides=last)
+    check_distinct(spec, name)
+    for known in (first, last):
+        if all(size == 1 or a == b for a, b, size in zip(strides, known, shape, strict=True)):
+            return spec._replace(shape=shape, strides=known)
+    whole = spec._replace(shape=shape, strides=strides)
+    return whole._replace(strides=_spelled(whole, _has_channels_inside(strides, shape)))
+
+
+def check_distinct(spec: TensorSpec, name: str) -> None:
+    """ValueError for strides of 0 or less, or that make elements overlap, on axes of more than one element."""
+    strides = spec.strides
+    if strides is None:
+        return
+    real = [(stride, size) for stride, size in zip(strides, spec.shape, strict=True) if size > 1]
+    if any(stride <= 0 for stride, _ in real):
+        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+    reach = 0
+    for stride, size in sorted(real):
+        if stride <= reach:
+            raise ValueError(f"{name}: elements overlap in memory (shape {spec.shape}, strides {strides})")
+        reach += stride * (size - 1)
+
+
+def without_elements(spec: TensorSpec) -> TensorSpec:
+    """A tensor that has no elements, with the strides of a packed one in its memory order."""
+    order = None if spec.strides is None else memory_order(spec.strides)
+    return spec._replace(strides=packed_strides(spec.shape, order))
+
+
+def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
+    """Whether the channels lie closer together than the positions, as the strides say."""
+    spatial = [strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1]
+    return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
+
+
+def extent(spec: TensorSpec) -> int:
+    """How many bytes lie between the first and the end of the last element; 0 where there is none."""
+    assert spec.strides is not None
+    if 0 in spec.shape:
+        return 0
+    reach = sum((size - 1) * stride for size, stride in zip(spec.shape, spec.strides, strict=True))
+    return (reach + 1) * dtype_of(spec.dtype).itemsize
+
+
+def is_dense(spec: TensorSpec) -> bool:
+    """Whether the elements fill their memory without gaps, in whatever order."""
+    return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+
+
+def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether two tensors of one shape have their elements in the same places, if they have any."""
+    return a.shape == b.shape and all(
+        size == 1 or s == t or 0 in a.shape
+        for size, s, t in zip(
+            a.shape, a.strides or packed_strides(a.shape), b.strides or packed_strides(b.shape), strict=True
+        )
+    )
+
+
+def lie_channels_last(*specs: TensorSpec) -> bool:
+    """Whether all tensors lie channels last, by the axes of more than one element: one position lies so in either order."""
+    return all(same_memory(spec, spec._replace(strides=channels_last_strides(spec.shape))) for spec in specs)
+
+
+def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
+    """Tensors of a convolution with the strides of channels last for axes of size 1 too, if all of them lie so.
+
+    Engines that fuse go by those strides: of one position with all strides 1 some take one picture's result for another's.
+    """
+    if not lie_channels_last(*specs):
+        return specs
+    return tuple(spec._replace(strides=channels_last_strides(spec.shape)) for spec in specs)
+
+
+def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
+    """The tensors of one operation, with the strides of axes of size 1 in the memory order that the others have.
+
+    Such a stride means nothing, and cuDNN goes by it: a depthwise filter (C, 1, R, S) lies channels first and channels
+    last, and gets the engines for depthwise convolutions when it is described as its images are. What lies in either
+    order, batches of 1, single channels and images of one position among them, follows the first tensor that lies in one
+    order alone. Where there is none, `last` says whether all are described as channels last. The specs have strides.
+    """
+    orders = [_orders(spec) for spec in specs]
+    decisive = next((order for order in orders if len(order) == 1), {last})
+    return tuple(
+        spec._replace(strides=_spelled(spec, True in (order if len(order) == 1 else decisive))) if order else spec
+        for spec, order in zip(specs, orders, strict=True)
+    )
+
+
+def _orders(spec: TensorSpec) -> set[bool]:
+    """The memory orders of a tensor by its axes of more than one element: True for channels last, False for first."""
+    assert spec.strides is not None
+    real = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1]
+    there = sorted(real, key=lambda axis: -spec.strides[axis])  # type: ignore[index]
+    return {last for last in (False, True) if there == [axis for axis in _axes(len(spec.shape), last) if axis in real]}
+
+
+def _axes(rank: int, last: bool) -> list[int]:
+    """The axes from the slowest to the fastest."""
+    return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
+
+
+def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
+    """Strides, of channels last or first, with those of axes of size 1 spelled out.
+
+    Such an axis has the stride that it would have if it were the slowest of those inside it.
+    """
+    assert spec.strides is not None
+    strides, step = list(spec.strides), 1
+    for axis in reversed(_axes(len(spec.shape), last)):
+        if spec.shape[axis] == 1:
+            strides[axis] = step
+        else:
+            step = max(step, strides[axis] * spec.shape[axis])
+    return tuple(strides)
+
+
+def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
+    """Whether a convolution's tensors are all channels last, or none of them can be taken for it.
+
+    x or y of one position can, whose channels lie together in either order; a filter of one is read right as both.
+    """
+    if lie_channels_last(x, w, y):
+        return True
+    assert x.strides is not None
+    assert y.strides is not None
+    return x.strides[1] != 1 and y.strides[1] != 1 and not is_channels_last(w)
+
+
+# The order of an array's axes
+
+
+def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that; too short a shape stays as it is."""
+    return (shape[0], shape[-1], *shape[1:-1]) if channels_last and len(shape) > 2 else tuple(shape)
+
+
+def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
+    """The inverse of to_logical."""
+    return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
+
+
+def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
+    """A spec in logical order, in the arrays' own axis order."""
+    strides = None if spec.strides is None else from_logical(spec.strides, channels_last)
+    return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
+
+
+# As C wants them: of four axes at least
+
+
+def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """cuDNN's convolutions have at least two spatial axes: one axis becomes the width of a picture of height 1."""
+    shape, strides = spec.shape, spec.strides
+    assert strides is not None
+    if len(shape) != 3:
+        return shape, strides
+    return (*shape[:2], 1, shape[2]), (*strides[:2], strides[2] * shape[2], strides[2])
+
+
+def at_least_4d(spec: TensorSpec) -> TensorSpec:
+    """As C wants it, of four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
+    shape, strides = spec.shape, spec.strides
+    assert strides is not None
+    if len(shape) == 1:
+        far = strides[0] * shape[0]
+        return spec._replace(shape=(1, 1, 1, *shape), strides=(far, far, far, *strides))
+    if len(shape) == 2:
+        return spec._replace(shape=(*shape, 1, 1), strides=(*strides, 1, 1))
+    shape, strides = with_height(spec)
+    return spec._replace(shape=shape, strides=strides)
+
+
+def per_channel(x: TensorSpec, dtype: str = "float32") -> TensorSpec:
+    """A value for each channel of x, as a tensor of a graph."""
+    c = x.shape[1]
+    rest = len(x.shape) - 2
+    return TensorSpec((1, c, *(1,) * rest), dtype, (c, 1, *(c,) * rest))

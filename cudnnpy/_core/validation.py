@@ -1,0 +1,198 @@
+"""Options, checked: each error names the argument, what was given and what was expected.
+
+What is of another type is a TypeError; what is of the right type and out of range, or none of the names, a ValueError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf, isfinite, isnan
+from numbers import Real
+from operator import index
+from typing import Any
+
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import LAYOUTS, TensorSpec
+
+LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: Python refuses to write an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 2048:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
+# One value
+
+
+def check_option(name: str, value: object, allowed: Sequence[str]) -> str:
+    """The name that is given: one of those allowed."""
+    if isinstance(value, str) and value in allowed:
+        return value
+    kind = ValueError if isinstance(value, str) else TypeError
+    raise kind(f"{name}: {value!r} given; expected one of {', '.join(map(repr, allowed))}")
+
+
+def check_flag(name: str, value: object) -> bool:
+    """True or False, which no number stands for."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: {value!r} given; expected True or False")
+    return value
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None = None, *, expected: str = "") -> int:
+    """An int within bounds that belong to it; `expected` says in other words what it is to be."""
+    expected = expected or ("an integer of " + (f"{low} or more" if high is None else f"{low} to {high}"))
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name}: {value!r} given; expected {expected}")
+    if number < low or (high is not None and number > high):
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}")
+    if high is None and number > LARGEST:
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}, and of 64 bits")
+    return number
+
+
+def check_number(
+    name: str,
+    value: object,
+    low: float = -inf,
+    high: float = inf,
+    *,
+    above: float = -inf,
+    below: float = inf,
+    finite: bool = False,
+    nan: bool = False,
+) -> float:
+    """A number as a float: `low` to `high`, which belong to it, and between `above` and `below`, which do not.
+
+    `finite` says that infinities do not belong to it, `nan` that NaN does.
+    """
+    bounds = []
+    if high < inf:
+        bounds.append(f"of {low:g} to {high:g}")
+    elif low > -inf:
+        bounds.append(f"of {low:g} or more")
+    if above > -inf:
+        bounds.append(f"above {above:g}")
+    if below < inf:
+        bounds.append(f"below {below:g}")
+    expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}: {value!r} given; expected {expected}")
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond every float
+        raise ValueError(f"{name}: {shown(value)} given; expected {expected}") from None
+    inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
+    if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
+        raise ValueError(f"{name}: {value!r} given; expected {expected}")
+    return number
+
+
+# One value, or one for each spatial axis
+
+
+def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
+    """An int (for every axis), or a tuple of one int for each spatial axis."""
+    expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
+    entries = elements(value)
+    if entries is None:
+        return check_integer(name, value, low, expected=expected)
+    if not 1 <= len(entries) <= 3:
+        raise ValueError(f"{name}: {value!r} given; expected {expected}")
+    return tuple(check_integer(name, number, low, expected=expected) for number in entries)
+
+
+def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
+    """One of the names; an int; or a tuple whose elements are ints or (before, after) pairs."""
+    if names and isinstance(value, str):
+        return check_option("padding", value, names)
+    expected = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
+    expected += f", or one of {', '.join(map(repr, names))}" if names else ""
+    entries = elements(value)
+    if entries is None:
+        return check_integer("padding", value, 0, expected=expected)
+    pairs = [elements(axis) for axis in entries]
+    if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
+        raise ValueError(f"padding: {value!r} given; expected {expected}")
+    return tuple(
+        check_integer("padding", axis, 0, expected=expected)
+        if pair is None
+        else tuple(check_integer("padding", side, 0, expected=expected) for side in pair)
+        for axis, pair in zip(entries, pairs, strict=True)
+    )
+
+
+def elements(value: Any) -> tuple[Any, ...] | None:
+    """The elements of a sequence or a NumPy array; None for anything else."""
+    if isinstance(value, str | bytes):
+        return None
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return tuple(value) if isinstance(value, Sequence) else None
+
+
+def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
+    """What `check_per_axis` or `check_padding` returned, once the number of spatial axes is known: one for each."""
+    each = value if isinstance(value, tuple) else (value,) * rank
+    if len(each) != rank:
+        raise ValueError(f"{name}: {value} given; expected a number, or one for each of {rank} spatial axes")
+    return each
+
+
+# Shapes and layouts
+
+
+def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) -> tuple[int, ...]:
+    """A shape as a tuple of ints of `low` or more; of `rank` sizes, where that is known."""
+    expected = f"a tuple of {'' if rank is None else f'{rank} '}sizes of {low} or more"
+    try:
+        sizes = tuple(value)
+        numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
+    except TypeError:
+        raise TypeError(f"{name}: {value!r} given; expected {expected}") from None
+    if len(numbers) != len(sizes):
+        raise TypeError(f"{name}: {sizes} given; expected {expected}")
+    if any(abs(size) > LARGEST for size in numbers):
+        raise ValueError(f"{name}: {', '.join(map(shown, numbers))} given; expected {expected}, and of 64 bits")
+    if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
+        raise ValueError(f"{name}: {numbers} given; expected {expected}")
+    return numbers
+
+
+def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
+    """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
+    shape, dtype = check_shape(f"{name}: shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}: dtype")
+    strides = spec.strides
+    if strides is not None:
+        try:
+            strides = tuple(index(stride) for stride in strides)
+        except TypeError:
+            expected = f"None, or a tuple of {len(shape)} integers"
+            raise TypeError(f"{name}: strides: {strides!r} given; expected {expected}") from None
+        if any(abs(stride) > LARGEST for stride in strides):
+            raise ValueError(f"{name}: strides: {', '.join(map(shown, strides))} given; expected integers of 64 bits")
+        if len(strides) != len(shape):
+            raise ValueError(f"{name}: strides {strides} given for shape {shape}")
+    expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
+    alignment = check_integer(f"{name}: alignment", spec.alignment, dtype.itemsize, expected=expected)
+    if alignment & (alignment - 1):
+        raise ValueError(f"{name}: alignment: {alignment} given; expected {expected}")
+    return TensorSpec(shape, dtype.name, strides, alignment)
+
+
+def check_layout(layout: object) -> str:
+    """A layout's name."""
+    return check_option("layout", layout, LAYOUTS)
+
+
+def check_layout_rank(layout: str, name: str, rank: int) -> None:
+    """A layout's name is of as many axes as an array has. "NCHW" and "NHWC" stand for every rank."""
+    if layout not in ("NCHW", "NHWC") and len(layout) != rank:
+        raise ValueError(f"layout: {layout!r} has {len(layout)} axes; {name} has {rank}")

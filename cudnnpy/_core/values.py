@@ -1,0 +1,141 @@
+"""Python values as what C takes. An error names the argument; ctypes itself would cut off what does not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from ctypes import Structure, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_ulonglong, c_void_p
+from enum import IntEnum
+from functools import cache
+from itertools import islice
+from operator import index
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._core.owned import Owned
+from cudnnpy._core.validation import shown
+from cudnnpy.names import data_type, enumerator
+
+MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN has a use for, and little memory
+INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
+
+
+def integer(value: Any, argument: str, kind: Any = c_int) -> int:
+    """A Python integer that a C integer type can hold."""
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:  # an array of several numbers has __index__ too
+        number = None
+    if number is None:
+        raise TypeError(f"{argument}: expected an integer, not {value!r} ({type(value).__name__})")
+    if kind(number).value != number:
+        raise ValueError(f"{argument}: {shown(number)} does not fit the {kind.__name__} that C takes")
+    return number
+
+
+def integers(values: Any, argument: str, length: int | None = None, most: int = MOST_ELEMENTS) -> tuple[int, ...]:
+    """A tuple of C ints, `most` at most. With `length`, that many of them: a single integer stands for each."""
+    if length is not None and _is_integer(values):
+        values = (values,) * length
+    entries = _sequence(values, argument)
+    if len(entries) > most:
+        raise ValueError(f"{argument}: {len(entries)} dimensions, {entries}, are more than cuDNN's {most}")
+    result = tuple(integer(value, f"{argument}[{at}]") for at, value in enumerate(entries))
+    if length is not None and len(result) != length:
+        raise ValueError(f"{argument}: expected {length} integers, not {result}")
+    return result
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """A tensor's or filter's shape. Many dimensions more than it has room for crash cuDNN, so they are refused here."""
+    return integers(values, "shape", most=raw.CUDNN_DIM_MAX)
+
+
+def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
+    """The enumerator of `propagate_nan`."""
+    if not isinstance(propagate, bool):
+        raise TypeError(f"propagate_nan: expected True or False, not {propagate!r} ({type(propagate).__name__})")
+    return raw.CUDNN_PROPAGATE_NAN if propagate else raw.CUDNN_NOT_PROPAGATE_NAN
+
+
+def to_c(kind: str, value: Any, argument: str) -> Any:
+    """A Python value as an argument of a C type. Raises TypeError or ValueError naming the argument.
+
+    None is NULL, of a handle too: where C does not take that is the caller's to know.
+    """
+    wanted = raw.ctype(kind)
+    if kind.endswith("[]"):
+        if value is None:
+            return None
+        base = kind.removesuffix("[]")
+        values = [to_c(base, one, f"{argument}[{at}]") for at, one in enumerate(_sequence(value, argument))]
+        return (wanted._type_ * len(values))(*values)
+    if wanted is c_void_p:
+        return integer(value, argument, c_size_t) if _is_integer(value) else value
+    if kind.endswith("*"):
+        return value
+    enum = enum_of(kind)
+    if enum is not None:
+        return data_type(value, argument) if enum is raw.cudnnDataType_t else enumerator(enum, value, argument)
+    if wanted in (c_float, c_double):
+        return _number(value, argument, wanted)
+    if wanted in INTEGERS:
+        return integer(value, argument, wanted)
+    return _handle(value, argument, kind) if is_handle(kind) else value
+
+
+def is_handle(kind: str) -> bool:
+    """Whether a C type is a handle or a descriptor."""
+    wanted = raw.ctype(kind)
+    return hasattr(wanted, "contents") and issubclass(wanted._type_, Structure) and not kind.endswith(("*", "[]"))
+
+
+@cache
+def enum_of(kind: str) -> type[IntEnum] | None:
+    """The enum that a C type is, or is an array of."""
+    found = getattr(raw, kind.removeprefix("const ").rstrip("*[] "), None)
+    return found if isinstance(found, type) and issubclass(found, IntEnum) else None
+
+
+def _handle(value: Any, argument: str, kind: str) -> Any:
+    wanted = raw.ctype(kind)
+    given = value.pointer if isinstance(value, Owned) else value  # raises ClosedError
+    if not (given is None or isinstance(given, wanted)):
+        name = kind.removeprefix("const ").strip()
+        raise TypeError(f"{argument}: expected the object of a {name}, not {value!r} ({type(value).__name__})")
+    return value
+
+
+def _number(value: Any, argument: str, kind: Any) -> float:
+    try:
+        number = None if isinstance(value, bool | str | bytes) else float(value)
+    except OverflowError:  # an int beyond every float
+        number = math.inf
+    except (TypeError, ValueError):  # an array of several numbers has __float__ too
+        number = None
+    if number is None:
+        raise TypeError(f"{argument}: expected a number, not {value!r} ({type(value).__name__})")
+    if math.isinf(kind(number).value) and not (math.isinf(number) and isinstance(value, float)):
+        raise ValueError(f"{argument}: {shown(value)} does not fit the {kind.__name__} that C takes")
+    return number
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether one value is meant and not a sequence: an array of several numbers has __index__ too."""
+    try:
+        index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _sequence(values: Any, argument: str) -> tuple[Any, ...]:
+    if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__iter__"):
+        raise TypeError(f"{argument}: expected a sequence, not {values!r} ({type(values).__name__})")
+    try:
+        result = tuple(islice(values, MOST_ELEMENTS + 1))
+    except TypeError as error:  # an array without dimensions
+        raise TypeError(f"{argument}: expected a sequence, not {values!r} ({type(values).__name__})") from error
+    if len(result) > MOST_ELEMENTS:
+        raise ValueError(f"{argument}: expected {MOST_ELEMENTS} elements at most")
+    return result

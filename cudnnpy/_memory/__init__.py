@@ -1,0 +1,1 @@
+"""Private: arrays of any library, arrays of this package's own, and the workspace."""

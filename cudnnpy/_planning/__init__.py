@@ -1,0 +1,1 @@
+"""Private: how a problem's plan is chosen: engines, candidates, selection, autotune."""

@@ -1,0 +1,100 @@
+"""prefer="autotune": every usable candidate is run on the GPU, checked, and timed (bench.py); the fastest wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from cudnnpy._planning import engines
+from cudnnpy._planning.bench import Bench, milliseconds
+from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.selection import is_usable
+from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.errors import StatusError
+from cudnnpy.handle import Handle
+
+_REFINED = 3  # engines whose other knobs are tried
+_PASSES = 3  # over the knobs of one
+_SAMPLES = 16  # values of a knob that are tried in one pass, or a few more
+
+
+class Tuner:
+    """Measures candidates for one problem, on given addresses and stream; `__call__` is what selection.choose takes."""
+
+    def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
+        self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
+
+    def __call__(
+        self, problem: Problem, options: Options, candidates: Iterable[Candidate], limit: int
+    ) -> Candidate | None:
+        """The fastest of the candidates, or None where none ran; stops after `tune_seconds` with the best so far."""
+        deadline = time.monotonic() + options.tune_seconds
+        self._handle.set_stream(self._stream)
+        bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream)
+        ran: list[Candidate] = []
+        for candidate in candidates:
+            if ran and time.monotonic() > deadline:
+                candidate.refused = (
+                    candidate.refused or f"not measured: tune_seconds={options.tune_seconds} were used up"
+                )
+            elif is_usable(candidate, problem, options, limit) and bench.measure(candidate):
+                ran.append(candidate)
+        for candidate in _other_knobs(problem, ran):
+            if time.monotonic() > deadline:
+                break
+            if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
+                ran.append(candidate)
+        if time.monotonic() < deadline:
+            bench.run_off(ran)
+        return min(ran, key=milliseconds, default=None)
+
+
+def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
+    """The best engines with other knobs; whoever takes a candidate measures it before taking the next.
+
+    Coordinate descent: of each knob in turn the value stays with which the engine was fastest, knobs of few values
+    first, until a pass over all of them brings nothing.
+    """
+    best: dict[tuple[int, bool], Candidate] = {}
+    for candidate in sorted(ran, key=milliseconds):
+        if candidate.engine is not None and candidate.engine.knobs:
+            best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
+    known = {candidate.name for candidate in ran}
+    for current in list(best.values())[:_REFINED]:
+        if current.form is None or current.engine is None:
+            continue
+        form, index, fastest = current.form, current.engine.index, current
+        target = engines.Target(Handle.default(problem.device))
+        built = operation_graph.operation_graph(form.part, target)
+        ranges = engines.knob_ranges(built, target, index)
+        for _ in range(_PASSES):
+            before = fastest
+            for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
+                knobs = dict(fastest.engine.knobs or ()) if fastest.engine else {}
+                if kind not in knobs:
+                    continue
+                for value in _sample(values, knobs[kind]):
+                    try:
+                        found = engines.engine(built, target, index, {**knobs, kind: value})
+                    except StatusError:
+                        continue
+                    candidate = from_configuration(form, target, "knobs", found)
+                    if candidate.name not in known:
+                        known.add(candidate.name)
+                        yield candidate
+                        if not candidate.refused:
+                            fastest = min(fastest, candidate, key=milliseconds)
+            if fastest is before:
+                break
+
+
+def _sample(values: range, current: int) -> list[int]:
+    """Values of a knob to try: all, or where they are many some over the whole range and those next to the current."""
+    if len(values) <= _SAMPLES:
+        chosen = set(values)
+    else:
+        at = (current - values.start) // values.step
+        near = values[max(at - _SAMPLES // 4, 0) : at + _SAMPLES // 4 + 1]
+        chosen = {*values[:: -(-len(values) // _SAMPLES)], *near}
+    return sorted(chosen - {current})

@@ -1,0 +1,197 @@
+"""A choice made ready to run: execute(pointers..., workspace, stream), and its text for another process."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from cudnnpy._core.layouts import extent
+from cudnnpy._core.validation import check_integer
+from cudnnpy._planning.candidates import Candidate, Engine, bytes_text
+from cudnnpy._planning.engines import GraphExecutable, Target, load_plan
+from cudnnpy._runtime.cuda_graph import Launch
+from cudnnpy._runtime.executables import Executable, Steps
+from cudnnpy._runtime.launcher import Launcher
+from cudnnpy.convolution import operation_graph, plan_text
+from cudnnpy.convolution.legacy import LegacyExecutable
+from cudnnpy.convolution.lowering import Form
+from cudnnpy.convolution.plan_text import Content
+from cudnnpy.convolution.problem import Problem
+from cudnnpy.errors import StatusError
+from cudnnpy.handle import Handle
+
+_ALIGNMENT = 16  # bytes, of workspace
+_SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
+
+# Plans whose kernels were compiled at run time own that code; a CUDA graph captured from one launches it after the plan
+# is forgotten. They are never destroyed.
+_kept: list[Executable] = []
+
+
+def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, int] = (0, 0)) -> None:
+    """ValueError for an address that is null or misaligned, and for a result or workspace that overlaps something else.
+
+    `workspace` is its address and its size in bytes, where there is one.
+    """
+    named = list(zip(problem.operands, problem.specs, pointers, strict=True))
+    results = named[-problem.results :]
+    for name, spec, pointer in named:
+        if not pointer or pointer % spec.alignment:
+            raise ValueError(
+                f"{name}: address {pointer:#x} given; expected a multiple of {spec.alignment} bytes (plan with "
+                "TensorSpec(..., alignment=...) for less)"
+            )
+    for result, spec, start in results:
+        end = start + extent(spec)
+        for name, other, pointer in named:
+            if name == result:
+                continue
+            if pointer < end and start < pointer + extent(other):
+                raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
+    space, size = workspace
+    if not size:
+        return
+    if not space:
+        raise ValueError(f"workspace: none given; this plan needs {bytes_text(size)}")
+    if space % _ALIGNMENT:
+        raise ValueError(f"workspace: address {space:#x} given; expected a multiple of {_ALIGNMENT} bytes")
+    for name, spec, pointer in named:
+        if pointer < space + size and space < pointer + extent(spec):
+            raise ValueError(f"workspace: {bytes_text(size)} at {space:#x} overlap {name}; give memory of its own")
+
+
+class Plan:
+    """One operation planned for one device: what was chosen, and how to run it with raw addresses.
+
+    Attributes: `operands` (the order of the addresses), `workspace_size` (bytes), `source`, `name`, `notes` (cuDNN's
+    numerical notes), `deterministic`, `milliseconds` (if it was measured), `problem`, and `candidates`: of a plan from
+    Convolution.plan, all that were looked at, with their times and why they were left out (see candidates_table).
+
+    A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
+    """
+
+    def __init__(self, problem: Problem, candidate: Candidate) -> None:
+        executable = candidate.executable
+        if executable is None:
+            raise ValueError(f"{candidate.name} has not been planned: {candidate.refused or 'call prepare() first'}")
+        self.problem, self.executable = problem, executable
+        self.operation, self.operands = problem.operation, problem.operands
+        self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
+        self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
+        self._compiled = candidate.compiled_at_run_time
+        self._form = candidate.form
+        self.engine: Engine | None = candidate.engine
+        self.workspace_size = executable.workspace_size
+        self.device = problem.device
+        results = math.prod(problem.specs[-1].shape)
+        self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
+        self.candidates: list[Candidate] = []
+        self._of_thread = threading.local()
+        if self._compiled:
+            _kept.append(executable)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
+
+    def execute(self, *addresses: int) -> None:
+        """Runs on raw addresses: one for each of `operands`, then the workspace's, then the stream's.
+
+            plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
+
+        The workspace is `workspace_size` bytes at a multiple of 16 (0 where the size is 0); stream 0 is the default
+        stream. The work is queued, as with cudnnBackendExecute; the memory must stay valid until it is done. Addresses
+        are checked the first time they come.
+        Raises TypeError for a wrong number of addresses, ValueError for bad ones, StatusError if cuDNN fails.
+        """
+        try:
+            launcher = self._of_thread.launcher
+        except AttributeError:
+            launcher = self._of_thread.launcher = Launcher(self)
+        if len(addresses) != len(self.operands) + 2:
+            raise TypeError(f"{len(addresses)} addresses given; expected {', '.join(self.operands)}, workspace, stream")
+        launcher.run(addresses[:-1], addresses[-1])
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Launch:
+        """The launch for the operands' addresses and the workspace's, once they are checked. ValueError for bad ones."""
+        *operands, workspace = pointers
+        check_pointers(self.problem, operands, (workspace, self.workspace_size))
+        return self.executable.bind(handle, tuple(operands), workspace)
+
+    def launcher(self) -> Launcher:
+        """This plan in the calling thread."""
+        launcher = getattr(self._of_thread, "launcher", None)
+        if launcher is None:
+            launcher = self._of_thread.launcher = Launcher(self)
+        return launcher
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
+        """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
+        return Plan.from_json, (self.to_json(), self.device)
+
+    def to_json(self) -> str:
+        """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.
+
+        Raises TypeError for the plan of a Graph.
+        """
+        executable, form = self.executable, self._form or Form(self.problem, self.problem)
+        if isinstance(executable, Steps):
+            assert executable.main is not None
+            executable = executable.main
+        if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
+            raise TypeError(f"{self.name} is the plan of a graph; only those of convolutions have a text")
+        return plan_text.written(
+            Content(
+                self.problem,
+                form,
+                self.source,
+                self.name.removesuffix(form.suffix),
+                self.notes,
+                self.deterministic,
+                self.milliseconds,
+                self.engine,
+                self._compiled,
+                executable.to_json() if isinstance(executable, GraphExecutable) else None,
+                isinstance(executable, LegacyExecutable) and executable.strict,
+            )
+        )
+
+    @classmethod
+    def from_json(cls, text: str, device: int = 0) -> Plan:
+        """The plan of a text from to_json, ready to run on a device: its ordinal.
+
+        Everything in the text is checked, and compared with the problem, before cuDNN reads its part of it. The code of an
+        engine that was compiled at run time cannot be checked: load only the texts of those whose code you would run.
+
+        Raises ValueError for other text and for one that was changed or cut, LibraryVersionError for a plan that another
+        release of cuDNN made, StatusError where this GPU cannot take the plan; TypeError for what is no text or ordinal.
+        """
+        content = plan_text.read(text, check_integer("device", device, 0))
+        form, target = content.form, Target(Handle.default(device))
+
+        def make() -> Executable:
+            main: Executable
+            if content.plan is None:
+                main = LegacyExecutable(form.part, content.name, content.strict, Handle.default(device))
+            else:
+                main = GraphExecutable(load_plan(content.plan, target), operation_graph.uids(form.part.operands))
+            return form.complete(main, target)
+
+        candidate = Candidate(
+            content.source,
+            content.name + form.suffix,
+            content.notes,
+            content.deterministic,
+            make,
+            content.compiled_at_run_time,
+            content.engine,
+            form,
+        )
+        try:
+            candidate.executable = make()
+        except StatusError:
+            raise
+        except ValueError as error:  # sizes that the functions beside the plan do not take
+            raise plan_text.refusal(str(error)) from error
+        candidate.milliseconds = content.milliseconds
+        return cls(content.problem, candidate)

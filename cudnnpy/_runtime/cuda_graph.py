@@ -1,0 +1,73 @@
+"""A launch as a CUDA graph: captured once, then replayed by one call of the driver."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from ctypes import c_void_p
+from typing import Any
+
+from cudnnpy._core.driver import driver_library, relaxed_capture
+from cudnnpy.handle import Handle
+
+Launch = Callable[[], int]
+
+
+class Replay:
+    """A launch captured as an executable CUDA graph, with its owners."""
+
+    __slots__ = ("graph", "launch", "owner")
+
+    def __init__(self, owner: Any, launch: Launch) -> None:
+        self.owner = owner, launch
+        self.graph = c_void_p(int(owner.handle))
+        self.launch = driver_library().cuGraphLaunch
+
+    @classmethod
+    def of(cls, launch: Launch, handle: Handle) -> Replay | None:
+        """Captures one launch on a stream of our own; None where that cannot be done."""
+        with relaxed_capture():
+            return cls._made_of(launch, handle)
+
+    @classmethod
+    def _made_of(cls, launch: Launch, handle: Handle) -> Replay | None:
+        from cuda.bindings import driver
+
+        before = handle._address
+        status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return None
+        try:
+            handle.set_stream(int(stream))
+            mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            if driver.cuStreamBeginCapture(stream, mode)[0] != driver.CUresult.CUDA_SUCCESS:
+                return None  # outside a capture the launch would run
+            failed = launch()
+            status, graph = driver.cuStreamEndCapture(stream)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                return None
+            status, executable = driver.cuGraphInstantiate(graph, 0)
+            driver.cuGraphDestroy(graph)
+            if status != driver.CUresult.CUDA_SUCCESS:
+                return None
+            made = cls(_Executable(executable), launch)
+            # The first launch would upload it, which is no call to make while another stream is under capture.
+            driver.cuGraphUpload(executable, stream)
+            driver.cuStreamSynchronize(stream)
+            return None if failed else made
+        finally:
+            handle.set_stream(before)
+            driver.cuStreamDestroy(stream)
+
+
+class _Executable:
+    """Owns a CUgraphExec. CUDA puts its destruction off until its launches are done."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            from cuda.bindings import driver
+
+            driver.cuGraphExecDestroy(self.handle)

@@ -1,0 +1,90 @@
+"""Memory filled with one value: by the driver where it is dense, else by cudnnSetTensor. And results of no elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed
+from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, Step, copy, described, scales
+from cudnnpy.handle import Handle
+
+
+def filled(out: TensorSpec, value: float) -> Executable:
+    """The launch that fills a tensor of floats with a value."""
+    if is_dense(out) and out.dtype != "float64":
+        return Fill(out, value)
+    number = scales(0.0, 0.0, out.dtype)[0]
+    number.value = value
+    return Function("cudnnSetTensor", described(out), At(0), number)
+
+
+def zeros(size: int) -> Executable:
+    """The launch that sets bytes of scratch memory to 0, which is the number 0 in every dtype."""
+    return Fill(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
+
+
+def of_nothing(name: str, device: int, operands: Sequence[Operand], value: float = 0.0, beta: float = 0.0) -> Program:
+    """The program of an operation on no elements: the last operand, its result, becomes value + beta * result.
+
+    A result that has no elements either is left alone.
+    """
+    at, out = len(operands) - 1, operands[-1].spec
+    if not extent(out):
+        return Program(name, device, operands, [])
+    if not beta or math.isnan(value):
+        return Program(name, device, operands, [Step(filled(out, value), (at,))])
+    if not value:
+        scale = Function("cudnnScaleTensor", described(out), At(0), scales(beta, 0.0, out.dtype)[0])
+        return Program(name, device, operands, [Step(scale, (at,))])
+    apart = packed(out)
+    steps = [Step(filled(apart, value), (at + 1,)), Step(copy(apart, out, 1.0, beta), (at + 1, at))]
+    return Program(name, device, operands, steps, (extent(apart),))
+
+
+class Fill:
+    """Dense memory filled by the driver: cuMemsetD16Async, cuMemsetD32Async."""
+
+    workspace_size = 0
+
+    def __init__(self, out: TensorSpec, value: float) -> None:
+        self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize
+        self._pattern = _bits(value, out.dtype)
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The fill of the memory at an address, on the handle's stream."""
+        from cuda.bindings import driver
+
+        fill = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
+        address, pattern, count = pointers[0], self._pattern, self._count
+
+        def launch() -> int:
+            failed = int(fill(address, pattern, count, handle._address)[0])
+            return int(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER) if failed else 0
+
+        launch.owners = (self, handle)  # type: ignore[attr-defined]
+        return launch
+
+
+def _bits(value: float, dtype: str) -> int:
+    """A value rounded to the nearest of a dtype, ties to even, as the number that its bits are."""
+    import numpy as np
+
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return int(np.float64(value).astype(np.float16).view(np.uint16))
+    with np.errstate(over="ignore"):
+        single = np.float64(value).astype(np.float32)
+    bits = int(single.view(np.uint32))
+    if dtype == "float32":
+        return bits
+    if math.isnan(value):
+        return 0x7FC0
+    # to odd first, so that the second rounding cannot end on the wrong side of a tie
+    if math.isfinite(value) and float(single) != value:
+        if abs(float(single)) > abs(value):
+            bits -= 1
+        bits |= 1
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

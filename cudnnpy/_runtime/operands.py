@@ -1,0 +1,164 @@
+"""What the operations that are no convolution share: checks of arrays, and when a graph is worth compiling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    canonical,
+    is_dense,
+    packed_as,
+    packed_strides,
+    same_memory,
+    to_logical,
+    without_elements,
+)
+from cudnnpy._core.validation import check_layout_rank
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._runtime.executables import Operand, check_overlaps
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+# Bytes below which a slow function is over before a graph is worth compiling (0.1 to 0.6 s, once for each signature).
+LARGE = 1 << 20
+
+_ROWS = (64, 128, 32, 256, 512, 1024, 16)  # row lengths for elementwise graphs, the fastest first (docs/benchmarks)
+
+
+# Arrays
+
+
+def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
+    """The operands, once those that were given are known not to overlap. Raises ValueError."""
+    there = [operand for operand in operands if operand.name in call.addresses]
+    check_overlaps(there, [call.addresses[operand.name] for operand in there])
+    return operands
+
+
+def given(
+    call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS, *, empty: bool = False
+) -> TensorSpec:
+    """An array of a call, checked: its dtype, its rank, and that no stride is 0 or less.
+
+    Without `empty` it has elements. One that has none gets the strides of a packed tensor in its memory order.
+    """
+    spec = call.specs[name]
+    if spec.dtype not in dtypes:
+        raise TypeError(f"{name}: {spec.dtype} given; expected {' or '.join(dtypes)}")
+    if len(spec.shape) not in ranks:
+        raise ValueError(f"{name}: shape {spec.shape} given; expected {ranks[0]} to {ranks[-1]} axes")
+    if 0 in spec.shape:
+        if not empty:
+            raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
+        return without_elements(spec)
+    if len(spec.shape) == 1:
+        strides = (1,) if spec.strides is None or spec.shape == (1,) else spec.strides
+        if strides[0] < 1:
+            raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+        return spec._replace(strides=strides)
+    return canonical(spec, name)
+
+
+def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
+    """An array of a call that has to have a shape and dtype; it is empty where the shape is."""
+    spec = given(call, name, dtypes=FLOATS, empty=0 in shape)
+    if spec.dtype != dtype:
+        raise TypeError(f"{name}: {spec.dtype} given; expected {dtype}")
+    if spec.shape != tuple(shape):
+        raise ValueError(f"{name}: shape {spec.shape} given; expected {tuple(shape)}")
+    return spec
+
+
+def result(
+    call: Call, name: str, shape: Sequence[int], dtype: str, order: TensorSpec | None = None, beta: float = 0.0
+) -> TensorSpec:
+    """A result: the array given for it, checked, or a new one in the memory order of another tensor."""
+    if name in call.specs:
+        return like(call, name, shape, dtype)
+    if beta:
+        raise ValueError(f"beta: {beta} given without {name}; beta * {name} needs the array that it reads")
+    strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
+    return TensorSpec(tuple(shape), dtype, strides)
+
+
+def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> TensorSpec:
+    """A parameter of a call: packed, of a shape, which may be (), and of one of some dtypes."""
+    spec = call.specs[name]
+    if spec.dtype not in dtypes:
+        raise TypeError(f"{name}: {spec.dtype} given; expected {' or '.join(dtypes)}")
+    if tuple(spec.shape) != tuple(shape):
+        raise ValueError(f"{name}: shape {tuple(spec.shape)} given; expected {tuple(shape)}")
+    packed = packed_strides(shape)
+    if shape:
+        spec = given(call, name, empty=0 in shape)
+    if any(n > 1 and s != t for n, s, t in zip(shape, spec.strides or (), packed, strict=True)):
+        raise ValueError(f"{name}: strides {spec.strides} given; expected it packed, {packed}")
+    return spec._replace(shape=tuple(shape), strides=packed)
+
+
+def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
+    """A tensor whose axes are as a layout has them, with its axes as (N, C, spatial...). Raises ValueError."""
+    check_layout_rank(layout, name, len(spec.shape))
+    strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
+    if len(strides) != len(spec.shape):
+        raise ValueError(f"{name}: strides {strides} given for shape {tuple(spec.shape)}")
+    last = layout.endswith("C")
+    return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
+
+
+def logical(
+    call: Call,
+    name: str,
+    layout: str,
+    ranks: range = range(3, 6),
+    dtypes: Sequence[str] = FLOATS,
+    *,
+    empty: bool = False,
+) -> TensorSpec:
+    """An array of a call with its axes as (N, C, spatial...), checked as `given` does; its layout's name, too."""
+    spec = in_logical_order(call.specs[name], name, layout)
+    return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
+
+
+def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
+    """An array of a call with its axes as (N, C, spatial...), which has to have a shape and dtype."""
+    spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
+    return like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
+
+
+def logical_result(
+    call: Call, name: str, shape: Sequence[int], order: TensorSpec, layout: str, beta: float = 0.0
+) -> TensorSpec:
+    """A result with its axes as (N, C, spatial...): the array given for it, checked, or a new one like `order`."""
+    if name not in call.specs:
+        return result(call, name, shape, order.dtype, order, beta)
+    return logical_like(call, name, layout, shape, order.dtype)
+
+
+def is_large(spec: TensorSpec) -> bool:
+    """Whether a tensor is large enough for a compiled graph."""
+    return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE
+
+
+def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
+    """(rows, length) in which an elementwise graph sees dense tensors that lie alike; None where it cannot or should not.
+
+    No engine takes an elementwise graph whose dimension 1 is not the one of stride 1: the axes' names mean nothing to
+    such an operation, so it sees the memory as rows.
+    """
+    count = math.prod(spec.shape)
+    if not (spec.dtype != "float64" and is_large(spec) and is_dense(spec)):
+        return None
+    if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread other addresses
+        return None
+    if not all(other.dtype != "float64" and same_memory(spec, other) for other in others):
+        return None
+    return next(((count // length, length) for length in _ROWS if count % length == 0), None)
+
+
+def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
+    """A dense tensor as rows."""
+    return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)

@@ -1,0 +1,5 @@
+"""The command `cudnnpy`."""
+
+from cudnnpy.cli.command import main
+
+__all__ = ["main"]

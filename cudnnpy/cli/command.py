@@ -1,0 +1,150 @@
+"""The command `cudnnpy`: `info` says whether cuDNN is usable here, `edges` finds the edges of a picture.
+
+Exit status: 0; 1 when cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on stderr,
+and for options that no algorithm meets, with the table of why not on stderr; 130 after Ctrl-C; 141 when the reader of
+the output went away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn, TextIO
+
+from cudnnpy._version import __version__
+
+# What a command needs is imported when it runs: an import takes long enough for a Ctrl-C, which `main` looks after.
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without the usage text in front of it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if message:  # argparse's own would hide that the output cannot be written
+            (file or sys.stderr).write(message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments (by default the process's) and return its exit status."""
+    try:
+        if sys.stderr is None:  # closed: what would be printed there must not go to standard output
+            sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+        status = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        _forget(sys.stdout)
+        return 130
+    except BrokenPipeError:
+        _forget(sys.stdout)
+        return 141
+    except OSError as error:  # a full disk; what concerns the files that a command names, it tells itself
+        _forget(sys.stdout)
+        place = "standard output" if error.filename is None else error.filename
+        return _fail(2, f"{place}: {error.strerror or error}")
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = _Parser(prog="cudnnpy", description="cuDNN from Python.")
+    parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
+    _add_info(commands)
+    _add_edges(commands)
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as ended:  # after --help, --version, or a wrong argument
+        return ended.code if isinstance(ended.code, int) else 0
+    if "run" not in options:
+        parser.print_help()
+        return 0
+    status: int = options.run(options)
+    return status
+
+
+def _fail(status: int, text: str) -> int:
+    try:
+        print(f"cudnnpy: {text}", file=sys.stderr)
+    except OSError:
+        _forget(sys.stderr)
+    return status
+
+
+def _forget(stream: TextIO | None) -> None:
+    """Lead a stream that cannot be written to nowhere, so that Python does not try again at its end."""
+    try:
+        if stream is not None:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+    except (OSError, ValueError):  # it is no file
+        return
+
+
+def _add_info(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "info",
+        help="what cuDNN, CUDA and GPUs are here, and what is missing",
+        description="Exit status 1 if cuDNN cannot be used.",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print it as JSON, with the installed packages, for a report"
+    )
+    parser.set_defaults(run=_info)
+
+
+def _info(options: argparse.Namespace) -> int:
+    from cudnnpy import availability
+
+    found = availability.report()
+    if options.json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(found), indent=2))
+        return 0 if found.why_unavailable is None else 1
+    rows = list(found.rows())
+    if not (sys.stdout.isatty() and _print_table(rows)):
+        width = max(len(label) for label, _text in rows)
+        for label, text in rows:
+            print(f"{label:{width}}  {text}")
+    for problem in found.problems:
+        print(f"problem: {problem}")
+    print("cuDNN can be used here" if found.why_unavailable is None else "cuDNN cannot be used here")
+    return 0 if found.why_unavailable is None else 1
+
+
+def _print_table(rows: list[tuple[str, str]]) -> bool:
+    """Print the rows on a terminal through rich; return False without rich."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)
+    return True
+
+
+def _add_edges(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "edges",
+        help="find the edges of a picture",
+        description="Convolve a picture with a 3x3 edge kernel and write the result, by cuDNN or by NumPy.",
+    )
+    from cudnnpy.cli import edges_command
+
+    edges_command.add_arguments(parser)
+    parser.set_defaults(run=edges_command.run)

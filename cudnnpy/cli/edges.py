@@ -1,0 +1,266 @@
+"""The edge detector behind `cudnnpy edges`: one 3x3 convolution, by cuDNN on a GPU or by NumPy without one."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy import reference
+from cudnnpy._core.validation import check_option
+from cudnnpy.availability import UnavailableError, why_unavailable
+from cudnnpy.cli.pictures import Canvas, Picture
+from cudnnpy.cli.tiles import Tile, tiles
+from cudnnpy.convolution.problem import Options, checked
+from cudnnpy.errors import CudnnError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as PillowImage
+
+    from cudnnpy._memory.arrays import DeviceArray
+    from cudnnpy._planning.plan import Plan
+
+Device = Literal["auto", "cuda", "cpu"]
+DEVICES: tuple[Device, ...] = get_args(Device)
+
+EDGE_KERNEL: NDArray[np.float32] = np.tile(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 1, 1))
+"""(3 output channels, 3 input channels, 3, 3): each pixel's neighbours less eight times itself, summed over colours."""
+
+# A tile's pixels: what keeps NumPy's temporaries near the cache, and a picture of 1920 x 1080 whole on the GPU.
+_AREA_ON_CPU = 1 << 18
+_AREA_ON_GPU = 1 << 21
+
+# Bytes of results that `draw` keeps between its two passes; what is beyond is computed twice.
+_KEPT = 128 << 20
+
+
+@dataclass(frozen=True)
+class Computation:
+    """How edges were found.
+
+    device          the GPU's name, or "CPU"
+    algorithm       the name of cuDNN's engine or v7 algorithm, or what computed it on the CPU
+    workspace_size  bytes
+    milliseconds    of the convolution and the sigmoid, without copies and set-up
+    why_no_gpu      with device="auto", why the GPU was not used; else None
+    """
+
+    device: str
+    algorithm: str
+    workspace_size: int
+    milliseconds: float
+    why_no_gpu: str | None
+
+
+@dataclass(frozen=True)
+class Edges(Computation):
+    """What `detect` found: `picture`, float32, (1, height, width, 3), as the convolution (and the sigmoid) left it."""
+
+    picture: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Drawing(Computation):
+    """What `draw` made: `image`, a Pillow image of the picture's size."""
+
+    image: PillowImage
+
+
+def detect(
+    picture: NDArray[np.float32],
+    *,
+    device: Device = "auto",
+    sigmoid: bool = False,
+    prefer: str = "fastest",
+    workspace_limit: int | None = None,
+) -> Edges:
+    """Convolve a picture (1, height, width, 3), float32, with EDGE_KERNEL; zeros surround it, so the size stays.
+
+    device            "cuda", "cpu", or "auto": the GPU if cuDNN can be used, else the CPU
+    prefer            how cuDNN's algorithm is chosen, as in cudnnpy.Convolution; without effect on the CPU
+    workspace_limit   bytes; None for the preference's own
+
+    The picture is computed in tiles, and cuDNN's algorithm is chosen for the shape of one: about 2 million pixels.
+    Float32 is multiplied as float32 (tf32=False). Raises ValueError or TypeError for a wrong argument, UnavailableError
+    for device "cuda" where cuDNN cannot be used, NoAlgorithmError where no algorithm does what was asked, StatusError
+    where cuDNN fails.
+    """
+    if picture.dtype != np.float32:
+        raise TypeError(f"picture has dtype {picture.dtype}; expected float32")
+    if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
+        raise ValueError(f"picture has shape {picture.shape}; expected (1, height, width, 3), with at least one pixel")
+    _, height, width, _ = picture.shape
+    with _detector(device, sigmoid, prefer, workspace_limit) as detector:
+        result = np.empty((1, height, width, 3), np.float32)
+        for tile in tiles(height, width, detector.area):
+            found = detector.convolve(picture[:, tile.rows.read, tile.columns.read])
+            result[:, tile.rows.result, tile.columns.result] = found[:, tile.rows.inner, tile.columns.inner]
+        return Edges(**detector.told(), picture=result)
+
+
+def draw(
+    picture: Picture,
+    *,
+    device: Device = "auto",
+    sigmoid: bool = False,
+    prefer: str = "fastest",
+    workspace_limit: int | None = None,
+) -> Drawing:
+    """Make the 8-bit picture of `pictures.to_bytes(detect(pixels, ...).picture)` in memory that tiles bound.
+
+    The first pass finds between which values the results lie, the second paints them. The arguments and errors are
+    `detect`'s. Beside the picture itself it takes 4 bytes a pixel and about 200 MB.
+    """
+    with _detector(device, sigmoid, prefer, workspace_limit) as detector:
+        places = tiles(picture.height, picture.width, detector.area)
+
+        def result(tile: Tile) -> NDArray[np.float32]:
+            found = detector.convolve(picture.pixels(tile.rows.read, tile.columns.read))
+            found = found[0, tile.rows.inner, tile.columns.inner]
+            return np.maximum(found, 0, out=found)
+
+        low, high, room = np.inf, -np.inf, _KEPT
+        kept: deque[NDArray[np.float32]] = deque()  # of the first tiles
+        for tile in places:
+            found = result(tile)
+            low, high = min(low, float(found.min())), max(high, float(found.max()))
+            if not np.isfinite(found).all():
+                raise CudnnError("the result has values that are not finite")
+            room -= found.nbytes
+            if room >= 0:
+                kept.append(found)
+        told = detector.told()  # before tiles are computed again
+        canvas = Canvas(picture.height, picture.width, low, high)
+        for tile in places:
+            found = kept.popleft() if kept else result(tile)
+            canvas.paint(found, tile.rows.result.start, tile.columns.result.start)
+        return Drawing(**told, image=canvas.image)
+
+
+class _Detector(ABC):
+    """Convolves tiles, which all have one shape, and counts the time; a context manager, which frees what it holds."""
+
+    area: int  # of a tile, in pixels
+    device = algorithm = ""  # these two and the next are known once a tile was convolved
+    workspace_size = 0
+
+    def __init__(self, sigmoid: bool, why_no_gpu: str | None = None) -> None:
+        self._sigmoid, self._why_no_gpu = sigmoid, why_no_gpu
+        self._milliseconds = 0.0
+
+    @abstractmethod
+    def convolve(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the result for (1, rows, columns, 3), of the same shape and in memory of its own."""
+
+    def told(self) -> dict[str, Any]:
+        """Return the fields of Computation, as they are by now."""
+        return {
+            "device": self.device,
+            "algorithm": self.algorithm,
+            "workspace_size": self.workspace_size,
+            "milliseconds": self._milliseconds,
+            "why_no_gpu": self._why_no_gpu,
+        }
+
+    def __enter__(self) -> _Detector:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+def _detector(device: Device, sigmoid: bool, prefer: str, workspace_limit: int | None) -> _Detector:
+    check_option("device", device, DEVICES)
+    checked(Options(prefer=prefer, workspace_limit=workspace_limit))  # on the CPU too, where they have no effect
+    if device == "cpu":
+        return _OnCpu(sigmoid)
+    why = why_unavailable()
+    if why is None:
+        return _OnGpu(sigmoid, prefer, workspace_limit)
+    if device == "cuda":
+        raise UnavailableError(why)
+    return _OnCpu(sigmoid, why)
+
+
+class _OnCpu(_Detector):
+    area = _AREA_ON_CPU
+    device, algorithm = "CPU", "matrix products in NumPy (cudnnpy.reference)"
+
+    def convolve(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        start = time.perf_counter()
+        result: NDArray[np.float32] = reference.Convolution(padding=1, layout="NHWC").forward(pixels, _kernel())
+        if self._sigmoid:
+            reference.sigmoid(result, out=result)
+        self._milliseconds += (time.perf_counter() - start) * 1e3
+        return result
+
+
+class _OnGpu(_Detector):
+    area = _AREA_ON_GPU
+
+    def __init__(self, sigmoid: bool, prefer: str, limit: int | None) -> None:
+        from cudnnpy._memory.arrays import to_device
+        from cudnnpy.convolution.convolution import Convolution
+
+        super().__init__(sigmoid)
+        self._conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=limit)
+        self._w = to_device(_kernel())
+        self._y: DeviceArray | None = None
+        self._plan: Plan
+        self._events: list[Any] = []
+
+    def convolve(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
+        from cuda.bindings import runtime
+
+        from cudnnpy._memory.arrays import empty, to_device, to_numpy
+        from cudnnpy._memory.workspace import workspace
+
+        stream = 0  # the default one, on which to_device, empty and to_numpy work
+        x = to_device(np.ascontiguousarray(pixels))
+        first = self._y is None
+        if self._y is None:
+            self._events = [_cuda(runtime.cudaEventCreate()) for _ in range(2)]
+            y = empty(pixels.shape)
+            self._plan = self._conv.plan("forward", x, self._w, out=y, activation="sigmoid" if self._sigmoid else None)
+            self._y = y
+            properties = _cuda(runtime.cudaGetDeviceProperties(y.device))
+            self.device = properties.name.decode().rstrip("\0")
+            self.algorithm, self.workspace_size = self._plan.name, self._plan.workspace_size
+        space = workspace(self.workspace_size, self._y.device, stream) if self.workspace_size else 0
+        addresses = (x.pointer, self._w.pointer, self._y.pointer, space, stream)
+        if first:
+            self._plan.execute(*addresses)  # the first run also loads the kernels
+        start, end = self._events
+        _cuda(runtime.cudaEventRecord(start, stream))
+        self._plan.execute(*addresses)
+        _cuda(runtime.cudaEventRecord(end, stream))
+        result: NDArray[np.float32] = to_numpy(self._y)
+        self._milliseconds += _cuda(runtime.cudaEventElapsedTime(start, end))
+        return result
+
+    def __exit__(self, *_: object) -> None:
+        from cuda.bindings import runtime
+
+        for event in self._events:
+            runtime.cudaEventDestroy(event)
+
+
+def _kernel() -> NDArray[np.float32]:
+    """EDGE_KERNEL as layout "NHWC" has it: (K, R, S, C)."""
+    return np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))
+
+
+def _cuda(result: tuple[Any, ...]) -> Any:
+    """Return what a call of CUDA's runtime gave beside its status; raise CudnnError for a bad status."""
+    from cuda.bindings import runtime
+
+    error, *values = result
+    if error != runtime.cudaError_t.cudaSuccess:
+        _status, text = runtime.cudaGetErrorString(error)
+        raise CudnnError(f"CUDA: {text.decode()} ({error.name})")
+    return values[0] if len(values) == 1 else tuple(values)

@@ -1,0 +1,152 @@
+"""`cudnnpy edges`: a picture in, its edges out; "-" is standard input or output."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import stat
+import sys
+from fractions import Fraction
+from typing import TextIO
+
+from cudnnpy.availability import UnavailableError
+from cudnnpy.cli import pictures
+from cudnnpy.cli.edges import DEVICES, Drawing, draw
+from cudnnpy.cli.picture_files import PictureError, check_size, check_writable, encode, format_of, write
+from cudnnpy.convolution.problem import PREFERENCES
+from cudnnpy.errors import CudnnError, NoAlgorithmError
+
+STREAM = "-"
+
+_UNITS = {"": 1, "B": 1}
+_UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
+_UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", 1)}
+
+
+def size(text: str) -> int:
+    """Return a number of bytes: "64MiB", "1GiB", "512KB", "1.5 GB", "1000"; KB counts thousands, KiB 1024s.
+
+    Raises argparse.ArgumentTypeError for anything else.
+    """
+    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
+    if match is None or match[2].upper() not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: expected for example 64MiB, 1GiB, 512KB or 1000000")
+    return int(Fraction(match[1]) * _UNITS[match[2].upper()])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the arguments of the command."""
+    parser.add_argument(
+        "input",
+        nargs="?",
+        metavar="INPUT",
+        help="a picture, or - for standard input (default: the sample of the package)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="edges.png",
+        help="where to write, or - for standard output (default: %(default)s); the ending names the format",
+    )
+    parser.add_argument(
+        "--format", help="the format to write, for example jpg (default: the output's ending, else png)"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="default: auto, the GPU if cuDNN can be used")
+    parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
+    parser.add_argument(
+        "--prefer",
+        choices=PREFERENCES,
+        default="fastest",
+        help="how to choose cuDNN's algorithm (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workspace-limit", type=size, metavar="SIZE", help="at most so much workspace, for example 64MiB"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    try:
+        return _edges(options)
+    except (PictureError, UnavailableError, ImportError) as error:
+        return _fail(2, " ".join(str(error).split()))
+    except NoAlgorithmError as error:
+        return _fail(2, str(error))
+    except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: what the CUDA driver reports
+        return _fail(1, str(error) or "out of memory")
+
+
+def _fail(status: int, text: str) -> int:
+    print(f"cudnnpy edges: {text}", file=sys.stderr)
+    return status
+
+
+def _edges(options: argparse.Namespace) -> int:
+    to_stream = options.output == STREAM
+    output = "standard output" if to_stream else options.output
+    if to_stream:
+        _check_standard_output(options)
+    else:
+        source = None if options.input == STREAM else options.input
+        check_writable(options.output, overwrite=options.force, source=source, format=options.format)
+    kind = format_of(output, options.format or ("png" if to_stream else None))
+    picture = _open(options.input)
+    check_size(output, kind, picture.width, picture.height)
+    drawn = draw(
+        picture,
+        device=options.device,
+        sigmoid=options.sigmoid,
+        prefer=options.prefer,
+        workspace_limit=options.workspace_limit,
+    )
+    picture.close()  # encoding may need the memory
+    content = encode(output, drawn.image, kind)
+    if to_stream:
+        with open(sys.stdout.fileno(), "wb", closefd=False) as stream:  # PYTHONUNBUFFERED's own writes only a part
+            stream.write(content)
+    else:
+        write(options.output, content, overwrite=options.force, format=options.format)
+    _tell(options.input, output, drawn, sys.stderr if to_stream else sys.stdout)
+    return 0
+
+
+def _check_standard_output(options: argparse.Namespace) -> None:
+    if sys.stdout is None:
+        raise PictureError("standard output is closed")
+    if sys.stdout.isatty() and not options.force:
+        raise PictureError("standard output is a terminal; redirect it, name a file with -o, or use --force")
+    if options.input in (None, STREAM):
+        return
+    try:
+        written, read = os.fstat(sys.stdout.fileno()), os.stat(options.input)
+    except OSError:
+        return  # of no file; or there is no input, which opening it tells
+    if stat.S_ISREG(written.st_mode) and os.path.samestat(written, read):
+        raise PictureError("standard output is the input, which the shell has opened for writing")
+
+
+def _open(source: str | None) -> pictures.Picture:
+    if source != STREAM:
+        return pictures.Picture(pictures.SAMPLE if source is None else source)
+    if sys.stdin is None:
+        raise PictureError("standard input is closed")
+    if sys.stdin.isatty():
+        raise PictureError("standard input is a terminal; redirect it, or name a file")
+    return pictures.Picture(sys.stdin.buffer, "standard input")
+
+
+def _tell(source: str | None, output: str, drawn: Drawing, to: TextIO | None) -> None:
+    if drawn.why_no_gpu is not None:
+        why = " ".join(drawn.why_no_gpu.split())
+        print(f"cudnnpy edges: the GPU was not used: {why} (cudnnpy info tells more)", file=sys.stderr)
+    if to is None:
+        return
+    name = {None: "the sample picture", STREAM: "standard input"}.get(source, source)
+    width, height = drawn.image.size
+    print(f"{output}: the edges of {name}, {width} x {height}", file=to)
+    print(f"device     {drawn.device}{' (without cuDNN)' if drawn.device == 'CPU' else ''}", file=to)
+    print(f"algorithm  {drawn.algorithm}", file=to)
+    print(f"workspace  {drawn.workspace_size} bytes", file=to)
+    print(f"time       {drawn.milliseconds:.3f} ms", file=to)

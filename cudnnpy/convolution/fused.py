@@ -1,0 +1,172 @@
+"""A convolution with what often follows it, in one launch: scale, bias, a residual, an activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    at_least_4d,
+    channels_last_strides,
+    extent,
+    from_logical,
+    in_layout,
+    per_channel,
+    to_logical,
+)
+from cudnnpy._core.validation import check_option, check_shape
+from cudnnpy._memory import workspace as memory
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
+from cudnnpy._runtime.fills import zeros
+from cudnnpy._runtime.operands import given, logical, logical_like, logical_result, no_overlaps, packed_like
+from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.problem import Options
+from cudnnpy.graph.activations import activated
+from cudnnpy.graph.graph import Graph
+from cudnnpy.handle import Handle
+
+ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
+DTYPES = ("float16", "bfloat16", "float32")
+_NAMES = ("x", "w", "scale", "bias", "residual", "out")
+
+
+@dataclass(frozen=True)
+class FusedConvolution(Frozen):
+    """activation(scale * convolution(x, w) + bias + residual) as one plan, on device arrays.
+
+    The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32,
+    channels last in memory: tensors that lie otherwise are copied in and out. Where there is no engine for a problem,
+    NoAlgorithmError has the table. A batch of 0 gives an empty result; the sums over 0 channels in x and w are 0.
+    """
+
+    padding: Any = 0
+    stride: Any = 1
+    dilation: Any = 1
+    groups: int = 1
+    mode: str = "cross_correlation"
+    layout: str = "NCHW"
+    prefer: str = "fastest"
+    workspace_limit: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    tune_seconds: float = 5.0
+
+    def _checked(self) -> dict[str, Any]:
+        options = ask.checked(self._asked())
+        return {name: getattr(options, name) for name in self._fields()}
+
+    def _asked(self) -> Options:
+        return Options(**self._fields())
+
+    def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
+        """The shape of forward's result, in the layout's axis order."""
+        options = self._asked()
+        last = options.channels_last
+        shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
+        return from_logical(ask.output_shape(options, *shapes), last)
+
+    def forward(
+        self,
+        x: Any,
+        w: Any,
+        scale: Any = None,
+        bias: Any = None,
+        residual: Any = None,
+        activation: str | None = "relu",
+        out: Any = None,
+        stream: Any = None,
+    ) -> Any:
+        """activation(scale * convolution(x, w) + bias + residual), in `out` or a new array like x.
+
+        scale and bias have one value for each filter, in x's dtype or float32; residual has the result's shape and x's
+        dtype. activation: None, "relu", "sigmoid", "tanh", "elu" or "swish". x and w are float16, bfloat16 or float32.
+
+        Raises TypeError and ValueError for arrays that do not fit, NoAlgorithmError where no engine fuses this.
+        """
+        name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
+        return dispatch.run(name, self, FusedConvolution._prepare, _NAMES, inputs, (out,), stream, activation)
+
+    def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
+        options = self._asked()
+        if activation is not None:
+            check_option("activation", activation, ACTIVATIONS)
+        x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
+        w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
+        if w.dtype != x.dtype:
+            raise TypeError(f"w: {w.dtype} given; expected {x.dtype}, as x")
+        shape = ask.output_shape(options, x.shape, w.shape)
+        y = logical_result(call, "out", shape, x, self.layout)
+        geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
+        parameters = {}
+        for name in ("scale", "bias"):
+            if name in call.specs:
+                dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
+                parameters[name] = packed_like(call, name, (shape[1],), dtype)
+        residual = None
+        if "residual" in call.specs:
+            residual = logical_like(call, "residual", self.layout, shape, x.dtype)
+        operands = [Operand("x", x), Operand("w", w), *(Operand(n, p) for n, p in parameters.items())]
+        operands += [Operand("residual", residual)] if residual else []
+        operands.append(Operand("out", y, True))
+        no_overlaps(call, operands)
+        results = [in_layout(y, options.channels_last)]
+        if not extent(y):
+            return Program("convolution on nothing", call.device, operands, []), results
+        of_nothing = not extent(x)
+        if of_nothing:  # no channels: zeros stand for x and w
+            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
+        given_operands, operands = operands, [Operand("x", x), Operand("w", w), *operands[2:]]
+        wanted = [o.spec if o.name in parameters else _last(o.spec) for o in operands]
+        graph = Graph(
+            prefer=self.prefer,
+            workspace_limit=self.workspace_limit,
+            deterministic=self.deterministic,
+            tf32=self.tf32,
+            tune_seconds=self.tune_seconds,
+        )
+        tensors = {}
+        for operand, spec in zip(operands[:-1], wanted, strict=False):
+            like = per_channel(at_least_4d(y), spec.dtype) if operand.name in parameters else at_least_4d(spec)
+            tensors[operand.name] = graph.tensor(operand.name, like._replace(alignment=spec.alignment))
+        rank = max(len(geometry.stride), 2)  # one spatial axis is the width of a picture of height 1
+        pads = tuple(zip(geometry.pre_padding, geometry.post_padding, strict=True))
+        top = graph.convolution(
+            tensors["x"],
+            tensors["w"],
+            padding=((0, 0), *pads)[-rank:],
+            stride=(1, *geometry.stride)[-rank:],
+            dilation=(1, *geometry.dilation)[-rank:],
+            mode=self.mode,
+        )
+        for name, operation in (("scale", "mul"), ("bias", "add"), ("residual", "add")):
+            if name in tensors:
+                top = graph.pointwise(operation, top, tensors[name])
+        if activation is not None:
+            top = activated(graph, top, activation)
+        if not graph.operations[1:]:
+            top = graph.pointwise("identity", top)
+        graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)
+        copied = of_nothing or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
+        addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
+        tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
+        plan = graph.plan(tuner=tuner, problem=graph.problem(call.device))
+        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        if of_nothing:
+            sizes = {0: extent(x), 1: extent(w)}
+            steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
+            cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+            program = Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
+        if program.workspace_size:
+            memory.workspace(program.workspace_size, call.device, call.stream)
+        return program, results
+
+
+def _last(spec: TensorSpec) -> TensorSpec:
+    """The tensor channels last, which the engines want; itself if it is."""
+    strides = channels_last_strides(spec.shape)
+    return spec if spec.strides == strides and spec.alignment >= 16 else spec._replace(strides=strides, alignment=16)

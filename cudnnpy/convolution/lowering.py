@@ -1,0 +1,159 @@
+"""How a problem can be laid out as launches: one plan where cuDNN can, else copies, a plain plan, and an epilogue.
+
+What no plan is asked for, since some of cuDNN's engines offer it and do it wrong (an H200 with cuDNN 9.19, found by the
+property tests; docs/gpu.md):
+
+- beta: engines for strided or grouped backward convolutions leave elements without it. The plain result goes to scratch
+  memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.
+- padding that differs before and after, for the gradients: engines without tensor cores, and those by FFT, take one for
+  the other. The padding becomes zeros around x; a gradient to x is cropped to what is wanted.
+- a fused bias or activation where some tensors are channels last, or can be taken for it, and others are not: engines
+  compiled at run time misread the filter, or write beside a result of one position. The convolution is left plain.
+
+A bias or an activation after a gradient to x, which makes it a transposed convolution's forward, no engine fuses (9.28).
+Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
+pixels (space_to_depth.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, extent, have_one_order, is_dense, result_strides
+from cudnnpy._planning.engines import Target
+from cudnnpy._runtime.executables import Executable, Step, Steps, copy
+from cudnnpy.convolution.epilogue import epilogue
+from cudnnpy.convolution.problem import Problem, in_agreement
+from cudnnpy.convolution.space_to_depth import Cut, can_cut, folded, is_promising
+
+_ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
+
+
+class Form(NamedTuple):
+    """A whole problem, the part of it that one plan computes, and how the part's x and w are cut from the whole's."""
+
+    whole: Problem
+    part: Problem
+    x_cut: Cut | None = None
+    w_cut: Cut | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the plan is all there is to it."""
+        return self.whole == self.part
+
+    @property
+    def suffix(self) -> str:
+        """What is done beside the plan, for a candidate's name."""
+        blocks = " + blocks" if self.in_blocks else ""
+        copies = any(_differ(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
+        finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
+        return blocks + (" + copies" if copies else "") + (" + epilogue" if finished else "")
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether blocks of pixels are its channels."""
+        return self.w_cut is not None
+
+    def complete(self, plan: Executable, target: Target) -> Executable:
+        """The plan of the part with everything else that the whole needs."""
+        return plan if self.is_whole else _staged(self, plan, target)
+
+
+def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
+    """The ways to lay a problem out: the fewest launches first, but for blocks of pixels where these are promising.
+
+    `strict`: float32 is multiplied as it is, not as tf32.
+    """
+    plain = problem._replace(bias=None, activation=None, beta=0.0)
+    result = _ROLES[problem.operands[-1]]
+    plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
+    in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
+    in_one = in_one and have_one_order(problem.x, problem.w, problem.y)
+    if problem.bias is not None or problem.activation is not None:  # fused engines misread other addresses
+        in_one = in_one and all(spec.alignment >= 16 for spec in problem.specs)
+    wholes = dict.fromkeys([problem, plain][not in_one :])
+    in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := folded(whole)) is not None]
+    if problem.operation != "forward":
+        plain = _padded(plain)
+    packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
+    parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
+    found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
+    if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
+        found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
+    yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
+
+
+def _padded(problem: Problem) -> Problem:
+    """The problem with its padding as zeros around x, if the padding differs before and after."""
+    g = problem.geometry
+    if g.pre_padding == g.post_padding:
+        return problem
+    nothing, x = (0,) * len(g.stride), _padding(problem).of(_to_cut(problem.x))
+    return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
+
+
+def _padding(problem: Problem) -> Cut:
+    g = problem.geometry
+    return Cut(g.pre_padding, g.post_padding, (1,) * len(g.stride))
+
+
+def _to_cut(spec: TensorSpec) -> TensorSpec:
+    """The tensor as it is cut: as it lies, or packed."""
+    return spec if can_cut(spec) else spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
+
+
+def _packed(spec: TensorSpec) -> TensorSpec:
+    if is_dense(spec):
+        return spec
+    return spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
+
+
+def _differ(form: Form, name: str) -> bool:
+    """Whether an operand goes through scratch memory: another layout, or a result to which beta is to be applied."""
+    role = _ROLES[name]
+    accumulates = name == form.part.operands[-1] and form.whole.beta != form.part.beta
+    return accumulates or getattr(form.whole, role) != getattr(form.part, role)
+
+
+def _staged(form: Form, plan: Executable, target: Target) -> Steps:
+    """Copies of inputs into scratch memory, the plan, a copy of its result back, and the epilogue: what is needed of these."""
+    whole, part = form.whole, form.part
+    places = {name: at for at, name in enumerate(whole.operands)}
+    used = dict(places)
+    scratch: list[int] = []
+    before: list[Step] = []
+    after: list[Step] = []
+
+    def room(spec: TensorSpec) -> int:
+        scratch.append(extent(spec))
+        return len(places) + len(scratch) - 1
+
+    for name in part.operands:
+        if not _differ(form, name):
+            continue
+        role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
+        spec, inside = getattr(whole, role), getattr(part, role)
+        used[name] = room(inside)
+        cut = {"x": form.x_cut, "w": form.w_cut}.get(role)
+        if cut is not None and not can_cut(spec):  # packed in between
+            between = _to_cut(spec)
+            place = room(between)
+            if is_result:
+                after.append(Step(copy(between, spec, beta=whole.beta), (place, places[name])))
+            else:
+                before.append(Step(copy(spec, between), (places[name], place)))
+            spec = between
+        beta = whole.beta if place == places[name] else 0.0
+        if is_result:
+            back = copy(inside, spec, beta=beta) if cut is None else cut.together(spec, beta)
+            after.insert(0, Step(back, (used[name], place)))
+        else:
+            before.append(Step(copy(spec, inside) if cut is None else cut.apart(spec), (place, used[name])))
+    if (whole.bias, whole.activation) != (part.bias, part.activation):
+        result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
+        after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)
+    step = Step(plan, tuple(used[name] for name in part.operands))
+    return Steps([*before, step, *after], scratch, plan)

@@ -1,0 +1,14 @@
+"""Activations as nodes of a graph."""
+
+from __future__ import annotations
+
+from cudnnpy.graph.graph import Graph
+from cudnnpy.graph.nodes import Node
+
+
+def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Node:
+    """An activation as a node; "identity" is none."""
+    if mode == "clipped_relu":
+        return graph.pointwise("relu_fwd", x, how={"relu_upper_clip": coefficient})
+    options = {"elu": {"elu_alpha": coefficient}, "swish": {"swish_beta": coefficient}}.get(mode, {})
+    return graph.pointwise(f"{mode}_fwd", x, how=options)

@@ -1,0 +1,256 @@
+"""Operation graphs of one's own: tensors and operations as nodes, planned with the four preferences of Convolution.
+
+    from cudnnpy.graph import Graph
+
+    g = Graph(prefer="fastest")
+    x, w = g.tensor("x", x_array), g.tensor("w", w_array)              # or cudnnpy.TensorSpec(shape, dtype, strides)
+    bias = g.tensor("bias", cudnnpy.TensorSpec((1, 64, 1, 1), "float16"))
+    y = g.pointwise("relu_fwd", g.pointwise("add", g.convolution(x, w, padding=1), bias))
+    g.output("y", y)
+    y_array = g.run(x=x_array, w=w_array, bias=bias_array)             # in the library of the first input
+    plan = g.plan()                                                    # or by hand: plan.execute(*addresses, workspace, stream)
+
+Names of modes are cuDNN's in lower case (cudnnPointwiseMode_t, cudnnReduceTensorOp_t, cudnnResampleMode_t,
+cudnnBackendNormMode_t). What lies between two nodes is float32 and never in memory. Which graphs an engine can run is
+cuDNN's to say: NoAlgorithmError has the table of those it offers, and why each was left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Self
+
+from cudnnpy import raw
+from cudnnpy._core.frozen import Identity
+from cudnnpy._core.layouts import TensorSpec, same_memory
+from cudnnpy._memory import workspace as memory
+from cudnnpy._planning import engines
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.candidates import TANH_OVERFLOWS, Candidate, Engine, table
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.selection import is_usable, limit_of, wanted
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.executables import Operand, Program
+from cudnnpy.convolution.problem import Options, checked
+from cudnnpy.errors import NoAlgorithmError, StatusError
+from cudnnpy.graph.nodes import spelled
+from cudnnpy.graph.operations import Nodes
+from cudnnpy.handle import Handle, on_device
+
+# As convolution/lowering.py says of bias and activation.
+_MISREAD = "misreads tensors of which some are channels last, or of one position, and others are not"
+
+# Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
+_kept: list[Any] = []
+
+
+@dataclass(frozen=True)
+class GraphProblem:
+    """A graph with its tensors, as the choice of a plan sees it: what Problem is for a convolution."""
+
+    graph: Graph = field(repr=False)
+    operands: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    results: int
+    reduction_length: int
+    compute_dtype: str
+    device: int
+    operation: str = "graph"
+    beta: float = 0.0
+
+    @property
+    def x(self) -> TensorSpec:
+        """The first input."""
+        return self.specs[0]
+
+    def __str__(self) -> str:
+        tensors = ", ".join(
+            f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
+        )
+        return f"graph of {', '.join(self.graph.operations)}: {tensors}"
+
+
+class Graph(Nodes):
+    """Nodes, and how they are to be planned: the options are Convolution's.
+
+    compute_dtype: "float32", or "float64". The order of `plan.operands` is that of the calls of tensor(), then output().
+    """
+
+    def __init__(
+        self,
+        *,
+        compute_dtype: str = "float32",
+        prefer: str = "fastest",
+        workspace_limit: int | None = None,
+        deterministic: bool = False,
+        tf32: bool = True,
+        tune_seconds: float = 5.0,
+    ) -> None:
+        super().__init__(compute_dtype)
+        options = Options(prefer=prefer, workspace_limit=workspace_limit, deterministic=deterministic, tf32=tf32)
+        self.options = checked(options._replace(tune_seconds=tune_seconds))
+        self._identity = Identity()
+
+    def __copy__(self) -> Self:
+        """A graph of its own: nodes that are added to the one are none of the other."""
+        return deepcopy(self)
+
+    def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
+        """The graph on a device; `specs` give the alignments of arrays."""
+        nodes = (*self.inputs, *self.outputs)
+        given = specs or {}
+        return GraphProblem(
+            self,
+            tuple(node.name for node in nodes),
+            tuple(
+                node.spec._replace(alignment=given[node.name].alignment) if node.name in given else node.spec
+                for node in nodes
+            ),
+            len(self.outputs),
+            self._longest,
+            self.compute_dtype,
+            device,
+        )
+
+    def candidates(self, problem: GraphProblem, target: engines.Target) -> Iterator[Candidate]:
+        """What the heuristics propose, then every engine with its own knobs."""
+        alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
+        try:
+            built = self.built(target, alignment)
+        except StatusError as error:
+            raise NoAlgorithmError(str(problem), "a graph that cuDNN takes", f"  {error}", []) from error
+        uids = tuple(node.uid for node in (*self.inputs, *self.outputs))
+        constants = tuple((node.uid, node.number) for node in self._constants)
+        modes = {what["PW_DESCRIPTOR"][1]["MODE"] for *_, what in self._nodes if "PW_DESCRIPTOR" in what}
+        overflows = raw.CUDNN_POINTWISE_TANH_FWD in modes and "convolution_forward" in self.operations
+        misread = self._is_misread()
+        seen = set()
+        for source, found in chain(
+            (("heuristics", found) for found in engines.heuristics(built, target)),
+            (("engines", found) for found in engines.engines(built, target)),
+        ):
+            if found.name not in seen:
+                seen.add(found.name)
+                candidate = _candidate(source, found, uids, constants)
+                candidate.refused = TANH_OVERFLOWS if overflows and found.engine == 0 else ""
+                if candidate.compiled_at_run_time:
+                    candidate.refused = candidate.refused or (_MISREAD if misread else "")
+                    candidate.deterministic &= not self._adds_in_any_order
+                yield candidate
+
+    def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:
+        """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
+        problem = problem or self.problem(device)
+        if empty := self._empty():
+            raise ValueError(f"a graph without elements has no plan: nothing is computed from {', '.join(empty)}")
+        with on_device(problem.device):
+            handle = Handle.default(problem.device)
+            limit = limit_of(self.options, memory.free_bytes(problem.device))
+            tried: list[Candidate] = []
+            chosen: Candidate | None = None
+            tuned = self.options.prefer == "autotune"
+            if tuned:
+                tried = list(self.candidates(problem, engines.Target(handle)))
+                tune = tuner or Tuner(handle, (), None, 0)
+                try:
+                    chosen = tune(problem, self.options, tried, limit)  # type: ignore[arg-type]
+                except MemoryError:  # there is none to measure in
+                    tuned, tried = False, []
+            if not tuned:
+                for candidate in self.candidates(problem, engines.Target(handle)):
+                    tried.append(candidate)
+                    if is_usable(candidate, problem, self.options, limit):  # type: ignore[arg-type]
+                        chosen = candidate
+                        break
+        if chosen is None:
+            raise NoAlgorithmError(str(problem), wanted(self.options, limit), table(tried), tried)
+        plan = Plan(problem, chosen)  # type: ignore[arg-type]
+        plan.candidates = tried
+        return plan
+
+    def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
+        """The first candidate that can be planned, or the pick-th of those if there is one; None if there is none.
+
+        The addresses are those of the inputs, then of the outputs. The options are not looked at.
+        """
+        found: Candidate | None = None
+        try:
+            for candidate in self.candidates(self.problem(device), engines.Target(Handle.default(device))):
+                if candidate.prepare() is not None:
+                    found, pick = candidate, pick - 1
+                    if pick < 0:
+                        break
+        except NoAlgorithmError:
+            return None
+        if found is None:
+            return None
+        _kept.append(found.executable)
+        assert isinstance(found.executable, engines.GraphExecutable)
+        return found.executable
+
+    def run(self, stream: Any = None, **arrays: Any) -> Any:
+        """Runs on arrays by name: every input, and outputs that are not to be new arrays. A known signature plans nothing.
+
+        Returns the output, or a tuple of them in the order of output(). Raises TypeError for a name that is missing or
+        unknown, ValueError for an array that is not as the graph has it.
+        """
+        inputs = tuple(arrays.pop(node.name, None) for node in self.inputs)
+        outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
+        missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]
+        if missing or arrays:
+            raise TypeError(f"inputs missing: {missing}, unknown: {list(arrays)}; the graph has {self._names()}")
+        return dispatch.run("graph", self, Graph._prepare, self._names(), inputs, outs, stream, len(self.operations))
+
+    def _names(self) -> tuple[str, ...]:
+        return tuple(node.name for node in (*self.inputs, *self.outputs))
+
+    def _empty(self) -> list[str]:
+        """The inputs that have no elements."""
+        return [node.name for node in self.inputs if 0 in node.shape]
+
+    def _prepare(self, call: dispatch.Call, _operations: int) -> tuple[Plan | Program, list[TensorSpec]]:
+        for node in (*self.inputs, *self.outputs):
+            given = call.specs.get(node.name)
+            if given is None:
+                continue
+            there = spelled(given, node.name)
+            if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
+                raise ValueError(f"{node.name}: {given[:3]} given; the graph has {node.spec[:3]}")
+            if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
+                raise ValueError(f"{node.name}: the address is a multiple of {given.alignment}; expected one of 16")
+        problem = self.problem(call.device, call.specs)
+        if self._empty():
+            return self._on_nothing(call, problem), [node.spec for node in self.outputs]
+        addresses = tuple(call.addresses[node.name] for node in self.inputs)
+        tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
+        plan = self.plan(tuner=tuner, problem=problem)
+        plan.candidates = []
+        return plan, [node.spec for node in self.outputs]
+
+    def _on_nothing(self, call: dispatch.Call, problem: GraphProblem) -> Program:
+        """The program of a graph without elements. Raises ValueError for a result that has some."""
+        for node in self.outputs:
+            if 0 not in node.shape:
+                raise ValueError(
+                    f"{node.name}: shape {node.shape} of no elements in {', '.join(self._empty())}; graphs run where the "
+                    f"results are empty too: reduce_tensor and Convolution know what comes of nothing"
+                )
+        operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
+        return Program("graph on nothing", call.device, operands, [])
+
+
+def _candidate(
+    source: str, found: engines.EngineConfiguration, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...]
+) -> Candidate:
+    return Candidate(
+        source,
+        found.name,
+        found.numerical_notes,
+        "nondeterministic" not in found.numerical_notes,
+        lambda: engines.GraphExecutable(found.finalize(), uids, constants),
+        compiled_at_run_time="runtime_compilation" in found.behavior_notes,
+        engine=Engine(found.engine, found.knobs),
+    )

@@ -1,0 +1,199 @@
+"""The tensors of an operation graph, and how operations are added to it. cudnnpy.graph plans and runs graphs.
+
+A call that is refused changes nothing: whatever is made becomes part of the graph at the end of the call, in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ctypes import c_double, c_float
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    check_distinct,
+    have_one_order,
+    packed_strides,
+    result_strides,
+    same_memory,
+)
+from cudnnpy._core.validation import check_integer, check_number, check_spec
+from cudnnpy._memory.arrays import read, spec_of
+from cudnnpy._planning import engines
+from cudnnpy.backend import Descriptor
+
+_MOST_AXES = 8  # of a tensor in C
+
+
+@dataclass(eq=False)
+class Node:
+    """A tensor of a graph: an input, a number, or what an operation makes. Virtual until it is an output."""
+
+    spec: TensorSpec
+    name: str = ""
+    virtual: bool = True
+    number: Any = None  # of ctypes, for a tensor by value
+    uid: int = 0  # given by the graph
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes, in the graph's order (N, C, spatial...)."""
+        return self.spec.shape
+
+
+class Tensors:
+    """Tensors and operations, in the order in which they were added. compute_dtype: "float32", or "float64"."""
+
+    def __init__(self, compute_dtype: str = "float32") -> None:
+        self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
+        self.inputs: list[Node] = []
+        self.outputs: list[Node] = []
+        self.operations: list[str] = []
+        self._nodes: list[tuple[str, str, dict[str, Any]]] = []  # descriptor kind, attributes' prefix, attributes
+        self._constants: list[Node] = []
+        self._by_uid: dict[int, Node] = {}  # every tensor
+        self._longest = 1
+        self._adds_in_any_order = False  # what engines compiled at run time do for reductions, without a note
+        self._convolutions: list[tuple[Node, Node, Node]] = []
+
+    def tensor(self, name: str, like: Any) -> Node:
+        """An input: `like` is an array or a TensorSpec. Raises ValueError for a name that is taken."""
+        self._check_name(name)
+        spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
+        node = Node(spelled(spec, name), name, virtual=False)
+        self._keep(node)
+        self.inputs.append(node)
+        return node
+
+    def number(self, value: float, rank: int = 4) -> Node:
+        """A number that is fixed with the graph, as a tensor of `rank` axes of size 1."""
+        node = self._number_of("value", value, check_integer("rank", rank, 1, _MOST_AXES))
+        self._keep(node)
+        return node
+
+    def output(self, name: str, node: Node, dtype: Any = None, strides: Sequence[int] | None = None) -> Node:
+        """Makes a node a result in memory: of the first input's dtype and the node's memory order, unless they are given."""
+        self._check_name(name)
+        self._check_nodes(node=node)
+        if not node.virtual:
+            raise ValueError(f"node: {node.name or 'a number'} is in memory already; expected what an operation made")
+        if dtype is None and not self.inputs:
+            raise ValueError("dtype: None given; expected an element type: the graph has no input to take it from")
+        kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
+        if strides is not None:
+            there = check_spec(name, TensorSpec(node.shape, kind, strides))  # type: ignore[arg-type]
+            check_distinct(there, name)
+            strides = there.strides
+        if strides is None or same_memory(node.spec, node.spec._replace(strides=strides)):
+            strides = node.spec.strides  # which an axis of size 1 has, too
+        node.spec, node.name, node.virtual = node.spec._replace(dtype=kind, strides=strides), name, False
+        self.outputs.append(node)
+        return node
+
+    def _is_misread(self) -> bool:
+        """Whether engines that are compiled at run time misread a convolution's tensors (see convolution/lowering.py)."""
+        return any(
+            not have_one_order(x.spec, w.spec, result.spec)
+            for x, w, y in self._convolutions
+            for result in (y, *(node for node in self.outputs if node.shape == y.shape))
+        )
+
+    # What is refused
+
+    def _check_name(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name: {name!r} given; expected text")
+        if name in ("self", "stream"):
+            raise ValueError(f"name: {name!r} given; expected another: run() has an argument of this name")
+        if name in [node.name for node in (*self.inputs, *self.outputs)]:
+            raise ValueError(f"name: {name!r} is taken; expected another")
+
+    def _check_nodes(self, **given: Any) -> None:
+        """TypeError for what is no node, ValueError for one of another graph; by the arguments' names."""
+        for name, node in given.items():
+            if not isinstance(node, Node):
+                raise TypeError(f"`{name}` must be a node of this graph; got {node!r}")
+            if self._by_uid.get(node.uid) is not node:
+                what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
+                raise ValueError(f"`{name}` must be a node of this graph; got {what} of another graph")
+
+    # What is added
+
+    def _made(self, shape: Sequence[int], like: Node) -> Node:
+        shape = tuple(shape)
+        return Node(TensorSpec(shape, self.compute_dtype, result_strides(shape, like.spec)))
+
+    def _number_of(self, name: str, value: float, rank: int) -> Node:
+        number = check_number(name, value)
+        held = (c_double if self.compute_dtype == "float64" else c_float)(number)
+        if isfinite(number) and not isfinite(held.value):
+            raise ValueError(f"{name}: {value!r} given; expected a number that fits {self.compute_dtype}")
+        return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
+
+    def _keep(self, *nodes: Node) -> None:
+        for node in nodes:
+            node.uid = len(self._by_uid) + 1
+            self._by_uid[node.uid] = node
+            if node.number is not None:
+                self._constants.append(node)
+
+    def _add(self, kind: str, prefix: str, made: Sequence[Node], **attributes: Any) -> None:
+        """An operation and what it makes; None is left out, and (kind, {...}) stands for a descriptor of its own.
+
+        Nothing is refused from here on.
+        """
+        self._keep(*made)
+        self.operations.append(kind.lower())
+        self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
+
+    def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
+        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+        if not self.outputs:
+            raise ValueError("the graph has no output; call output(name, node) for what is to be in memory")
+        made: dict[int, Descriptor] = {}
+
+        def of(value: Any) -> Any:
+            if isinstance(value, Node):
+                if value.uid not in made:
+                    spec = value.spec._replace(alignment=(alignment or {}).get(value.name, value.spec.alignment))
+                    by_value = value.number is not None
+                    made[value.uid] = engines.tensor(value.uid, spec, virtual=value.virtual, by_value=by_value)
+                return made[value.uid]
+            if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict):
+                return _descriptor(value[0], value[0], value[1])
+            return value
+
+        nodes = [_descriptor(kind, prefix, {n: of(v) for n, v in given.items()}) for kind, prefix, given in self._nodes]
+        return engines.graph_of(nodes, target)
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A value for an attribute that takes several types."""
+
+    value: float
+    kind: int
+
+
+def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descriptor:
+    made = Descriptor(getattr(raw, f"CUDNN_BACKEND_{kind}_DESCRIPTOR"))
+    for name, value in attributes.items():
+        if value is None:
+            continue
+        attribute = getattr(raw, f"CUDNN_ATTR_{prefix}_{name}")
+        if isinstance(value, Typed):
+            made.set(attribute, value.value, value.kind)
+        else:
+            made[attribute] = value
+    made.finalize()
+    return made
+
+
+def spelled(spec: TensorSpec, name: str) -> TensorSpec:
+    """A tensor's description in one form, with its strides."""
+    spec = check_spec(name, spec)
+    return spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape))

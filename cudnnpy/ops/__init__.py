@@ -1,0 +1,1 @@
+"""The operations beside the convolutions. `cudnnpy` has their public names."""

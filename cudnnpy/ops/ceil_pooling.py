@@ -1,0 +1,155 @@
+"""Pooling in ceil mode, whose last window on an axis may reach beyond the padding. The C functions do not know it.
+
+The result falls into parts, on each axis the windows that fit, and the last one if it does not: cut off where the padded
+tensor ends, it is a window as long as the elements that it has. So each part is a pooling of a part of x.
+
+In the gradient windows of several parts share elements, which would be rounded for each of them. So it is that of a tensor
+which is long enough for all windows, in scratch memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby, product
+from typing import NamedTuple
+
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, extent, packed, packed_strides
+from cudnnpy._runtime.executables import At, Function, Operand, Program, Shifted, Step, copy, described, scales
+from cudnnpy._runtime.fills import filled, zeros
+from cudnnpy.descriptors import PoolingDescriptor
+
+
+class Axis(NamedTuple):
+    """A spatial axis: position p of the output takes the elements from p * stride on of the padded input."""
+
+    size: int
+    output: int
+    window: int
+    padding: int
+    stride: int
+
+    @property
+    def missing(self) -> int:
+        """How many elements the last window takes beyond the padding."""
+        return max(0, (self.output - 1) * self.stride + self.window - 2 * self.padding - self.size)
+
+    def counts(self, include_padding: bool) -> list[int]:
+        """How many elements each window averages: those of the input, or these and those of the padding."""
+        first, end = (-self.padding, self.size + self.padding) if include_padding else (0, self.size)
+        starts = (at * self.stride - self.padding for at in range(self.output))
+        return [min(start + self.window, end) - max(start, first) for start in starts]
+
+
+class Part(NamedTuple):
+    """Windows of one kind on an axis: where their elements and their results begin, how many, and a factor of averages."""
+
+    start: int
+    size: int
+    window: int
+    padding: int
+    stride: int
+    first: int
+    output: int
+    share: float = 1.0
+
+
+def output_size(size: int, window: int, padding: int, stride: int, ceil_mode: bool) -> int:
+    """How many windows there are; in ceil mode with one that starts inside the input or the padding before it."""
+    room = size + 2 * padding - window
+    if not ceil_mode:
+        return room // stride + 1
+    output = -(-room // stride) + 1
+    return output - ((output - 1) * stride >= size + padding)
+
+
+def descriptor(mode: str, axes: Sequence[Axis | Part]) -> PoolingDescriptor:
+    """The pooling of these axes; one axis is the width of a picture of height 1."""
+    window, padding, stride = ([getattr(axis, name) for axis in axes] for name in ("window", "padding", "stride"))
+    if len(axes) == 1:
+        window, padding, stride = [1, *window], [0, *padding], [1, *stride]
+    return PoolingDescriptor(mode, window, padding=padding, stride=stride, propagate_nan=True)
+
+
+def forward_steps(
+    mode: str, axes: Sequence[Axis], x: TensorSpec, y: TensorSpec, alpha: float, beta: float
+) -> list[Step]:
+    """The launches on x and y, one for each part of the result."""
+    steps = []
+    for parts in product(*(_parts(axis, mode == "average_include_padding") for axis in axes)):
+        a, b = scales(alpha * math.prod(part.share for part in parts), beta, x.dtype)
+        of_x, at_x = _box(x, [(part.start, part.size) for part in parts])
+        of_y, at_y = _box(y, [(part.first, part.output) for part in parts])
+        how, one, two = descriptor(mode, parts), described(of_x), described(of_y)
+        function = Function("cudnnPoolingForward", how, a, one, At(0), b, two, At(1))
+        steps.append(Step(Shifted(function, (at_x, at_y)), (0, 1)))
+    return steps
+
+
+def _parts(axis: Axis, include_padding: bool) -> list[Part]:
+    """The windows that fit, and the last one where it does not."""
+    size, output, window, padding, stride = axis
+    if not axis.missing:
+        return [Part(0, size, window, padding, stride, 0, output)]
+    start = max((output - 1) * stride - padding, 0)
+    there = size - start  # elements of the last window
+    share = there / axis.counts(True)[-1] if include_padding else 1.0
+    last = Part(start, there, there, 0, 1, output - 1, 1, share)
+    return [Part(0, size, window, padding, stride, 0, output - 1), last] if output > 1 else [last]
+
+
+def _box(spec: TensorSpec, spatial: Sequence[tuple[int, int]]) -> tuple[TensorSpec, int]:
+    """A part of a tensor, (start, size) on each spatial axis; and how many bytes after the tensor it begins."""
+    assert spec.strides is not None
+    offset = sum(start * stride for (start, _), stride in zip(spatial, spec.strides[2:], strict=True))
+    shape = (*spec.shape[:2], *(size for _, size in spatial))
+    return spec._replace(shape=shape), offset * dtype_of(spec.dtype).itemsize
+
+
+def gradient(
+    mode: str, axes: Sequence[Axis], device: int, operands: Sequence[Operand], alpha: float, beta: float
+) -> Program:
+    """The program of dy, x, y and dx."""
+    dy, x, y, dx = (operand.spec for operand in operands)
+    is_average = mode.startswith("average")
+    # Averages in float32, since dy is multiplied by factors; the function itself rounds sums of dy's elements once.
+    dtype = "float32" if is_average and x.dtype != "float64" else x.dtype
+    shape = (*x.shape[:2], *(axis.size + axis.missing for axis in axes))
+    longer = TensorSpec(shape, dtype, packed_strides(shape))
+    part, of_dy = longer._replace(shape=x.shape), packed(dy, dtype)  # where x is in it
+    scratch = [extent(longer), extent(longer), extent(of_dy), extent(of_dy)]
+    at_x, at_dx, at_dy, at_y = range(4, 8)
+    if is_average:  # whose x and y say nothing
+        steps = [Step(zeros(extent(longer)), (at_x,)), Step(zeros(extent(of_dy)), (at_y,))]
+        steps += [Step(launch, (0, at_dy)) for launch in _weighted(dy, of_dy, mode, axes)]
+        mode = "average_include_padding"
+    else:
+        steps = [Step(filled(longer, -math.inf), (at_x,)), Step(copy(x, part), (1, at_x))]
+        steps += [Step(copy(dy, of_dy), (0, at_dy)), Step(copy(y, of_dy), (2, at_y))]
+    one, zero = scales(1.0, 0.0, dtype)
+    small, large = described(of_dy), described(longer)
+    tensors = small, At(0), small, At(1), large, At(2)
+    function = Function("cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, At(3))
+    steps += [Step(function, (at_y, at_dy, at_x, at_dx)), Step(copy(part, dx, alpha, beta), (at_dx, 3))]
+    return Program("pooling gradient", device, operands, steps, scratch)
+
+
+def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[Shifted]:
+    """Copies of dy, each element times the window's size over the number of elements that its average had."""
+    runs = [_runs(axis, mode == "average_include_padding") for axis in axes]
+    for chosen in product(*runs):
+        factor = math.prod(weight for _, _, weight in chosen)
+        source, start = _box(dy, [(first, length) for first, length, _ in chosen])
+        target, place = _box(to, [(first, length) for first, length, _ in chosen])
+        yield Shifted(copy(source, target, factor), (start, place))
+
+
+def _runs(axis: Axis, include_padding: bool) -> list[tuple[int, int, float]]:
+    """(first, length, weight) of neighbouring windows that average as many elements as each other."""
+    found, first = [], 0
+    for count, same in groupby(axis.counts(include_padding)):
+        length = len(list(same))
+        found.append((first, length, axis.window / count))
+        first += length
+    return found

@@ -1,0 +1,160 @@
+"""Normalizations composed of cuDNN's functions, for what no engine of its graphs takes: float64, and sizes beyond them.
+
+y = (x - mean) / sqrt(variance + epsilon) * scale + bias, step by step: cudnnReduceTensor for the means, cudnnOpTensor for
+products and sums, and cudnnBatchNormalizationForwardInference of ones, which is 1 / sqrt(variance + epsilon), for the
+inverse. Each step reads and writes all of x: right for every size, and not fast.
+
+A tensor here is of one of three shapes, each of four axes or five: x's, that of its statistics, and that of its
+parameters, whose axes have x's size or 1. All are packed and of one type, float32 or float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._runtime.executables import At, Function, Operand, Step, Steps, described, scales
+from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
+from cudnnpy.graph.reductions import reduction
+from cudnnpy.ops.parameters import filled
+
+Shape = tuple[int, ...]
+
+
+class Value(NamedTuple):
+    """A tensor of the composition: the number of its address, and what it is."""
+
+    place: int
+    spec: TensorSpec
+
+
+class Shapes(NamedTuple):
+    """Those of x, of its statistics and of its parameters."""
+
+    x: Shape
+    mean: Shape
+    row: Shape
+
+
+class _Composition:
+    """Steps on the operands, whose names come in the order of their addresses, and on scratch memory."""
+
+    def __init__(self, device: int, dtype: str, shapes: Shapes, names: Sequence[str]) -> None:
+        self.device, self.dtype, self.shapes = device, dtype, shapes
+        self.steps: list[Step] = []
+        self.scratch: list[int] = []
+        self._names = list(names)
+
+    def operand(self, name: str, shape: Shape) -> Value | None:
+        """An operand as a tensor of a shape; None where there is none of this name."""
+        return Value(self._names.index(name), self._spec(shape)) if name in self._names else None
+
+    def _spec(self, shape: Shape) -> TensorSpec:
+        return TensorSpec(shape, self.dtype, packed_strides(shape))
+
+    def new(self, shape: Shape) -> Value:
+        """A tensor in scratch memory."""
+        spec = self._spec(shape)
+        self.scratch.append(extent(spec))
+        return Value(len(self._names) + len(self.scratch) - 1, spec)
+
+    def full(self, shape: Shape, number: float) -> Value:
+        """A tensor of one number."""
+        made = self.new(shape)
+        self.steps.append(Step(filled(made.spec, number), (made.place,)))
+        return made
+
+    def combine(self, op: str, a: Value, b: Value, result: Value, factor: float = 1.0) -> Value:
+        """result = a op factor * b, with b's axes of size 1 repeated; result may be a, not b."""
+        assert result.place != b.place
+        how = OpTensorDescriptor(op, compute_dtype=self.dtype, propagate_nan=True)
+        one, zero = scales(1.0, 0.0, self.dtype)
+        other = scales(factor, 0.0, self.dtype)[0]
+        tensors = one, described(a.spec), At(0), other, described(b.spec), At(1), zero, described(result.spec), At(2)
+        self.steps.append(Step(Function("cudnnOpTensor", how, *tensors), (a.place, b.place, result.place)))
+        return result
+
+    def reduce(self, op: str, x: Value, result: Value) -> Value:
+        """result = the sum or the mean of x over the axes that result has with size 1."""
+        operands = Operand("x", x.spec), Operand("y", result.spec, True)
+        program = reduction("", self.device, operands, op, 1.0, 0.0, True)
+        self.steps.append(Step(Steps(program.steps, program.scratch), (x.place, result.place)))
+        return result
+
+    def mean(self, x: Value) -> Value:
+        return self.reduce("avg", x, self.new(self.shapes.mean))
+
+    def inverse_root(self, variance: Value, epsilon: float, result: Value) -> Value:
+        """result = 1 / sqrt(variance + epsilon)."""
+        flat = (1, math.prod(variance.spec.shape), 1, 1)
+        ones, zeros = self.full(flat, 1.0), self.full(flat, 0.0)
+        one, zero = scales(1.0, 0.0, self.dtype)
+        values = described(ones.spec)
+        function = Function(
+            "cudnnBatchNormalizationForwardInference", raw.CUDNN_BATCHNORM_PER_ACTIVATION, one, zero, values, At(0),
+            values, At(3), TensorDescriptor(flat, self.dtype), At(0), At(1), At(1), At(2), epsilon,
+        )  # fmt: skip
+        self.steps.append(Step(function, (ones.place, zeros.place, variance.place, result.place)))
+        return result
+
+    def done(self) -> Steps:
+        return Steps(self.steps, self.scratch)
+
+
+def composed_forward(
+    device: int, dtype: str, shapes: Shapes, names: Sequence[str], epsilon: float, *, centred: bool = True
+) -> Steps:
+    """The forward operation on packed operands of one dtype, float32 or float64, whose names are those of the calls.
+
+    Results: out and, where they are named, mean and inverse_variance or inverse_rms. Not centred: of x itself, not of
+    its distance from the mean.
+    """
+    made = _Composition(device, dtype, shapes, names)
+    x, y = made.operand("x", shapes.x), made.operand("out", shapes.x)
+    assert x is not None
+    assert y is not None
+    if centred:
+        mean = made.reduce("avg", x, made.operand("mean", shapes.mean) or made.new(shapes.mean))
+        x = made.combine("add", x, mean, made.new(shapes.x), -1.0)
+    variance = made.mean(made.combine("mul", x, x, made.new(shapes.x)))
+    result = made.operand("inverse_variance", shapes.mean) or made.operand("inverse_rms", shapes.mean)
+    inverse = made.inverse_root(variance, epsilon, result or made.new(shapes.mean))
+    made.combine("mul", x, inverse, y)
+    for op, name in (("mul", "scale"), ("add", "bias")):
+        if parameter := made.operand(name, shapes.row):
+            made.combine(op, y, parameter, y)
+    return made.done()
+
+
+def composed_backward(device: int, dtype: str, shapes: Shapes, names: Sequence[str], *, centred: bool = True) -> Steps:
+    """The gradients out (dx) and, where they are named, dscale and dbias, on operands as composed_forward's.
+
+    With n = (x - mean) * inverse and g = dy * scale: dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale sums dy * n,
+    dbias dy.
+    """
+    made = _Composition(device, dtype, shapes, names)
+    dy, x, dx = (made.operand(name, shapes.x) for name in ("dy", "x", "out"))
+    inverse = made.operand("inverse_variance", shapes.mean) or made.operand("inverse_rms", shapes.mean)
+    assert dy is not None
+    assert x is not None
+    assert dx is not None
+    assert inverse is not None
+    if mean := made.operand("mean", shapes.mean):
+        x = made.combine("add", x, mean, made.new(shapes.x), -1.0)
+    n = made.combine("mul", x, inverse, made.new(shapes.x))
+    product = made.new(shapes.x)
+    if dscale := made.operand("dscale", shapes.row):
+        made.reduce("add", made.combine("mul", dy, n, product), dscale)
+    if dbias := made.operand("dbias", shapes.row):
+        made.reduce("add", dy, dbias)
+    scale = made.operand("scale", shapes.row)
+    g = dy if scale is None else made.combine("mul", dy, scale, made.new(shapes.x))
+    share = made.mean(made.combine("mul", g, n, product))
+    made.combine("add", g, made.combine("mul", n, share, n), dx, -1.0)
+    if centred:
+        made.combine("add", dx, made.mean(g), dx, -1.0)
+    made.combine("mul", dx, inverse, dx)
+    return made.done()

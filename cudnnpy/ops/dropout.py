@@ -1,0 +1,124 @@
+"""Dropout, and its gradient: cudnnDropoutForward and cudnnDropoutBackward, with their random state."""
+
+from __future__ import annotations
+
+import math
+from ctypes import byref, c_size_t
+from dataclasses import dataclass, field
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._core.frozen import Frozen, Identity
+from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
+from cudnnpy._core.validation import check_integer, check_number
+from cudnnpy._memory import workspace as memory
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged
+from cudnnpy._runtime.operands import given, no_overlaps, result
+from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
+from cudnnpy.handle import Handle
+
+
+@dataclass(frozen=True)
+class Dropout(Frozen):
+    """Elements set to 0 at random and the others divided by 1 - probability, and the gradient, on device arrays.
+
+    probability: of an element to become 0; at least 0, less than 1. seed: 0 to 2 ** 64 - 1. The object holds the state
+    of its random numbers, one for each device, in device memory; forward changes it: the same seed and the same calls
+    give the same masks again. Equality compares the options, not the state; a copy begins with its seed. One thread and
+    one stream at a time.
+
+    Arrays are float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. Raises TypeError and ValueError for
+    options and arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    """
+
+    probability: float = 0.5
+    seed: int = 0
+    _states: dict[int, tuple[Any, DropoutDescriptor]] = field(init=False, repr=False, compare=False)
+
+    def _checked(self) -> dict[str, Any]:
+        return {
+            "probability": check_number("probability", self.probability, 0.0, below=1.0),
+            "seed": check_integer("seed", self.seed, 0, 2**64 - 1),
+            "_states": {},
+        }
+
+    def _identified(self) -> Identity:
+        """Its own: plans have the state of its random numbers in them."""
+        return Identity()
+
+    def forward(self, x: Any, out: Any = None, stream: Any = None) -> Any:
+        """(y, reserve): y in `out` or a new array like x, and a uint8 array of what backward needs to know."""
+        names = "x", "out", "reserve"
+        return dispatch.run("Dropout.forward", self, Dropout._forward, names, (x,), (out, None), stream)
+
+    def backward(self, dy: Any, reserve: Any, out: Any = None, stream: Any = None) -> Any:
+        """The gradient in x, in `out` or a new array like dy; `reserve` is what forward returned beside y."""
+        names = "dy", "reserve", "out"
+        return dispatch.run("Dropout.backward", self, Dropout._backward, names, (dy, reserve), (out,), stream)
+
+    def _descriptor(self, call: Call) -> DropoutDescriptor:
+        held = self._states.get(call.device)
+        if held is None:
+            handle = Handle.default(call.device)
+            handle.set_stream(call.stream)
+            size = DropoutDescriptor.needed_states_size(handle)
+            states = memory.allocate(size, call.device, call.stream)
+            how = DropoutDescriptor(handle, self.probability, states=states[0], states_size=size, seed=self.seed)
+            held = self._states[call.device] = (states, how)
+        return held[1]
+
+    def _forward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
+        x = given(call, "x", empty=True)
+        y = result(call, "out", x.shape, x.dtype, x)
+        reserve = TensorSpec((reserve_size(x),), "uint8", (1,))
+        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
+        if not extent(y):  # which draws no random numbers
+            return Program("dropout", call.device, operands, []), [y, reserve]
+        wanted = *_rows(x, y), reserve
+        one, two, _ = map(_row, wanted)
+        function = "cudnnDropoutForward", self._descriptor(call), one, At(0), two, At(1), At(2), reserve.shape[0]
+        return arranged("dropout", call.device, operands, Function(*function), wanted), [y, reserve]
+
+    def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
+        dy = given(call, "dy", empty=True)
+        dx = result(call, "out", dy.shape, dy.dtype, dy)
+        reserve = given(call, "reserve", range(1, 2), ("uint8",), empty=True)
+        size = reserve_size(dy)
+        if reserve.shape != (size,) or reserve.strides != (1,):
+            raise ValueError(
+                f"reserve: shape {reserve.shape} given; expected ({size},), what forward gives for x of shape {dy.shape}"
+            )
+        operands = no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
+        if not extent(dx):
+            return Program("dropout gradient", call.device, operands, []), [dx]
+        one, three = _rows(dy, dx)
+        wanted = one, reserve, three
+        function = Function(
+            "cudnnDropoutBackward", self._descriptor(call), _row(one), At(0), _row(three), At(2), At(1), size
+        )
+        return arranged("dropout gradient", call.device, operands, function, wanted), [dx]
+
+
+def reserve_size(spec: TensorSpec) -> int:
+    """Bytes of what forward keeps for backward: cudnnDropoutGetReserveSpaceSize; 0 of no elements."""
+    size = c_size_t()
+    if not extent(spec):
+        return 0
+    dtype = "float32" if spec.dtype == "bfloat16" else spec.dtype
+    raw.call("cudnnDropoutGetReserveSpaceSize", _row(spec._replace(dtype=dtype)), byref(size))
+    return size.value
+
+
+def _row(spec: TensorSpec) -> TensorDescriptor:
+    """All elements as one row: which of them is dropped depends on the order in memory alone."""
+    return TensorDescriptor((1, 1, 1, math.prod(spec.shape)), spec.dtype)
+
+
+def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
+    """x and y as the functions take them: dense, alike, and no bfloat16."""
+    if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
+        return x, y
+    dtype = "float32" if x.dtype == "bfloat16" else x.dtype
+    return packed(x, dtype), packed(y, dtype)

@@ -1,0 +1,151 @@
+"""How layer, RMS and instance normalization run: by the graph API's normalization nodes, else composed of functions.
+
+The nodes want x packed: rows of what is normalized together. An x that lies otherwise is copied in and out; on an H200
+that still beats what cuDNN offers for instances of channels last (0.7 of PyTorch's time against 3; docs/benchmarks).
+
+The operands have the names of the calls' arrays: scale, bias, dscale and dbias may be missing, and statistics are
+results of forward_training alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cudnnpy._core.layouts import TensorSpec, packed
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import Executable, Operand, Program, arranged
+from cudnnpy._runtime.operands import no_overlaps
+from cudnnpy.graph.graph import Graph
+from cudnnpy.graph.nodes import Node
+from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
+from cudnnpy.ops.parameters import NAN, NUMBERS, Constant, Slots, Supplied, fills, spare, statistics_dtype, supplied
+
+STATISTICS = ("mean", "inverse_variance", "inverse_rms")
+OF_NOTHING = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as PyTorch has it
+
+
+class Views(NamedTuple):
+    """x, its parameters and its statistics as a graph takes them."""
+
+    x: TensorSpec
+    row: TensorSpec
+    mean: TensorSpec
+
+    @property
+    def shapes(self) -> Shapes:
+        """As a composition of functions takes them."""
+        return Shapes(self.x.shape, self.mean.shape, self.row.shape)
+
+
+def forward_program(call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views) -> Program:
+    """y and the statistics that are among the operands: x, scale, bias, out, and these."""
+    no_overlaps(call, operands)
+    x = operands[0].spec
+    if 0 in x.shape:
+        return Program(mode, call.device, operands, fills(operands, OF_NOTHING))
+    for kind, after in _ways(mode, operands):
+        planned = _forward_graph(call, mode, epsilon, operands, views, kind, after)
+        if planned is not None:
+            return arranged(mode, call.device, operands, planned, _packed(operands, None if after else kind))
+    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=mode != "rms_norm")
+    return arranged(mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
+
+
+def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Program:
+    """dx, and dscale and dbias if they are among the operands: dy, x, scale, the statistics, out, and these."""
+    no_overlaps(call, operands)
+    name, x = f"{mode} gradient", operands[0].spec
+    if 0 in x.shape:
+        return Program(name, call.device, operands, fills(operands, {"dscale": 0.0, "dbias": 0.0}))
+    planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None
+    if planned is not None:
+        return arranged(name, call.device, operands, planned, _packed(operands, "float32"))
+    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    composed = composed_backward(call.device, dtype, views.shapes, names, centred=mode != "rms_norm")
+    return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
+
+
+def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[str, bool]]:
+    """The types in which a graph may see scale and bias, the fastest first; and whether they come after it.
+
+    Of rows no fast engine takes a scale of another type than x: then it gets ones and zeros of x's, and the float32
+    scale comes after it.
+    """
+    x = operands[0].spec.dtype
+    given = next((operand.spec.dtype for operand in operands if operand.name in NUMBERS), None)
+    if x == "float64":
+        return
+    if x != "float32":
+        if mode == "instance_norm":
+            if given == x:
+                yield x, False
+        else:
+            yield x, given == "float32"
+    yield "float32", False
+
+
+def _packed(operands: Sequence[Operand], kind: str | None) -> list[TensorSpec]:
+    """The operands as graphs take them: packed, and the parameters of a type, or of their own."""
+    parameters = "scale", "bias", "dscale", "dbias"
+    return [packed(operand.spec, kind if operand.name in parameters else None) for operand in operands]
+
+
+def _forward_graph(
+    call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views, kind: str, after: bool
+) -> Executable | None:
+    graph = Graph()
+    inputs = [operand.name for operand in operands if not operand.is_result]
+    x, *given = (
+        graph.tensor(name, views.x if name == "x" else views.row._replace(dtype="float32" if after else kind))
+        for name in inputs
+    )
+    here = dict(zip(inputs[1:], given, strict=True))
+    constants: list[tuple[TensorSpec, float]] = []
+
+    def parameter(name: str) -> Node:
+        if name in here and not after:
+            return here[name]
+        constants.append((views.row._replace(dtype=kind), NUMBERS[name]))
+        return graph.tensor(f"no {name}", constants[-1][0])
+
+    training = any(operand.name in STATISTICS for operand in operands)
+    scale, bias = parameter("scale"), parameter("bias") if mode != "rms_norm" else None
+    top, *statistics = graph.normalization(mode, x, scale, bias, epsilon, training=training)
+    for op, name in (("mul", "scale"), ("add", "bias")) if after else ():
+        if name in here:
+            top = graph.pointwise(op, top, here[name])
+    results = [operand.name for operand in operands if operand.is_result]
+    for name, node in zip(results, (top, *statistics), strict=True):
+        view = views.x if name == "out" else views.mean
+        graph.output(name, node, view.dtype, view.strides)
+    planned = graph.executable(call.device)
+    if planned is None or not constants:
+        return planned
+    made = [Constant(spec, number, call) for spec, number in constants]
+    return Supplied(planned, [*range(len(inputs)), *made, *range(len(inputs), len(operands))])
+
+
+def _backward_graph(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Executable | None:
+    """It sees scale, and makes its gradients, in float32."""
+    graph = Graph()
+    seen = {"dy": views.x, "x": views.x, "scale": views.row, **dict.fromkeys(STATISTICS, views.mean)}
+    inputs = [operand.name for operand in operands if not operand.is_result]
+    here = {name: graph.tensor(name, seen[name]) for name in inputs}
+    scale = here.get("scale") or graph.tensor("no scale", views.row)
+    inverse = here.get("inverse_variance") or here["inverse_rms"]
+    made = graph.normalization_backward(
+        mode, here["dy"], here["x"], scale, here.get("mean"), inverse, bias=mode != "rms_norm"
+    )
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    results: Slots = []
+    for name, node in zip(("out", "dscale", "dbias"), made, strict=False):
+        view = views.x if name == "out" else views.row
+        graph.output(name, node, view.dtype, view.strides)
+        results.append(places[name] if name in places else spare(view))
+    planned = graph.executable(call.device)
+    if planned is None:
+        return None
+    constants = [] if "scale" in here else [Constant(views.row, NUMBERS["scale"], call)]
+    return supplied(planned, [*range(len(inputs)), *constants, *results], len(operands))

@@ -1,0 +1,176 @@
+"""Parameters of normalizations: their shapes and element types, how a call's are checked, and what stands for missing ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._core.validation import check_flag
+from cudnnpy._memory import workspace as memory
+from cudnnpy._memory.arrays import synchronize
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import At, Executable, Function, Operand, Step, described, in_turn, rounded, scales
+from cudnnpy._runtime.fills import Fill
+from cudnnpy._runtime.operands import packed_like
+from cudnnpy.handle import Handle
+
+NAN = float("nan")
+NUMBERS = {"scale": 1.0, "bias": 0.0}  # where there is none
+
+
+def statistics_dtype(x: TensorSpec) -> str:
+    """The dtype of means and variances: float64 for float64, else float32."""
+    return "float64" if x.dtype == "float64" else "float32"
+
+
+def parameter_dtypes(x: TensorSpec) -> tuple[str, ...]:
+    """The dtypes that scale and bias may have: x's own, and float32 beside one of 16 bits."""
+    return (x.dtype,) if x.dtype in ("float32", "float64") else ("float32", x.dtype)
+
+
+def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
+    """Those of a call's scale and bias that were given, by name. Raises TypeError for two dtypes."""
+    found = {name: packed_like(call, name, shape, *parameter_dtypes(x)) for name in names if name in call.specs}
+    if len({spec.dtype for spec in found.values()}) > 1:
+        raise TypeError(f"bias: {found['bias'].dtype} given; expected {found['scale'].dtype}, as scale")
+    return found
+
+
+def both_or_neither(call: Call, first: str, second: str) -> bool:
+    """Whether two arrays were given that belong together; ValueError for one alone."""
+    if (first in call.specs) != (second in call.specs):
+        missing = second if first in call.specs else first
+        raise ValueError(f"{missing}: None given; expected both {first} and {second}, or neither")
+    return first in call.specs
+
+
+def check_channels(call: Call, count: int) -> None:
+    """ValueError for a scale or a bias of no channels, which PyTorch has no meaning for."""
+    for name in ("scale", "bias"):
+        if not count and name in call.specs:
+            raise ValueError(f"`{name}` must be None for an x of 0 channels; got an array")
+
+
+# Gradients of parameters that may be missing
+
+
+# Whether there is a dscale, and a dbias -> the results beside dx.
+GRADIENTS = {
+    (False, False): (),
+    (True, False): ("dscale",),
+    (False, True): ("dbias",),
+    (True, True): ("dscale", "dbias"),
+}
+
+
+def wants_bias(bias: Any, scale: Any) -> bool:
+    """Whether dbias is asked for: by `bias`, or where that is None by a scale."""
+    return scale is not None if bias is None else check_flag("bias", bias)
+
+
+def gradients(found: Any, *are_there: bool) -> Any:
+    """(dx, dscale, ...) of what a call gave, with None for those that were not asked for."""
+    if all(are_there):
+        return found
+    made = iter(found if any(are_there) else (found,))
+    return (next(made), *(next(made) if there else None for there in are_there))
+
+
+# What stands for missing parameters
+
+
+class Constant:
+    """Device memory full of one number, for as long as the object lives."""
+
+    def __init__(self, spec: TensorSpec, value: float, call: Call) -> None:
+        size = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
+        self._memory = memory.allocate(size, call.device, call.stream)
+        handle = Handle.default(call.device)
+        handle.set_stream(call.stream)
+        raw.check(filled(spec, value).bind(handle, (self._memory[0],), 0)(), "fill")
+        synchronize(call.stream, call.device)  # other streams will read it
+        self.address = self._memory[0]
+
+
+class Spare(NamedTuple):
+    """Part of the workspace, for a result that nobody asked for."""
+
+    size: int
+
+
+class Supplied:
+    """A launch with more addresses than its operands': each is an operand's, by number, a Constant's or a Spare's."""
+
+    def __init__(self, executable: Executable, slots: Sequence[int | Constant | Spare]) -> None:
+        self._executable, self._slots = executable, tuple(slots)
+        spare = sum(rounded(slot.size) for slot in self._slots if isinstance(slot, Spare))
+        self.workspace_size = spare + executable.workspace_size
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The launch on these addresses and the others."""
+        addresses = []
+        for slot in self._slots:
+            if isinstance(slot, Constant):
+                addresses.append(slot.address)
+            elif isinstance(slot, Spare):
+                addresses.append(workspace)
+                workspace += rounded(slot.size)
+            else:
+                addresses.append(pointers[slot])
+        return in_turn([self._executable.bind(handle, tuple(addresses), workspace)], (self,))
+
+
+def spare(spec: TensorSpec) -> Spare:
+    """Room for a tensor."""
+    return Spare(extent(spec))
+
+
+Slot = int | Constant | Spare
+Slots = list[Slot]
+
+
+def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
+    """For each name its operand's number; for a scale or bias that is none a Constant, for a result that is none room.
+
+    `parameter` says how large these are.
+    """
+    places = {operand.name: place for place, operand in enumerate(operands)}
+    return [
+        places[name]
+        if name in places
+        else Constant(parameter, NUMBERS[name], call)
+        if name in NUMBERS
+        else spare(parameter)
+        for name in names
+    ]
+
+
+def supplied(executable: Executable, slots: Slots, count: int) -> Executable:
+    """A launch of `count` operands, whose addresses and others are those of the slots."""
+    return executable if slots == [*range(count)] else Supplied(executable, slots)
+
+
+# Of tensors without elements
+
+
+def filled(spec: TensorSpec, value: float) -> Executable:
+    """Packed memory filled with a number."""
+    if spec.dtype != "float64":
+        return Fill(spec, value)
+    flat = TensorSpec((math.prod(spec.shape),), spec.dtype, (1,))
+    number = scales(0.0, 0.0, spec.dtype)[0]
+    number.value = value
+    return Function("cudnnSetTensor", described(flat), At(0), number)
+
+
+def fills(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
+    """Steps that fill those results that have elements, each with the number that stands under its name."""
+    return [
+        Step(filled(operand.spec, values[operand.name]), (place,))
+        for place, operand in enumerate(operands)
+        if operand.name in values and 0 not in operand.spec.shape
+    ]

@@ -1,0 +1,81 @@
+"""Reductions of tensors over axes: `reduce_tensor`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._core.validation import check_flag, check_option
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import Operand, Program, scales
+from cudnnpy._runtime.operands import given, no_overlaps, result
+from cudnnpy.graph.reductions import ALIASES, REDUCTIONS, reduction
+
+
+def reduce_tensor(
+    x: Any,
+    op: str = "add",
+    axes: Sequence[int] | None = None,
+    out: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    stream: Any = None,
+    deterministic: bool = False,
+) -> Any:
+    """alpha * (x reduced over some axes, which stay with size 1) + beta * out (cudnnReduceTensor).
+
+    op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
+    absolute values), "norm2" (the root of the sum of squares), "mul_no_zeros" (the product of what is not 0). axes: a
+    tuple, negative ones counted from the last; None: all. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
+    deterministic: the same bits every time, which large sums have not by themselves; up to 6 times as long. Over an axis
+    of size 0 a sum or norm is 0, a product 1, an average NaN, and a minimum or maximum a ValueError.
+
+    Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
+    """
+    if axes is not None and type(axes) is not tuple:
+        try:
+            axes = tuple(axes)
+        except TypeError:
+            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
+    if axes == ():
+        raise ValueError("axes: () given; expected one axis or more, each once, or None for all")
+    name, names = "reduce_tensor", ("x", "out")
+    return dispatch.run(
+        name, None, _prepare, names, (x,), (out,), stream, op, alpha, beta, deterministic, *(axes or ())
+    )
+
+
+def _prepare(
+    call: Call, op: str, alpha: float, beta: float, deterministic: bool, *axes: Any
+) -> tuple[Program, list[TensorSpec]]:
+    check_flag("deterministic", deterministic)
+    check_option("op", op, (*REDUCTIONS, *ALIASES))
+    op = ALIASES.get(op, op)
+    x = given(call, "x", empty=True)
+    reduced = _axes(axes, len(x.shape))
+    shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
+    y = result(call, "out", shape, x.dtype, None, beta)
+    scales(alpha, beta, x.dtype)
+    if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
+        raise ValueError(
+            f"`x` must have sizes of 1 or more on the axes {tuple(reduced)} for op={op!r}; got shape {x.shape}"
+        )
+    operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
+    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
+
+
+def _axes(axes: Any, rank: int) -> set[int]:
+    if not axes:  # all
+        return set(range(rank))
+    found = set()
+    for axis in axes:
+        if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers")
+        if not -rank <= axis < rank:
+            raise ValueError(f"axes: {axes!r} given; expected {-rank} to {rank - 1} for the {rank} axes of x")
+        found.add(int(axis) % rank)
+    if len(found) != len(axes):
+        raise ValueError(f"axes: {axes!r} given; expected one axis or more, each once, or None for all")
+    return found

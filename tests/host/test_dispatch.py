@@ -1,0 +1,397 @@
+"""What every operation's call does: its key, its results, what it does the first time and what it does again.
+
+test_operation.py says the same of the convolutions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from calls import BY_NAME, SAMPLES, C, Sample, X
+from standins import OTHER, STREAM, Array, World, made
+
+import cudnnpy
+from cudnnpy import Convolution, TensorSpec
+from cudnnpy._core.layouts import packed_strides
+from cudnnpy._memory import arrays
+from cudnnpy._runtime import dispatch, plan_cache
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy.errors import CaptureError
+
+each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
+LAST = (144, 1, 24, 4)  # X, channels last
+
+
+PACK = {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute", "cudnnBackendFinalize"}
+nn: Any = cudnnpy  # whose types forbid what is tried here
+
+
+def misses() -> int:
+    return plan_cache.cache_info().misses
+
+
+def test_every_operation_has_a_sample_with_all_of_its_arrays_and_options() -> None:
+    """So that what holds for the samples holds for every public operation and every argument of it."""
+    kinds = {name.partition(".")[0] for name in BY_NAME}
+    others = {"sigmoid", "Convolution", "ConvolutionTranspose"}
+    assert kinds == set(cudnnpy.reference.__all__) - others
+    for sample in SAMPLES:
+        parameters = inspect.signature(sample.operation()).parameters
+        known = {*sample.arrays, *sample.optional, *sample.keywords, "out", "stream"}
+        assert set(parameters) - known <= {"activation", "layout", "dtype", "bias"}, sample.name
+        assert known <= set(parameters), sample.name
+
+
+# A known signature does no set-up
+
+
+@each_call
+def test_a_known_signature_plans_nothing_and_launches_once(world: World, sample: Sample) -> None:
+    call, given = sample.operation(), sample.given()
+    result = call(**given)
+    assert (result[0] if sample.many > 1 else result) is given["out"]
+    assert world.launches[-1][0] == sample.launch
+    assert misses() == 1
+    # results that are not given have new addresses: these go into a new variant pack
+    new = PACK if sample.many > 1 and sample.launch == "cudnnBackendExecute" else set()
+    for count in (1, 50):
+        world.c.clear()
+        for _ in range(count):
+            call(**given)
+        assert {name: n for name, n in made(world).items() if name not in new} == {sample.launch: count}
+    world.c.clear()
+    world.stream = OTHER
+    call(**given)
+    assert {name: n for name, n in made(world).items() if name not in new} == {sample.launch: 1, "cudnnSetStream": 1}
+    assert misses() == 1
+    assert len(world.graphs) <= 1
+
+
+@each_call
+def test_new_addresses_bind_and_plan_nothing(world: World, sample: Sample) -> None:
+    call = sample.operation()
+    for _ in range(5):
+        call(**sample.given())
+    assert misses() == 1
+    assert world.c[sample.launch] == 5
+    pointers = [arguments for _, arguments in world.launches]
+    assert len(pointers) == 5
+
+
+@each_call
+def test_equal_options_share_what_was_planned(world: World, sample: Sample) -> None:
+    for _ in range(3):
+        sample.operation()(**sample.given())
+    assert misses() == (3 if sample.name.startswith("Dropout") else 1)  # each Dropout has random numbers of its own
+
+
+# The key
+
+
+def variants(sample: Sample) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """Calls that differ from the first in one thing each: {what: (the object's options, arguments)}."""
+    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {"nothing": ({}, sample.given())}
+    given = sample.given
+    if "out" not in sample.arrays:
+        found["no out"] = ({}, {**given(), "out": None})
+    if sample.optional:
+        found["nothing optional"] = ({}, given(optional=False))
+    for dtype in sample.dtypes[:-1] if sample.dtypes[-1] == "float32" else sample.dtypes[::3] + sample.dtypes[1:2]:
+        found[dtype] = ({}, given(dtype))
+    found["device"] = ({}, given(device=1))
+    for name in given():
+        if name not in {*sample.arrays, *sample.optional, "out"}:
+            continue
+        found[f"{name} misaligned"] = ({}, {**given(), name: sample.array(name, pointer=(1 << 36) + 4)})
+        found[f"{name} misaligned less"] = ({}, {**given(), name: sample.array(name, pointer=(1 << 37) + 8)})
+        if sample.array(name).shape == X:
+            found[f"{name}'s strides"] = ({}, {**given(), name: sample.array(name, strides=LAST)})
+    for name, value in sample.options.items():
+        if (name, value) not in (("padding", 0), ("stride", 2)):  # the same as without
+            found[f"another {name}"] = ({name: value}, given())
+    for name, value in sample.keywords.items():
+        found[f"another {name}"] = ({}, {**given(), name: value})
+    return found
+
+
+@each_call
+def test_everything_that_changes_a_call_changes_its_key(world: World, sample: Sample) -> None:
+    """Each variant is planned for, and none a second time."""
+    ways = variants(sample)
+    assert len(ways) >= 8
+    plain, seen = sample.operation(), 0
+    for what, (options, arguments) in ways.items():
+        (sample.operation(**options) if options else plain)(**arguments)
+        seen += 1
+        assert misses() == seen, what
+    if not sample.name.startswith("Dropout"):  # whose objects do not share
+        for options, arguments in ways.values():
+            sample.operation(**options)(**arguments)
+        assert misses() == seen
+    assert plan_cache.cache_info().size == seen
+
+
+@each_call
+def test_shapes_have_keys_of_their_own(world: World, sample: Sample) -> None:
+    call, shapes = sample.operation(), []
+    for batch in (2, 3, 5, 3, 2):
+        given = sample.given()
+        for name, array in given.items():
+            if isinstance(array, Array) and array.shape[0] == 2:
+                given[name] = sample.array(name, shape=(batch, *array.shape[1:]))
+        call(**given)
+        shapes.append(given["out"].shape)
+    assert misses() == 3
+
+
+def test_operations_on_the_same_arrays_have_keys_of_their_own(world: World) -> None:
+    """Objects of several classes, whose numbers are their own."""
+    x, y = Array(*X), Array(*X)
+    for count, call in enumerate(
+        (
+            nn.Activation().forward,
+            nn.Softmax().forward,
+            nn.LocalResponseNormalization().forward,
+            lambda x, out: nn.scale_tensor(x, 1.0, out),
+            nn.transform_tensor,
+            lambda x, out: nn.Softmax().backward(x, x, out),
+            lambda x, out: nn.Activation().backward(x, x, x, out),
+            lambda x, out: nn.Pooling().backward(Array(2, 4, 3, 3), x, Array(2, 4, 3, 3), out),
+            lambda x, out: nn.Dropout().forward(x, out),
+            lambda x, out: nn.Dropout().forward(x, out),
+        ),
+        1,
+    ):
+        call(x, out=y)
+        assert misses() == count
+
+
+def test_convolutions_and_the_others_share_one_cache(world: World) -> None:
+    conv, activation = Convolution(), cudnnpy.Activation()
+    for _ in range(3):
+        y = conv.forward(Array(*X), Array(8, 4, 3, 3))
+        activation.forward(y, out=y)
+    assert plan_cache.cache_info() == (2, 16_384, 2, 0)
+    cudnnpy.set_cache_limit(1)
+    cudnnpy.clear_cache()
+    try:
+        for _ in range(2):
+            y = conv.forward(Array(*X), Array(8, 4, 3, 3))
+            activation.forward(y, out=y)
+        assert plan_cache.cache_info() == (1, 1, 4, 3)
+    finally:
+        cudnnpy.set_cache_limit(16_384)
+
+
+@pytest.mark.parametrize(
+    "values", [(0.0, -0.0), (float("nan"), float("nan"))], ids=["zeros of either sign", "numbers that are none"]
+)
+def test_values_to_fill_with_are_told_apart_by_their_bits(world: World, values: tuple[float, float]) -> None:
+    """0.0 == -0.0, and NaN is not equal to itself."""
+    out = Array(*X)
+    for value in values:
+        cudnnpy.set_tensor(out, value)
+    patterns = [arguments[1] for _, arguments in world.launches]
+    assert len(patterns) == 2
+    different = {0.0: 2}.get(values[0], 1)
+    assert len(set(patterns)) == different
+    assert misses() == different
+
+
+# Results
+
+
+def results(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+@each_call
+def test_results_are_made_where_the_first_input_is(world: World, sample: Sample) -> None:
+    given = {name: array for name, array in sample.given(device=1).items() if name != "out" or "out" in sample.arrays}
+    found = results(sample.operation()(**given))
+    assert len(found) == sample.many
+    for array in found:
+        assert type(array) is Array
+        assert array.device == 1
+    assert found[0].shape == sample.out
+    assert found[0].dtype == "float32"
+    pointers = [value for _, arguments in world.launches for value in arguments if isinstance(value, int)]
+    if sample.launch != "cudnnBackendExecute":  # which gets them in a variant pack
+        assert {array.pointer for array in found} <= set(pointers)
+
+
+class Another(Array):
+    """An array of a second library."""
+
+
+@pytest.mark.usefixtures("world")
+def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two libraries whose arrays look alike: each gets its own back."""
+    library = arrays._libraries[Array]._replace(
+        name="another",
+        maker=lambda shape, strides, dtype, device: partial(Another, *shape, dtype=dtype.name, strides=strides),
+    )
+    monkeypatch.setitem(arrays._libraries, Another, library)
+    softmax = cudnnpy.Softmax()
+    for first, second in ((Array, Another), (Another, Array), (Array, Array), (Another, Another)):
+        assert type(softmax.backward(first(*X), second(*X))) is first
+    out = Another(*X)
+    assert softmax.backward(Array(*X), Another(*X), out=out) is out
+
+
+@pytest.mark.parametrize("name", ["x", "dy", "b"])
+def test_results_lie_in_memory_as_the_first_input_does(world: World, name: str) -> None:
+    call: Callable[[Any], Any] = {
+        "x": cudnnpy.Activation().forward,
+        "dy": lambda dy: cudnnpy.LocalResponseNormalization().backward(dy, Array(*X), Array(*X)),
+        "b": lambda b: cudnnpy.add_tensor(Array(1, 4, 1, 1), b),
+    }[name]
+    for strides in (LAST, packed_strides(X)):
+        assert call(Array(*X, strides=strides)).strides == strides
+    gaps = call(Array(*X, strides=(288, 1, 48, 8)))
+    assert gaps.strides == LAST  # the order is kept, the gaps are not
+
+
+# dispatch.run by itself
+
+
+class Recorded:
+    """A plan that keeps the addresses it is given."""
+
+    name, device, replayable, workspace_size = "recorded", 0, False, 0
+
+    def __init__(self) -> None:
+        self.bound: list[tuple[int, ...]] = []
+
+    def bind(self, handle: Any, pointers: tuple[int, ...]) -> Callable[[], int]:
+        self.bound.append(pointers)
+        return lambda: 0
+
+
+NAMES = "first", "second", "third", "out", "more"
+
+
+def ran(plan: Recorded, inputs: Any, outs: Any, seen: list[Call], space: int = 0) -> Any:
+    def prepare(call: Call, word: str) -> tuple[Recorded, list[TensorSpec]]:
+        assert word == "word"
+        seen.append(call)
+        plan.workspace_size = space
+        return plan, [TensorSpec((3,)), TensorSpec((2, 2), "float16", (1, 2))]
+
+    return dispatch.run("recorded", None, prepare, NAMES, inputs, outs, None, "word")
+
+
+def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(world: World) -> None:
+    plan = Recorded()
+    seen: list[Call] = []
+    one, two, out = Array(5), Array(6, dtype="int8"), Array(3)
+    result = ran(plan, (one, None, two), (out, None), seen)
+    assert result[0] is out
+    assert (result[1].shape, result[1].strides, result[1].dtype) == ((2, 2), (1, 2), "float16")
+    assert plan.bound == [(one.pointer, two.pointer, out.pointer, result[1].pointer, 0)]
+    (call,) = seen
+    assert list(call.specs) == ["first", "third", "out"]
+    assert call.specs["third"] == TensorSpec((6,), "int8", (1,))
+    assert call.addresses == {"first": one.pointer, "third": two.pointer, "out": out.pointer}
+    assert (call.device, call.stream, call.arrays) == (0, STREAM, {"first": one, "third": two, "out": out})
+    with pytest.raises(TypeError, match="second is None; expected a device array"):
+        call.specs["second"]
+    assert call.specs.get("second") is None
+    made_both = ran(plan, (one, None, two), (None, None), seen)
+    assert plan.bound[-1][2:4] == tuple(array.pointer for array in made_both)
+    assert len(seen) == 2
+    ran(plan, (one, two, None), (out, None), seen)  # the same arrays in other places
+    assert len(seen) == 3
+
+
+def test_the_workspace_comes_last(world: World) -> None:
+    plan = Recorded()
+    seen: list[Call] = []
+    ran(plan, (Array(5), None, None), (Array(3), Array(2)), seen, space=4096)
+    assert world.allocated == [(4096, 0, STREAM)]
+    assert plan.bound[-1][-1]
+    assert len(plan.bound[-1]) == 4
+
+
+def test_alignments_are_told_of_every_array(world: World) -> None:
+    plan = Recorded()
+    seen: list[Call] = []
+    odd = Array(5, pointer=(1 << 21) + 8)
+    ran(plan, (odd, None, Array(5)), (Array(3, pointer=(1 << 22) + 4), None), seen)
+    assert [spec.alignment for spec in seen[-1].specs.values()] == [8, 16, 4]
+
+
+def test_what_fails_to_be_prepared_is_not_remembered(world: World) -> None:
+    def fail(call: Call) -> Any:
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            dispatch.run("failing", None, fail, ("x", "out"), (Array(3),), (None,), None)
+    assert plan_cache.cache_info() == (0, 16_384, 0, 0)
+
+
+# What cannot be hashed
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "text"),
+    [
+        (lambda x: nn.scale_tensor(x, [1.0]), TypeError, r"alpha: \[1.0\] given; expected a finite number"),
+        (lambda x: nn.set_tensor(x, {}), TypeError, r"value: \{\} given; expected a number"),
+        (lambda x: nn.reduce_tensor(x, ["add"]), TypeError, r"op: \['add'\] given; expected one of 'add'"),
+        (
+            lambda x: nn.reduce_tensor(x, axes=([1],)),
+            TypeError,
+            r"axes: \(\[1\],\) given; expected None or a tuple",
+        ),
+        (lambda x: nn.transform_tensor(x, layout=["C"]), TypeError, r"layout: \['C'\] given; expected one of 'C'"),
+        (lambda x: nn.transform_tensor(x, dtype=[]), TypeError, r"dtype: \[\] "),
+        (lambda x: nn.Activation().forward(x, beta=[]), TypeError, r"beta: \[\] given"),
+        (
+            lambda x: nn.BatchNormalization().forward_training(x, Array(*C), Array(*C), activation=[]),
+            TypeError,
+            r"activation: \[\] given; expected one of 'relu'",
+        ),
+        (
+            lambda x: nn.FusedConvolution().forward(x, Array(8, 4, 3, 3), activation=[]),
+            TypeError,
+            r"activation: \[\] given; expected one of 'relu'",
+        ),
+    ],
+)
+def test_what_cannot_be_hashed_is_refused_by_the_operation_itself(
+    world: World, call: Callable[[Any], Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        call(Array(*X))
+    assert made(world) == {}
+    assert plan_cache.cache_info().size == 0
+
+
+def test_axes_may_be_any_sequence(world: World) -> None:
+    for axes in ((1, 2), [1, 2], range(1, 3)):
+        assert cudnnpy.reduce_tensor(Array(*X), axes=axes).shape == (2, 1, 1, 6)
+    assert misses() == 1
+
+
+# Captures
+
+
+@each_call
+def test_an_unplanned_call_in_a_capture_is_refused_and_leaves_it_intact(world: World, sample: Sample) -> None:
+    call, given = sample.operation(), sample.given()
+    world.capturing = {STREAM}
+    with pytest.raises(CaptureError, match=rf"^{sample.name}: this signature has not been planned yet.*\(a warm-up\)"):
+        call(**given)
+    assert made(world) == {}
+    assert world.allocated == []
+    call(**given, stream=OTHER)  # is not being captured
+    world.c.clear()
+    call(**given)
+    assert world.c[sample.launch] == 1  # a warm call is recorded
+    assert misses() == 1

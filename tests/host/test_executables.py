@@ -1,0 +1,293 @@
+"""What is launched: addresses and scratch memory of C functions and programs; and operands that overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import c_double, c_float
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import TensorSpec, raw
+from cudnnpy._core.layouts import packed, packed_strides
+from cudnnpy._runtime import executables
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._runtime.executables import WORKSPACE, At, Either, Function, Operand, Program, Step, arranged, described
+from cudnnpy._runtime.operands import no_overlaps
+
+HANDLE: Any = SimpleNamespace(pointer=0x77)
+
+
+class Recorder:
+    """A launch that keeps the addresses it is bound to, and a log of what ran."""
+
+    def __init__(self, name: str = "made up", workspace_size: int = 0, log: list[Any] | None = None) -> None:
+        self.name, self.workspace_size = name, workspace_size
+        self.log: list[Any] = [] if log is None else log
+        self.bound: list[tuple[tuple[int, ...], int]] = []
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        assert handle is HANDLE
+        self.bound.append((pointers, workspace))
+
+        def launch() -> int:
+            self.log.append((self.name, pointers))
+            return 0
+
+        return launch
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What raw.bound's functions are called with: (name, arguments)."""
+    seen: list[Any] = []
+    monkeypatch.setattr(raw, "bound", lambda name: logging(seen, name))
+    return seen
+
+
+def logging(log: list[Any], name: str) -> Callable[..., int]:
+    """A function that only notes its name and its arguments."""
+
+    def launch(*arguments: Any) -> int:
+        log.append((name, arguments))
+        return 0
+
+    return launch
+
+
+# A function's arguments
+
+
+def test_a_function_gets_the_handle_the_addresses_and_numbers_by_reference(launched: list[Any]) -> None:
+    spec = TensorSpec((2, 3, 4, 5), "float32", (60, 20, 5, 1))
+    descriptor, alpha, beta = described(spec), c_float(2.0), c_double(0.5)
+    function = Function("cudnnAny", 5, alpha, descriptor, At(1), beta, None, At(0), WORKSPACE, 1.5)
+    launch = function.bind(HANDLE, (0x1000, 0x2000), 0x3000)
+    assert launched == []  # not before it is called
+    assert launch() == 0
+    ((name, arguments),) = launched
+    assert name == "cudnnAny"
+    assert arguments[:2] == (0x77, 5)
+    assert arguments[2]._obj is alpha
+    assert arguments[3] is descriptor.pointer
+    assert arguments[4] == 0x2000
+    assert arguments[5]._obj is beta
+    assert arguments[6:] == (None, 0x1000, 0x3000, 1.5)
+
+
+def test_no_address_is_null(launched: list[Any]) -> None:
+    Function("cudnnAny", At(0), WORKSPACE).bind(HANDLE, (0,), 0)()
+    assert launched == [("cudnnAny", (0x77, None, None))]
+
+
+def test_each_binding_is_of_its_own_addresses(launched: list[Any]) -> None:
+    function = Function("cudnnAny", At(0))
+    launches = [function.bind(HANDLE, (address,), 0) for address in (16, 32)]
+    for launch in (*launches, *launches):
+        launch()
+    assert [arguments[1] for _, arguments in launched] == [16, 32, 16, 32]
+
+
+@pytest.mark.parametrize(("second", "expected"), [(16, "same"), (32, "different")])
+def test_either_looks_whether_two_operands_are_the_same_memory(second: int, expected: str) -> None:
+    log: list[Any] = []
+    either = Either(0, 2, Recorder("same", 100, log), Recorder("different", 300, log))
+    assert either.workspace_size == 300
+    either.bind(HANDLE, (16, 48, second), 64)()
+    assert log == [(expected, (16, 48, second))]
+
+
+# Programs
+
+
+@given(
+    st.lists(st.integers(0, 5000), max_size=4),
+    st.lists(st.integers(0, 3000), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_scratch_parts_are_aligned_apart_and_inside_the_workspace(
+    scratch: list[int], spaces: list[int], operands: int
+) -> None:
+    spec = TensorSpec((4,), "float32", (1,))
+    steps = [Recorder(str(at), space) for at, space in enumerate(spaces)]
+    places = tuple(range(operands + len(scratch)))
+    program = Program(
+        "made up", 0, [Operand(f"x{n}", spec) for n in range(operands)], [Step(s, places) for s in steps], scratch
+    )
+    start = 1 << 20
+    given = tuple(4096 * (at + 1) for at in range(operands))
+    assert program.bind(HANDLE, (*given, start))() == 0
+    for step, space in zip(steps, spaces, strict=True):
+        ((pointers, workspace),) = step.bound
+        assert pointers[:operands] == given
+        ends = [*pointers[operands:], workspace][1:] if scratch else []
+        for part, size, end in zip(pointers[operands:], scratch, ends, strict=True):
+            assert part % 256 == 0
+            assert start <= part
+            assert part + size <= end
+        assert workspace % 256 == 0
+        assert workspace + space <= start + program.workspace_size
+    assert program.workspace_size <= sum(scratch) + 255 * len(scratch) + max(spaces)
+
+
+def test_steps_run_in_turn_on_the_operands_that_they_name() -> None:
+    log: list[Any] = []
+    spec = TensorSpec((4,), "float32", (1,))
+    steps = [Step(Recorder("one", log=log), (1,)), Step(Recorder("two", log=log), (0, 2, 1))]
+    program = Program("made up", 0, [Operand("x", spec), Operand("y", spec)], steps, [8])
+    launch = program.bind(HANDLE, (4096, 8192, 1 << 20))
+    launch()
+    launch()
+    assert log == [("one", (8192,)), ("two", (4096, 1 << 20, 8192))] * 2
+
+
+def test_a_step_that_fails_ends_the_launch() -> None:
+    class Failing(Recorder):
+        def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+            return lambda: 3000
+
+    log: list[Any] = []
+    steps = [Step(Recorder("one", log=log), ()), Step(Failing(), ()), Step(Recorder("three", log=log), ())]
+    assert Program("made up", 0, [], steps).bind(HANDLE, (0,))() == 3000
+    assert log == [("one", ())]
+
+
+# Copies of operands that do not lie as a function wants them
+
+FIRST = TensorSpec((2, 3, 4, 5), "float32", packed_strides((2, 3, 4, 5)))
+LAST = FIRST._replace(strides=(60, 1, 15, 3))
+BYTES = 4 * 120
+ADDRESSES = (1 << 12, 1 << 14)  # x, y
+SPACE = 1 << 20
+
+
+def carried(launched: list[Any]) -> list[tuple[int, int, float]]:
+    """Copies among the launches: (from, to, beta)."""
+    found = []
+    for name, arguments in launched:
+        assert name == "cudnnTransformTensor"
+        _, _, _, source, beta, _, target = arguments
+        found.append((source, target, beta._obj.value))
+    return found
+
+
+@pytest.mark.parametrize(("beta", "is_read"), [(0.0, False), (0.0, True), (0.5, False)])
+@pytest.mark.parametrize("x", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
+@pytest.mark.parametrize("y", [FIRST, LAST, FIRST._replace(alignment=4), FIRST._replace(dtype="float16")])
+def test_only_what_lies_otherwise_is_copied(
+    launched: list[Any], x: TensorSpec, y: TensorSpec, beta: float, is_read: bool
+) -> None:
+    """In before, and a result out after; a result in as well, where beta or the launch reads it."""
+    inner = Recorder()
+    operands = [Operand("x", x), Operand("y", y, True, is_read=is_read)]
+    program = arranged("made up", 0, operands, inner, [FIRST, FIRST], beta)
+    program.bind(HANDLE, (*ADDRESSES, SPACE))()
+    copied = [spec != FIRST for spec in (x, y)]
+    parts = [SPACE, SPACE + 512][: sum(copied)]
+    of_x = parts[0] if copied[0] else ADDRESSES[0]
+    of_y = parts[-1] if copied[1] else ADDRESSES[1]
+    assert inner.bound == [((of_x, of_y), SPACE + 512 * len(parts))]
+    expected = [(ADDRESSES[0], of_x, 0.0)] if copied[0] else []
+    expected += [(ADDRESSES[1], of_y, 0.0)] if copied[1] and (beta or is_read) else []
+    expected += [(of_y, ADDRESSES[1], 0.0)] if copied[1] else []
+    assert carried(launched) == expected
+    assert program.scratch == [BYTES] * len(parts)
+
+
+def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Any] = []
+    monkeypatch.setattr(raw, "bound", lambda name: logging(log, name))
+    operands = [Operand("x", LAST), Operand("y", LAST, True)]
+    arranged("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0).bind(
+        HANDLE, (*ADDRESSES, SPACE)
+    )()
+    names = [name for name, _ in log]
+    assert names == ["cudnnTransformTensor"] * 2 + ["inner", "cudnnTransformTensor"]
+    assert log[-1][1][-1] == ADDRESSES[1]
+
+
+def test_copies_have_the_wanted_type_and_order(launched: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[TensorSpec] = []
+    real = described
+
+    def noted(spec: TensorSpec) -> Any:
+        made.append(spec)
+        return real(spec)
+
+    monkeypatch.setattr(executables, "described", noted)
+    x = LAST._replace(dtype="bfloat16", alignment=2)
+    program = arranged("made up", 0, [Operand("x", x)], Recorder(), [packed(x, "float32")])
+    assert made == [x, FIRST]
+    assert program.scratch == [BYTES]
+
+
+# Overlaps
+
+
+def operand(name: str, shape: tuple[int, ...] = (8,), **more: Any) -> Operand:
+    strides = more.pop("strides", packed_strides(shape))
+    return Operand(name, TensorSpec(shape, "float32", strides), **more)
+
+
+RESULT: dict[str, Any] = {"is_result": True, "in_place": ("x",)}
+
+
+@pytest.mark.parametrize(
+    ("out", "at", "fine"),
+    [
+        (operand("out", **RESULT), 1032, True),
+        (operand("out", **RESULT), 968, True),
+        (operand("out", **RESULT), 1000, True),  # in place
+        (operand("out", **RESULT), 1004, False),
+        (operand("out", **RESULT), 996, False),
+        (operand("out", **RESULT), 1028, False),
+        (operand("out", is_result=True), 1000, False),
+        (operand("out", is_result=True, in_place=("y",)), 1000, False),
+        (operand("out", (2, 4), **RESULT), 1000, False),  # of another shape
+        (operand("out", strides=(2,), **RESULT), 1000, False),  # not each element in its own place
+        (operand("out", strides=(2,), **RESULT), 944, False),
+        (operand("out", strides=(2,), **RESULT), 940, True),
+        (operand("out"), 1000, True),  # inputs may be the same memory
+    ],
+)
+def test_results_overlap_nothing_but_what_they_are_in_place_of(out: Operand, at: int, fine: bool) -> None:
+    program = Program("made up", 0, [operand("x"), out], [Step(Recorder(), (0, 1))])
+    call = Call(Specs(), {"x": 1000, "out": at}, 0, 0, {})
+    if fine:
+        program.bind(HANDLE, (1000, at, 0))
+        assert no_overlaps(call, program.operands) is program.operands
+    else:
+        for check in (lambda: program.bind(HANDLE, (1000, at, 0)), lambda: no_overlaps(call, program.operands)):
+            with pytest.raises(ValueError, match=r"^out overlaps x in memory; give a result of its own$"):
+                check()
+
+
+def test_two_results_may_not_overlap_and_new_ones_are_not_looked_at() -> None:
+    operands = [operand("x"), operand("out", **RESULT), operand("more", is_result=True)]
+    call = Call(Specs(), {"x": 1000, "out": 1000}, 0, 0, {})
+    assert no_overlaps(call, operands) is operands
+    with pytest.raises(ValueError, match="out overlaps more"):
+        no_overlaps(call._replace(addresses={"x": 5000, "out": 1000, "more": 1016}), operands)
+
+
+# Nothing to do
+
+
+def test_a_program_without_steps_launches_nothing() -> None:
+    """Its operands may lie anywhere, since they have no elements, and it is not worth a CUDA graph."""
+    empty = TensorSpec((0, 3), "float32", (3, 1))
+    program = Program("nothing", 0, [Operand("x", empty), Operand("out", empty, True)], [])
+    assert program.workspace_size == 0
+    assert not program.replayable
+    for pointers in ((0, 0), (4096, 4096)):
+        assert program.bind(HANDLE, (*pointers, 0))() == 0
+
+
+@given(st.integers(0, 64), st.integers(0, 64))
+def test_what_has_no_elements_overlaps_nothing(one: int, other: int) -> None:
+    full, empty = TensorSpec((16,), "float32", (1,)), TensorSpec((0,), "float32", (1,))
+    for x, out in ((full, empty), (empty, full), (empty, empty)):
+        executables.check_overlaps([Operand("x", x), Operand("out", out, True)], [one, other])

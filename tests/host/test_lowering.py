@@ -1,0 +1,179 @@
+"""Convolutions laid out as a plan with copies and an epilogue: carried out with NumPy, against the whole problem."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from machine import carried_out, view
+
+from cudnnpy import reference
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
+from cudnnpy._planning.engines import Target
+from cudnnpy._runtime.executables import Steps
+from cudnnpy.convolution import space_to_depth
+from cudnnpy.convolution.lowering import Form, forms
+from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
+
+TARGET = Target(profile="none is asked for")
+X, W = (2, 4, 6, 5), (6, 2, 3, 2)
+OPTIONS: dict[str, Any] = {"groups": 2, "stride": (1, 2)}
+UNEQUAL = ((2, 0), (0, 1))
+
+
+class Planned:
+    """The reference in a plan's place, for the part of a form."""
+
+    workspace_size = 100
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def run(self, *memories: np.ndarray) -> None:
+        part = self.problem
+        arrays = [view(m, spec) for m, spec in zip(memories, part.specs, strict=True)]
+        arrays[-1][...] = computed(part, arrays)
+
+
+def computed(problem: Problem, arrays: list[np.ndarray]) -> np.ndarray:
+    """The problem's result by the reference, of its operands' values; the last has what beta is for."""
+    g = problem.geometry
+    conv = reference.Convolution(
+        padding=tuple(zip(g.pre_padding, g.post_padding, strict=True)),
+        stride=g.stride,
+        dilation=g.dilation,
+        groups=problem.groups,
+    )
+    first, second, *_, out = (array.copy() for array in arrays)
+    if problem.operation == "forward":
+        bias = arrays[2] if problem.bias is not None else None
+        return conv.forward(first, second, bias, problem.activation, out, problem.alpha, problem.beta)
+    run = getattr(conv, problem.operation)
+    found = run(first, second, out.shape, out=out, alpha=problem.alpha, beta=problem.beta)
+    if problem.bias is not None:
+        found = found + arrays[2].reshape(-1, *(1 for _ in g.stride))
+    return found if problem.activation is None else reference.Activation(problem.activation).forward(found)
+
+
+def lying(shape: tuple[int, ...], how: str) -> TensorSpec:
+    strides = channels_last_strides(shape) if how == "last" else packed_strides(shape)
+    return TensorSpec(shape, "float32", tuple(2 * s for s in strides) if how == "gaps" else strides)
+
+
+def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float, **more: Any) -> Problem:
+    options = checked(Options(padding=padding, **OPTIONS))
+    shapes = X, W, output_shape(options, X, W)
+    x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
+    return make_problem(options, operation, x, w, y, alpha=0.5, beta=beta, **more)
+
+
+def check(form: Form) -> None:
+    """The form's steps leave in the result's memory what the whole problem says, and everything else as it was."""
+    whole = form.whole
+    rng = np.random.default_rng(0)
+    memories = [rng.integers(-4, 5, extent(spec) // 4).astype(np.float32) for spec in whole.specs]
+    expected = [memory.copy() for memory in memories]
+    tensors = [view(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
+    tensors[-1][...] = computed(whole, tensors)
+    made = form.complete(Planned(form.part), TARGET)
+    if isinstance(made, Steps):
+        carried_out(made.steps, made.scratch, *memories)
+        assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
+    else:
+        assert form.is_whole
+        made.run(*memories)  # type: ignore[attr-defined]
+    for found, right in zip(memories, expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("padding", [1, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("gaps",) * 3, ("first", "gaps", "last")])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_every_form_computes_the_whole(operation: str, lie: Any, padding: Any, beta: float) -> None:
+    found = list(forms(problem(operation, lie, padding, beta)))
+    assert found
+    for form in found:
+        check(form)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("how", ["first", "gaps"])
+@pytest.mark.parametrize("operation", ["forward", "backward_data"])  # the latter for a transposed convolution
+def test_an_epilogue_follows_the_copies(
+    operation: str, how: str, beta: float, with_bias: bool, activation: str | None
+) -> None:
+    channels = W[0] if operation == "forward" else X[1]
+    bias = TensorSpec((channels,), "float32", (1,)) if with_bias else None
+    found = list(forms(problem(operation, (how,) * 3, 1, beta, bias=bias, activation=activation)))
+    assert found
+    for form in found:
+        check(form)
+        assert form.suffix.endswith(" + epilogue") == (not form.is_whole and (with_bias or activation is not None))
+
+
+@pytest.fixture
+def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space_to_depth, "_LARGE", 0)
+
+
+STEM = checked(Options(padding=((3, 2), (1, 3)), stride=(2, 3)))
+
+
+def stem(operation: str, lie: tuple[str, str, str], beta: float, **more: Any) -> Problem:
+    """A strided convolution of few channels."""
+    shapes = (2, 3, 11, 8), (5, 3, 5, 4), output_shape(STEM, (2, 3, 11, 8), (5, 3, 5, 4))
+    x, w, y = (lying(shape, how) for shape, how in zip(shapes, lie, strict=True))
+    return make_problem(STEM, operation, x, w, y, alpha=0.5, beta=beta, **more)
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("last", "last", "first"), ("last", "last", "gaps")])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: float, with_bias: bool) -> None:
+    epilogue: dict[str, Any] = {}
+    result = {"forward": 2, "backward_data": 0}.get(operation)
+    if with_bias and result is not None and lie[result] != "last":  # for which a graph would be planned
+        channels = (3, 0, 5)[result]
+        epilogue = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
+    found = list(forms(stem(operation, lie, beta, **epilogue)))
+    assert {form.in_blocks for form in found} == {False, True}
+    for form in found:
+        check(form)
+        assert (" + blocks" in form.suffix) == form.in_blocks
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
+    gapped = stem("backward_data", ("gaps", "first", "first"), beta)
+    found = [form for form in forms(gapped) if form.in_blocks]
+    assert found
+    for form in found:
+        check(form)
+
+
+@pytest.mark.usefixtures("_small_ones_in_blocks")
+def test_blocks_come_first_where_they_are_promising() -> None:
+    for operation in ("forward", "backward_data", "backward_filter"):
+        for strict in (False, True):
+            found = list(forms(stem(operation, ("last",) * 3, 0.0), strict))
+            promising = operation == "backward_data" or (operation == "forward" and not strict)
+            assert found[0].in_blocks == promising
+            assert found[-1].in_blocks == (not promising)
+
+
+def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
+    for operation in ("forward", "backward_data", "backward_filter"):
+        (form, *_) = forms(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
+        padded = form.part.x.shape != X
+        assert padded == (operation != "forward")
+        if padded:
+            assert form.part.x.shape == (2, 4, 8, 6)
+            assert set(form.part.geometry.pre_padding + form.part.geometry.post_padding) == {0}
+            assert form.suffix == " + copies"

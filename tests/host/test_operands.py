@@ -1,0 +1,50 @@
+"""When an operation sees its memory as rows, for a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cudnnpy._core.layouts import TensorSpec, is_dense, packed_strides
+from cudnnpy._runtime import operands
+from cudnnpy._runtime.operands import LARGE, in_rows, rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "expected"),
+    [
+        ((1 << 18,), "float32", (4096, 64)),
+        ((1 << 18,), "float16", None),  # not large: half a MiB
+        ((1 << 19,), "bfloat16", (8192, 64)),
+        ((1 << 19,), "float64", None),
+        ((1024, 257), "float32", (4112, 64)),
+        ((6, 43700), "float32", None),  # 8 divides it, 16 does not
+        ((16, 16385), "float32", (16385, 16)),
+        ((32, 16385), "float32", (16385, 32)),
+    ],
+)
+def test_rows_of_known_tensors(shape: Any, dtype: str, expected: Any) -> None:
+    spec = TensorSpec(shape, dtype, packed_strides(shape))
+    found = rows(spec)
+    assert found == expected
+    if found:
+        assert in_rows(spec, found) == ((*found, 1, 1), dtype, (found[1], 1, found[1], found[1]), 16)
+        assert is_dense(in_rows(spec, found))
+
+
+def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (2, 64, 64, 64)
+    first, last = (
+        TensorSpec(shape, "float32", packed_strides(shape)),
+        TensorSpec(shape, "float32", (64**3, 1, 64 * 64, 64)),
+    )
+    gaps = TensorSpec(shape, "float32", tuple(2 * stride for stride in packed_strides(shape)))
+    assert rows(first, first) == rows(last, last, last) == (2 * 64 * 64, 64)
+    assert rows(first, first._replace(dtype="float16")) is not None
+    for others in ((last,), (first, last), (gaps,), (first._replace(dtype="float64"),)):
+        assert rows(first, *others) is None
+    assert rows(gaps, gaps) is None
+    assert LARGE == 1 << 20
+    monkeypatch.setattr(operands, "LARGE", 1 << 22)
+    assert rows(first) is None

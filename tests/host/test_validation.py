@@ -1,0 +1,197 @@
+"""What the checks of options take, and what they refuse: the type of the error, the argument, the value, the expectation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from ctypes import c_double, c_float
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cudnnpy import Pooling, Softmax
+from cudnnpy._core.validation import (
+    check_flag,
+    check_integer,
+    check_layout,
+    check_layout_rank,
+    check_number,
+    check_option,
+    check_padding,
+    check_per_axis,
+    check_shape,
+    for_each_axis,
+)
+from cudnnpy._runtime.executables import scales
+
+bad_scales: Any = scales  # whose types forbid what is tried here
+NAN, INF = float("nan"), float("inf")
+HUGE = 10**400  # an int beyond every float
+EACH = "an integer of 1 or more, or one for each of 1 to 3 spatial axes"
+PADS = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
+
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode: 'max' given; expected one of 'a', 'b'"),
+    (lambda: check_option("mode", "", ("a",)), ValueError, "mode: '' given; expected one of 'a'"),
+    (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode: 1 given; expected one of 'a', 'b'"),
+    (lambda: check_option("mode", None, ("a",)), TypeError, "mode: None given; expected one of 'a'"),
+    (lambda: check_option("mode", ["a"], ("a",)), TypeError, "mode: ['a'] given; expected one of 'a'"),
+    (lambda: check_flag("tf32", 1), TypeError, "tf32: 1 given; expected True or False"),
+    (lambda: check_flag("tf32", "yes"), TypeError, "tf32: 'yes' given; expected True or False"),
+    (lambda: check_flag("tf32", None), TypeError, "tf32: None given; expected True or False"),
+    (lambda: check_integer("n", 0, 1), ValueError, "n: 0 given; expected an integer of 1 or more"),
+    (lambda: check_integer("n", 17, 1, 16), ValueError, "n: 17 given; expected an integer of 1 to 16"),
+    (lambda: check_integer("n", 1, 0, 0), ValueError, "n: 1 given; expected an integer of 0 to 0"),
+    (lambda: check_integer("n", 1.0, 1), TypeError, "n: 1.0 given; expected an integer of 1 or more"),
+    (lambda: check_integer("n", True, 1), TypeError, "n: True given; expected an integer of 1 or more"),
+    (lambda: check_integer("n", "1", 1, 2), TypeError, "n: '1' given; expected an integer of 1 to 2"),
+    (lambda: check_integer("n", np.ones(2, int), 1), TypeError, "n: array([1, 1]) given; expected an integer of 1 or"),
+    (lambda: check_integer("n", -1, 0, expected="bytes"), ValueError, "n: -1 given; expected bytes"),
+    (lambda: check_integer("n", None, 0, expected="bytes"), TypeError, "n: None given; expected bytes"),
+    (lambda: check_number("c", "1"), TypeError, "c: '1' given; expected a number"),
+    (lambda: check_number("c", True), TypeError, "c: True given; expected a number"),
+    (lambda: check_number("c", None), TypeError, "c: None given; expected a number"),
+    (lambda: check_number("c", 1j, 0.0, finite=True), TypeError, "c: 1j given; expected a finite number of 0 or more"),
+    (lambda: check_number("c", NAN), ValueError, "c: nan given; expected a number"),
+    (lambda: check_number("c", HUGE), ValueError, f"c: {HUGE} given; expected a number"),
+    (lambda: check_number("c", -0.5, 0.0), ValueError, "c: -0.5 given; expected a number of 0 or more"),
+    (lambda: check_number("c", NAN, 0.0), ValueError, "c: nan given; expected a number of 0 or more"),
+    (lambda: check_number("c", 1.5, 0.0, 1.0), ValueError, "c: 1.5 given; expected a number of 0 to 1"),
+    (lambda: check_number("c", 0, above=0.0), ValueError, "c: 0 given; expected a number above 0"),
+    (lambda: check_number("c", 1, 0.0, below=1.0), ValueError, "c: 1 given; expected a number of 0 or more and below 1"),
+    (lambda: check_number("c", -1, 0.0, below=1.0), ValueError, "c: -1 given; expected a number of 0 or more and below 1"),
+    (lambda: check_number("c", -INF, finite=True), ValueError, "c: -inf given; expected a finite number"),
+    (lambda: check_number("c", NAN, finite=True), ValueError, "c: nan given; expected a finite number"),
+    (lambda: check_number("c", [], nan=True), TypeError, "c: [] given; expected a number"),
+    (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha: '2' given; expected a finite number"),
+    (lambda: scales(1.0, INF, "float32"), ValueError, "beta: inf given; expected a finite number"),
+    (lambda: scales(NAN, 0.0, "float32"), ValueError, "alpha: nan given; expected a finite number"),
+    (lambda: scales(True, 0.0, "float32"), TypeError, "alpha: True given; expected a finite number"),
+    (lambda: check_per_axis("stride", 0, 1), ValueError, f"stride: 0 given; expected {EACH}"),
+    (lambda: check_per_axis("stride", (1, 0), 1), ValueError, f"stride: 0 given; expected {EACH}"),
+    (lambda: check_per_axis("stride", "2", 1), TypeError, f"stride: '2' given; expected {EACH}"),
+    (lambda: check_per_axis("stride", [1, 2.0], 1), TypeError, f"stride: 2.0 given; expected {EACH}"),
+    (lambda: check_per_axis("stride", (), 1), ValueError, f"stride: () given; expected {EACH}"),
+    (lambda: check_per_axis("stride", [1] * 4, 1), ValueError, f"stride: [1, 1, 1, 1] given; expected {EACH}"),
+    (lambda: check_padding(-1), ValueError, f"padding: -1 given; expected {PADS}"),
+    (lambda: check_padding(((0, -1), 0)), ValueError, f"padding: -1 given; expected {PADS}"),
+    (lambda: check_padding(((0, 1), (0,))), ValueError, f"padding: ((0, 1), (0,)) given; expected {PADS}"),
+    (lambda: check_padding([]), ValueError, f"padding: [] given; expected {PADS}"),
+    (lambda: check_padding((0,) * 4), ValueError, f"padding: (0, 0, 0, 0) given; expected {PADS}"),
+    (lambda: check_padding("same"), TypeError, f"padding: 'same' given; expected {PADS}"),
+    (lambda: check_padding((0, "same")), TypeError, f"padding: 'same' given; expected {PADS}"),
+    (lambda: check_padding(None, ("same",)), TypeError, f"padding: None given; expected {PADS}, or one of 'same'"),
+    (lambda: check_padding("sane", ("same",)), ValueError, "padding: 'sane' given; expected one of 'same'"),
+    (
+        lambda: for_each_axis("stride", (1, 1, 1), 2),
+        ValueError,
+        "stride: (1, 1, 1) given; expected a number, or one for each of 2 spatial axes",
+    ),
+    (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride: an integer of 16610 bits given; expected an int"),
+    (lambda: check_padding((0, 2**63)), ValueError, f"padding: 9223372036854775808 given; expected {PADS}, and of 64 bits"),
+    (lambda: check_number("c", 10**5000), ValueError, "c: an integer of 16610 bits given; expected a number"),
+    (lambda: check_shape("s", (10**5000, 2)), ValueError, "s: an integer of 16610 bits, 2 given; expected a tuple of"),
+    (lambda: check_shape("s", np.array([[1, 2]])), TypeError, "s: array([[1, 2]]) given; expected a tuple of sizes"),
+    (lambda: check_shape("x_shape", 8), TypeError, "x_shape: 8 given; expected a tuple of sizes of 1 or more"),
+    (lambda: check_shape("x_shape", None, 4), TypeError, "x_shape: None given; expected a tuple of 4 sizes of 1 or more"),
+    (lambda: check_shape("s", "NCHW"), TypeError, "s: 'NCHW' given; expected a tuple of sizes of 1 or more"),
+    (lambda: check_shape("s", (2, 2.0)), TypeError, "s: (2, 2.0) given; expected a tuple of sizes of 1 or more"),
+    (lambda: check_shape("s", (2, True)), TypeError, "s: (2, True) given; expected a tuple of sizes of 1 or more"),
+    (lambda: check_shape("s", (2, 0)), ValueError, "s: (2, 0) given; expected a tuple of sizes of 1 or more"),
+    (lambda: check_shape("s", (2, 3), 3), ValueError, "s: (2, 3) given; expected a tuple of 3 sizes of 1 or more"),
+    (lambda: check_shape("s", (), 3), ValueError, "s: () given; expected a tuple of 3 sizes of 1 or more"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "kind", "text"), REFUSED)
+def test_bad_options_are_refused_by_name(check: Callable[[], Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match="^" + re.escape(text)) as caught:
+        check()
+    assert type(caught.value) is kind
+
+
+class Index:
+    def __index__(self) -> int:
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("check", "form"),
+    [
+        (lambda: check_option("mode", "a", ("a", "b")), "a"),
+        (lambda: check_flag("tf32", False), False),
+        (lambda: check_integer("n", Index(), 1, 3), 3),
+        (lambda: check_integer("n", np.int64(1), 1, 3), 1),
+        (lambda: check_integer("n", 2**64 - 1, 0, 2**64 - 1), 2**64 - 1),
+        (lambda: check_number("c", 2), 2.0),
+        (lambda: check_number("c", -INF), -INF),
+        (lambda: check_number("c", 0.0, 0.0, 1.0), 0.0),
+        (lambda: check_number("c", 1, 0.0, 1.0), 1.0),
+        (lambda: check_number("c", INF, above=0.0), INF),
+        (lambda: check_number("c", 5e-324, above=0.0), 5e-324),
+        (lambda: check_number("c", 0, 0.0, below=1.0), 0.0),
+        (lambda: check_number("c", -1e308, finite=True), -1e308),
+        (lambda: check_per_axis("stride", 2, 1), 2),
+        (lambda: check_per_axis("stride", [Index(), 1], 1), (3, 1)),
+        (lambda: check_padding("same", ("valid", "same")), "same"),
+        (lambda: check_padding(Index()), 3),
+        (lambda: check_padding([0, [1, Index()]]), (0, (1, 3))),
+        (lambda: for_each_axis("stride", 2, 3), (2, 2, 2)),
+        (lambda: for_each_axis("padding", (1, (2, 3)), 2), (1, (2, 3))),
+        (lambda: check_shape("x_shape", [2, Index()]), (2, 3)),
+        (lambda: check_shape("x_shape", (size for size in (1, 2)), 2), (1, 2)),
+        (lambda: check_shape("x_shape", ()), ()),
+        (lambda: check_layout("NDHWC"), "NDHWC"),
+    ],
+)
+def test_good_options_come_back_in_one_form(check: Callable[[], Any], form: Any) -> None:
+    found = check()
+    assert (found, type(found)) == (form, type(form))
+    if isinstance(found, tuple):
+        assert [type(element) for element in found] == [type(element) for element in form]
+
+
+def test_nan_is_a_number_where_that_is_said() -> None:
+    assert np.isnan(check_number("value", NAN, nan=True))
+    assert check_number("value", INF, nan=True) == INF
+
+
+# Layouts
+
+
+@pytest.mark.parametrize("layout", ["nchw", "CHWN", "", None, 4, ["NCHW"]])
+def test_other_layouts_are_refused(layout: Any) -> None:
+    kind = ValueError if isinstance(layout, str) else TypeError
+    names = "'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'"
+    for make in (check_layout, lambda layout: Softmax(layout=layout), lambda layout: Pooling(layout=layout)):
+        with pytest.raises(kind, match="^" + re.escape(f"layout: {layout!r} given; expected one of {names}") + "$"):
+            make(layout)
+
+
+@pytest.mark.parametrize(("layout", "ranks"), [("NCW", {3}), ("NDHWC", {5}), ("NCHW", {2, 3, 4, 5}), ("NHWC", {3, 5})])
+def test_a_layout_that_is_spelled_out_has_a_rank(layout: str, ranks: set[int]) -> None:
+    for rank in ranks:
+        check_layout_rank(layout, "x", rank)
+    if len(ranks) == 1:
+        with pytest.raises(ValueError, match=f"^layout: '{layout}' has {len(layout)} axes; dy has 4$"):
+            check_layout_rank(layout, "dy", 4)
+
+
+# alpha and beta
+
+
+@given(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30))
+def test_scales_are_doubles_for_float64_alone(alpha: float, beta: float) -> None:
+    for dtype in ("float16", "bfloat16", "float32"):
+        one, two = scales(alpha, beta, dtype)
+        assert (type(one), type(two), one.value, two.value) == (
+            c_float,
+            c_float,
+            c_float(alpha).value,
+            c_float(beta).value,
+        )
+    one, two = scales(alpha, beta, "float64")
+    assert (type(one), type(two), one.value, two.value) == (c_double, c_double, alpha, beta)
