@@ -63,9 +63,9 @@ class Descriptor(Owned):
 
     def __init__(self, kind: int, attributes: Mapping[int, Any] | None = None) -> None:
         if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
-            raise TypeError(f"kind: {kind!r} given; expected a cudnnBackendDescriptorType_t")
+            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {kind!r}")
         if not (attributes is None or isinstance(attributes, Mapping)):
-            raise TypeError(f"attributes: {attributes!r} given; expected None or a mapping of attributes to values")
+            raise TypeError(f"attributes must be None or a mapping of attributes to values; got {attributes!r}")
         self._kind = integer(kind, "kind")
         self._finalized = False
         # What C may point to, by attribute: the elements that it took last, and those that it last refused
@@ -98,7 +98,7 @@ class Descriptor(Owned):
         name, kind = _name_and_kind(attribute, kind)
         given, values = _as_values(name, kind, value)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
-            raise ValueError(f"{name} takes one element, {len(values)} given")
+            raise ValueError(f"{name} must be one element; got {len(values)}")
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
             for child in given:
                 _check_kind(name, attribute, child.kind)
@@ -120,7 +120,7 @@ class Descriptor(Owned):
         """cudnnBackendGetAttribute: a tuple of every element; text for characters. Not for descriptors: see children."""
         name, kind = _name_and_kind(attribute, kind)
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
-            raise TypeError(f"{name} holds descriptors; expected an attribute of values. Read it with children()")
+            raise TypeError(f"attribute must hold values; got {name}, which holds descriptors. Read it with children()")
         count = c_int64()
         raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kind, 0, byref(count), None)
         if not count.value:
@@ -139,12 +139,12 @@ class Descriptor(Owned):
         name, _ = _name_and_kind(attribute, kinds)
         _check_kind(name, attribute, integer(kind, "kind"))
         if attribute in _UNREADABLE:
-            raise ValueError(f"{name}: cuDNN cannot give it back; expected another attribute")
+            raise ValueError(f"attribute must be one that cuDNN can read back; got {name}")
         count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MOST_ELEMENTS))
         if self._kind in _PLAIN_KINDS:  # cuDNN 9.28 gives more than there are, and follows what was not set
             held = len(self._held.get(attribute, ((), ()))[0])
             if not held:
-                raise ValueError(f"{name}: nothing set by this object; expected that before it is read")
+                raise ValueError(f"{name} must be set by this object before it is read; got nothing")
             count.value = held if limit is None else min(limit, held)
         elif limit is None:
             raw.call("cudnnBackendGetAttribute", self.pointer, attribute, kinds, 0, byref(count), None)
@@ -169,18 +169,18 @@ class Descriptor(Owned):
         found = [attribute for attribute in required if attribute in held]
         if required and not found:
             names = " or ".join(raw.cudnnBackendAttributeName_t(attribute).name for attribute in required)
-            raise ValueError(f"{_kind_name(kind)}: nothing set for {names}; expected that before finalize()")
+            raise ValueError(f"{names} must be set before finalize(); got nothing (a {_kind_name(kind)})")
         for attribute in found:
             if any(isinstance(child, Descriptor) and not child._is_finalized(attribute) for child in held[attribute]):
                 name = raw.cudnnBackendAttributeName_t(attribute).name
-                raise ValueError(f"{name}: an open descriptor given; expected one that is finalized")
+                raise ValueError(f"{name} must be a finalized descriptor; got an open one")
         mode = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_MODE, (None,))[0]
         wanted = _OPERATION_OF_MODE.get(mode)
         operations = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_OPS, ())
         if wanted is not None and not any(operation.kind == wanted for operation in operations):
             raise ValueError(
-                f"CUDNN_ATTR_OPERATIONGRAPH_MODE: {raw.cudnnBackendOperationGraphMode_t(mode).name} given; expected a "
-                f"{_kind_name(wanted)} in CUDNN_ATTR_OPERATIONGRAPH_OPS"
+                f"CUDNN_ATTR_OPERATIONGRAPH_OPS must have a {_kind_name(wanted)} for the mode "
+                f"{raw.cudnnBackendOperationGraphMode_t(mode).name}; got none"
             )
 
     def _is_finalized(self, holder: int) -> bool:
@@ -208,31 +208,31 @@ def _check_kind(name: str, attribute: int, kind: int) -> None:
     """TypeError for a descriptor of a kind that the attribute does not hold: cuDNN follows it as one that it does."""
     kinds = _api.ATTRIBUTE_KINDS[attribute]
     if kind not in kinds:
-        wanted = _kind_name(kinds[0]) if len(kinds) == 1 else "any CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
-        raise TypeError(f"{name}: a {_kind_name(kind)} given; expected {wanted}")
+        wanted = f"a {_kind_name(kinds[0])}" if len(kinds) == 1 else "any CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
+        raise TypeError(f"{name} must be {wanted}; got a {_kind_name(kind)}")
 
 
 def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
     """An attribute's name and the type that is meant; ValueError for an unknown one, TypeError for a type it has not."""
     if not isinstance(attribute, int) or isinstance(attribute, bool):
-        raise TypeError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {attribute!r}")
     if not (kind is None or isinstance(kind, int)):
-        raise TypeError(f"kind: {kind!r} given; expected a cudnnBackendAttributeType_t")
+        raise TypeError(f"kind must be a cudnnBackendAttributeType_t; got {kind!r}")
     return _known(attribute, kind)
 
 
 @lru_cache(maxsize=None, typed=True)
 def _known(attribute: int, kind: int | None) -> tuple[str, int]:
     if isinstance(attribute, IntEnum) and not isinstance(attribute, raw.cudnnBackendAttributeName_t):
-        raise TypeError(f"attribute: {attribute!r} given; expected a cudnnBackendAttributeName_t")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {attribute!r}")
     try:
         name = raw.cudnnBackendAttributeName_t(attribute).name
     except ValueError:
-        raise ValueError(f"attribute: {shown(attribute)} given; expected a cudnnBackendAttributeName_t") from None
+        raise ValueError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}") from None
     kinds = raw.attribute_types(attribute)
     if kind is not None and kind not in kinds:
         allowed = " or ".join(raw.cudnnBackendAttributeType_t(k).name for k in kinds)
-        raise TypeError(f"{name} takes {allowed}, not {shown(kind)}")
+        raise TypeError(f"kind must be {allowed} for {name}; got {shown(kind)}")
     return name, kinds[0] if kind is None else kind
 
 
@@ -245,16 +245,18 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):
-            raise TypeError(f"{name} takes text ({wanted}), {value!r} given")
+            raise TypeError(f"{name} must be a str ({wanted}); got {value!r}")
         try:
             text = value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{name}: the text holds no character at {error.start}; expected UTF-8") from None
+            raise ValueError(
+                f"{name} must be a str that UTF-8 can encode; got a lone surrogate at {error.start}"
+            ) from None
         if b"\0" in text:
-            raise ValueError(f"{name}: the text holds a NUL at {text.index(0)}; C reads no further")
+            raise ValueError(f"{name} must be a str without NUL characters; got one at byte {text.index(0)}")
         return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which is long
     if hasattr(value, "__len__") and len(value) > _MOST_ELEMENTS:
-        raise ValueError(f"{name}: {len(value)} elements given; expected {_MOST_ELEMENTS} at most")
+        raise ValueError(f"{name} must have {_MOST_ELEMENTS} elements at most; got {len(value)}")
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
@@ -278,7 +280,7 @@ def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
     pairs = value if several else [value]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"{name} takes {wanted}, so (numerator, denominator) pairs; {pair!r} given")
+            raise TypeError(f"{name} must be (numerator, denominator) pairs ({wanted}); got {pair!r}")
     return [_api.cudnnFraction_t(*(_as_element(name, wanted, raw.CUDNN_TYPE_INT64, n) for n in pair)) for pair in pairs]
 
 
@@ -289,7 +291,7 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, float | int) and not isinstance(element, bool)
         largest = _LARGEST_FLOAT if kind == raw.CUDNN_TYPE_FLOAT else sys.float_info.max
         if good and largest < abs(element) != math.inf:
-            raise ValueError(f"{name}: {shown(element)} does not fit {wanted}")
+            raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
     elif kind in (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE):
         good = isinstance(element, Descriptor if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR else Handle)
         element = element.address if good else element
@@ -297,10 +299,10 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, int) and not isinstance(element, bool)
         enum = getattr(_api, _api.ATTRIBUTE_C_TYPES[kind], None)
         if isinstance(element, IntEnum) and isinstance(enum, EnumMeta) and not isinstance(element, enum):
-            raise TypeError(f"{name} takes {wanted}, so a {enum.__name__}; {element!r} given")
+            raise TypeError(f"{name} must be a {enum.__name__} ({wanted}); got {element!r}")
         bits = 64 if kind in (raw.CUDNN_TYPE_INT64, raw.CUDNN_TYPE_VOID_PTR) else 32
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
-            raise ValueError(f"{name}: {shown(element)} does not fit {wanted}")
+            raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
     if not good:
-        raise TypeError(f"{name} takes {wanted}, {element!r} given")
+        raise TypeError(f"{name} must be {wanted}; got {element!r}")
     return element

@@ -110,7 +110,9 @@ def stream_address(stream: Any) -> int:
         if protocol is not None:
             version, address = protocol() if callable(protocol) else protocol
             if version != 0:
-                raise TypeError(f"stream: version {version} of the __cuda_stream__ protocol of {stream!r} is unknown")
+                raise TypeError(
+                    f"stream must have version 0 of the __cuda_stream__ protocol; got version {version} of {stream!r}"
+                )
         else:
             names = (name for name in ("cuda_stream", "ptr", "handle") if hasattr(stream, name))
             address = getattr(stream, next(names, ""), stream)
@@ -118,11 +120,11 @@ def stream_address(stream: Any) -> int:
                 address = address.value or 0
     if isinstance(address, bool) or not hasattr(address, "__index__"):
         raise TypeError(
-            "stream: expected None, an address, or an object with __cuda_stream__, "
-            f"not {stream!r} ({type(stream).__name__})"
+            "stream must be None, an address, or an object with __cuda_stream__; "
+            f"got {stream!r} ({type(stream).__name__})"
         )
     if not 0 <= index(address) < 1 << 64:
-        raise ValueError(f"stream: {shown(address)} is no address")
+        raise ValueError(f"stream must be an address of 64 bits; got {shown(address)}")
     return index(address)
 
 
@@ -133,10 +135,10 @@ def _keep(context: int, pointer: Any) -> None:
 def _check_device(device: Any) -> None:
     if isinstance(device, bool) or not (device is None or isinstance(device, int) or hasattr(device, "device_id")):
         raise TypeError(
-            f"device: expected an ordinal, a cuda.core Device or None, not {device!r} ({type(device).__name__})"
+            f"device must be an ordinal, a cuda.core Device or None; got {device!r} ({type(device).__name__})"
         )
     if isinstance(device, int) and device < 0:
-        raise ValueError(f"device: {device} is no ordinal; they count from 0")
+        raise ValueError(f"device must be an ordinal of 0 or more; got {device}")
 
 
 def _cuda_device(device: Any) -> Any:

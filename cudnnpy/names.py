@@ -58,10 +58,10 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
     if isinstance(value, kind):
         return value
     if not isinstance(value, str):
-        raise TypeError(f"{argument}: expected a name or a {kind.__name__}, not {value!r} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be a name or a {kind.__name__}; got {value!r} ({type(value).__name__})")
     found: _Enum | None = short_names(kind).get(value.lower())
     if found is None:
-        raise ValueError(f"{argument}: {value!r} is none of {', '.join(short_names(kind))}")
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, short_names(kind)))}; got {value!r}")
     return found
 
 

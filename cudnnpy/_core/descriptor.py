@@ -57,14 +57,17 @@ class Descriptor(Owned):
         """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
         if not isinstance(function, str):
             kind = type(function).__name__
-            raise TypeError(f"function: expected the name of a C function, not {function!r} ({kind})")
+            raise TypeError(f"function must be the name of a C function; got {function!r} ({kind})")
         own = _place(function, self._create, type(self).__name__, reads)
         parameters = raw.parameters(function)
         fills = [reads and _is_output(kind, direction) for _name, kind, direction in parameters]
         names = [name for at, (name, _, _) in enumerate(parameters) if at != own and not fills[at]]
         values = dict(zip(names, given, strict=False))
         if len(given) > len(names) or set(named) != set(names[len(given) :]):
-            raise TypeError(f"{function} takes ({', '.join(names)}), not {len(given)} values and {sorted(named)}")
+            raise TypeError(
+                f"arguments of {function} must be ({', '.join(names)}); "
+                f"got {len(given)} by position and {sorted(named)} by name"
+            )
         values |= named
         inputs: list[Any] = []
         outputs: dict[str, tuple[str, Any]] = {}
@@ -118,13 +121,12 @@ def _place(function: str, create: str, owner: str, reads: bool) -> int:
     kinds = [kind for _name, kind, _direction in raw.parameters(function)]
     own = [at for at, kind in enumerate(kinds) if not kind.endswith(("*", "[]")) and raw.ctype(kind) is handle]
     if not own:
-        raise TypeError(f"{function} takes no {owner}: {raw.prototype(function)}")
+        raise TypeError(f"function must be one that takes a {owner}; got {function} ({raw.prototype(function)})")
     good = _GETTER.match(function) if reads else _SETTER.match(function) and own[0] == 0
     if not good:
-        verb, road = ("tells nothing", "a cudnnGet function") if reads else ("does not set", "a cudnnSet function")
+        verb, road = ("reads", "cudnnGet") if reads else ("sets", "cudnnSet")
         raise TypeError(
-            f"{function} {verb} {'of ' if reads else ''}a {owner}; expected {road}, "
-            "and cudnnpy.raw has every other function"
+            f"function must be a {road} function that {verb} a {owner}; got {function} (cudnnpy.raw has every function)"
         )
     return own[0]
 
@@ -133,7 +135,7 @@ def _room(counts: dict[str, int]) -> int:
     """The elements of an array that C fills in: what the integer before it says."""
     name, count = next(reversed(counts.items()), ("", 0))
     if not 0 <= count <= MOST_ELEMENTS:
-        raise ValueError(f"{name}: {count} given; expected 0 to {MOST_ELEMENTS} elements to read")
+        raise ValueError(f"{name} must be an integer of 0 to {MOST_ELEMENTS}; got {count}")
     return count
 
 
@@ -143,19 +145,19 @@ def _check_count(function: str, name: str, length: int, counts: dict[str, int]) 
     count = counts.get(counter, 0)
     most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
     if not 0 <= count <= most:  # cuDNN 9.28 does not look at every count before it writes
-        raise ValueError(f"{counter}: {count} given; expected 0 to {most}")
+        raise ValueError(f"{counter} must be an integer of 0 to {most}; got {count}")
     if (function, name) in _SPATIAL:
         count -= 2
     if count > length:
-        raise ValueError(f"{name}: {length} elements given; expected {count}, as {counter} says")
+        raise ValueError(f"{name} must have {count} elements, as {counter} says; got {length}")
 
 
 def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
     """What tells of descriptors follows each; a setter takes NULL for a descriptor that is not wanted."""
     if kind.endswith("[]") and function not in _WITHOUT_ARRAYS:
-        raise TypeError(f"{name}: expected a sequence, not None. {raw.prototype(function)}")
+        raise TypeError(f"{name} must be a sequence; got None ({raw.prototype(function)})")
     if is_handle(kind) and (reads or kind == "cudnnHandle_t"):
-        raise TypeError(f"{name}: expected a {kind.removeprefix('const ')}, not None. {raw.prototype(function)}")
+        raise TypeError(f"{name} must be a {kind.removeprefix('const ')}; got None ({raw.prototype(function)})")
 
 
 def _is_output(kind: str, direction: str) -> bool:

@@ -128,11 +128,15 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
         return
     real = [(stride, size) for stride, size in zip(strides, spec.shape, strict=True) if size > 1]
     if any(stride <= 0 for stride, _ in real):
-        raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+        raise ValueError(
+            f"{name} must have strides of 1 or more; got strides {strides}. Make the array contiguous first"
+        )
     reach = 0
     for stride, size in sorted(real):
         if stride <= reach:
-            raise ValueError(f"{name}: elements overlap in memory (shape {spec.shape}, strides {strides})")
+            raise ValueError(
+                f"{name} must have no elements that overlap in memory; got shape {spec.shape}, strides {strides}"
+            )
         reach += stride * (size - 1)
 
 

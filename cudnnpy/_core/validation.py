@@ -1,4 +1,4 @@
-"""Options, checked: each error names the argument, what was given and what was expected.
+"""Options, checked. Each error reads `{name} must be {expected}; got {given}`.
 
 What is of another type is a TypeError; what is of the right type and out of range, or none of the names, a ValueError.
 """
@@ -32,13 +32,13 @@ def check_option(name: str, value: object, allowed: Sequence[str]) -> str:
     if isinstance(value, str) and value in allowed:
         return value
     kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"{name}: {value!r} given; expected one of {', '.join(map(repr, allowed))}")
+    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
 def check_flag(name: str, value: object) -> bool:
     """True or False, which no number stands for."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name}: {value!r} given; expected True or False")
+        raise TypeError(f"{name} must be a bool; got {value!r}")
     return value
 
 
@@ -50,11 +50,11 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, *, e
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name}: {value!r} given; expected {expected}")
+        raise TypeError(f"{name} must be {expected}; got {value!r}")
     if number < low or (high is not None and number > high):
-        raise ValueError(f"{name}: {shown(value)} given; expected {expected}")
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
     if high is None and number > LARGEST:
-        raise ValueError(f"{name}: {shown(value)} given; expected {expected}, and of 64 bits")
+        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {shown(value)}")
     return number
 
 
@@ -84,14 +84,14 @@ def check_number(
         bounds.append(f"below {below:g}")
     expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name}: {value!r} given; expected {expected}")
+        raise TypeError(f"{name} must be {expected}; got {value!r}")
     try:
         number = float(value)
     except OverflowError:  # an int beyond every float
-        raise ValueError(f"{name}: {shown(value)} given; expected {expected}") from None
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}") from None
     inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
     if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
-        raise ValueError(f"{name}: {value!r} given; expected {expected}")
+        raise ValueError(f"{name} must be {expected}; got {value!r}")
     return number
 
 
@@ -105,7 +105,7 @@ def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     if entries is None:
         return check_integer(name, value, low, expected=expected)
     if not 1 <= len(entries) <= 3:
-        raise ValueError(f"{name}: {value!r} given; expected {expected}")
+        raise ValueError(f"{name} must be {expected}; got {value!r}")
     return tuple(check_integer(name, number, low, expected=expected) for number in entries)
 
 
@@ -120,7 +120,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
         return check_integer("padding", value, 0, expected=expected)
     pairs = [elements(axis) for axis in entries]
     if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
-        raise ValueError(f"padding: {value!r} given; expected {expected}")
+        raise ValueError(f"padding must be {expected}; got {value!r}")
     return tuple(
         check_integer("padding", axis, 0, expected=expected)
         if pair is None
@@ -142,7 +142,7 @@ def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
     """What `check_per_axis` or `check_padding` returned, once the number of spatial axes is known: one for each."""
     each = value if isinstance(value, tuple) else (value,) * rank
     if len(each) != rank:
-        raise ValueError(f"{name}: {value} given; expected a number, or one for each of {rank} spatial axes")
+        raise ValueError(f"{name} must be an integer, or one for each of {rank} spatial axes; got {value}")
     return each
 
 
@@ -156,34 +156,34 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
         sizes = tuple(value)
         numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
     except TypeError:
-        raise TypeError(f"{name}: {value!r} given; expected {expected}") from None
+        raise TypeError(f"{name} must be {expected}; got {value!r}") from None
     if len(numbers) != len(sizes):
-        raise TypeError(f"{name}: {sizes} given; expected {expected}")
+        raise TypeError(f"{name} must be {expected}; got {sizes}")
     if any(abs(size) > LARGEST for size in numbers):
-        raise ValueError(f"{name}: {', '.join(map(shown, numbers))} given; expected {expected}, and of 64 bits")
+        raise ValueError(f"{name} must be {expected}, and of 64 bits; got {', '.join(map(shown, numbers))}")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
-        raise ValueError(f"{name}: {numbers} given; expected {expected}")
+        raise ValueError(f"{name} must be {expected}; got {numbers}")
     return numbers
 
 
 def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
     """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
-    shape, dtype = check_shape(f"{name}: shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}: dtype")
+    shape, dtype = check_shape(f"{name}.shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}.dtype")
     strides = spec.strides
     if strides is not None:
         try:
             strides = tuple(index(stride) for stride in strides)
         except TypeError:
             expected = f"None, or a tuple of {len(shape)} integers"
-            raise TypeError(f"{name}: strides: {strides!r} given; expected {expected}") from None
+            raise TypeError(f"{name}.strides must be {expected}; got {strides!r}") from None
         if any(abs(stride) > LARGEST for stride in strides):
-            raise ValueError(f"{name}: strides: {', '.join(map(shown, strides))} given; expected integers of 64 bits")
+            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(shown, strides))}")
         if len(strides) != len(shape):
-            raise ValueError(f"{name}: strides {strides} given for shape {shape}")
+            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {strides} (shape {shape})")
     expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
-    alignment = check_integer(f"{name}: alignment", spec.alignment, dtype.itemsize, expected=expected)
+    alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
     if alignment & (alignment - 1):
-        raise ValueError(f"{name}: alignment: {alignment} given; expected {expected}")
+        raise ValueError(f"{name}.alignment must be {expected}; got {alignment}")
     return TensorSpec(shape, dtype.name, strides, alignment)
 
 
@@ -195,4 +195,4 @@ def check_layout(layout: object) -> str:
 def check_layout_rank(layout: str, name: str, rank: int) -> None:
     """A layout's name is of as many axes as an array has. "NCHW" and "NHWC" stand for every rank."""
     if layout not in ("NCHW", "NHWC") and len(layout) != rank:
-        raise ValueError(f"layout: {layout!r} has {len(layout)} axes; {name} has {rank}")
+        raise ValueError(f"layout must have {rank} axes, as {name}; got {layout!r}")

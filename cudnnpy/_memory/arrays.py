@@ -57,8 +57,8 @@ def read(array: Any, argument: str) -> tuple[int, Signature]:
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
         raise TypeError(
-            f"{argument} is a host array ({_describe(array)}); expected an array on a CUDA device. "
-            "Copy it with cudnnpy.to_device(array), or use the twin on the CPU: cudnnpy.reference"
+            f"{argument} must be an array on a CUDA device; got a host array ({_describe(array)}). "
+            "Copy it with cudnnpy.to_device(array), or use the reference implementation on the CPU, cudnnpy.reference"
         )
     return pointer, signature
 
@@ -89,8 +89,8 @@ def _find_library(array: Any, argument: str) -> ArrayLibrary:
     if any(hasattr(array, name) for name in ("__dlpack__", "__cuda_array_interface__")):
         return _OTHER
     raise TypeError(
-        f"{argument} is {array!r:.60}; expected a device array: PyTorch, CuPy, JAX, Numba, cudnnpy.to_device(...), or "
-        "anything with __dlpack__ or __cuda_array_interface__"
+        f"{argument} must be a device array (PyTorch, CuPy, JAX, Numba, cudnnpy.to_device(...), or anything with "
+        f"__dlpack__ or __cuda_array_interface__); got {array!r:.60}"
     )
 
 
@@ -191,7 +191,9 @@ def _jax() -> ArrayLibrary:
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         if strides != packed_strides(shape):
-            raise TypeError("JAX arrays are packed in C order, and so must be a result in JAX")
+            raise TypeError(
+                "out must be packed in C order where it is a JAX array, as all JAX arrays are; got another memory order"
+            )
         return lambda: empty(shape, dtype, device=device)
 
     return ArrayLibrary(
@@ -345,9 +347,9 @@ def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", de
     try:
         dims = tuple(index(size) for size in shape)
     except TypeError:
-        raise TypeError(f"shape: {shape!r} given; expected a sequence of integers") from None
+        raise TypeError(f"shape must be a sequence of integers; got {shape!r}") from None
     if any(size < 0 for size in dims):
-        raise ValueError(f"shape: {dims} has a negative size")
+        raise ValueError(f"shape must have sizes of 0 or more; got {dims}")
     check_option("layout", layout, MEMORY_LAYOUTS)
     order = None if layout == "C" else [0, *range(2, len(dims)), 1]
     return _allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)
@@ -412,7 +414,7 @@ def to_numpy(array: Any) -> Any:
     kind = dtype_of(spec.dtype)
     strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
     if any(stride < 0 for stride in strides):
-        raise ValueError(f"array: strides {strides} are not all positive")
+        raise ValueError(f"array must have strides of 0 or more; got strides {strides}")
     synchronize(library.current_stream(signature[3]), signature[3])
     if 0 in spec.shape:
         return np.empty(spec.shape, _numpy_dtype(kind))

@@ -42,7 +42,7 @@ def set_allocator(allocator: Allocator | None) -> None:
     """
     global _allocator, _generation
     if allocator is not None and not callable(allocator):
-        raise TypeError(f"allocator: {allocator!r} given; expected a function of (size, device, stream), or None")
+        raise TypeError(f"allocator must be a function of (size, device, stream), or None; got {allocator!r}")
     _allocator, _generation = allocator, _generation + 1
 
 

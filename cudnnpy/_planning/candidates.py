@@ -48,7 +48,7 @@ class Engine:
             given = {None: None}.items()
         for number in (self.index, *(n for pair in given for n in pair)):
             if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"Engine({self.index!r}, {self.knobs!r}): expected integers")
+                raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
         check_flag("in_blocks", self.in_blocks)
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
@@ -104,7 +104,7 @@ class Candidate:
 
 
 def _made_elsewhere() -> Executable:
-    raise ValueError("this is a copy of a candidate, which cannot be planned: ask candidates() again")
+    raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
 def _reason(error: Exception) -> str:
@@ -192,7 +192,7 @@ def forced(problem: Problem, options: Options, target: Target) -> Candidate:
         return from_configuration(form, target, "engines", configuration)
     if isinstance(given, str):
         return from_algorithm(problem, options, target, legacy.algorithm_named(problem.operation, given))
-    raise TypeError(f"algorithm: {given!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
+    raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
 
 
 def _refused(source: str, name: str, reason: str) -> Candidate:

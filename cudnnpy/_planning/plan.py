@@ -39,8 +39,8 @@ def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, 
     for name, spec, pointer in named:
         if not pointer or pointer % spec.alignment:
             raise ValueError(
-                f"{name}: address {pointer:#x} given; expected a multiple of {spec.alignment} bytes (plan with "
-                "TensorSpec(..., alignment=...) for less)"
+                f"{name} must be aligned to {spec.alignment} bytes; got address {pointer:#x}. Plan with "
+                "TensorSpec(..., alignment=...) for less"
             )
     for result, spec, start in results:
         end = start + extent(spec)
@@ -48,17 +48,17 @@ def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, 
             if name == result:
                 continue
             if pointer < end and start < pointer + extent(other):
-                raise ValueError(f"{result} overlaps {name} in memory; give a result of its own")
+                raise ValueError(f"{result} must not overlap {name} in memory; got overlapping arrays")
     space, size = workspace
     if not size:
         return
     if not space:
-        raise ValueError(f"workspace: none given; this plan needs {bytes_text(size)}")
+        raise ValueError(f"workspace must be the address of {bytes_text(size)}; got {space:#x}")
     if space % _ALIGNMENT:
-        raise ValueError(f"workspace: address {space:#x} given; expected a multiple of {_ALIGNMENT} bytes")
+        raise ValueError(f"workspace must be aligned to {_ALIGNMENT} bytes; got address {space:#x}")
     for name, spec, pointer in named:
         if pointer < space + size and space < pointer + extent(spec):
-            raise ValueError(f"workspace: {bytes_text(size)} at {space:#x} overlap {name}; give memory of its own")
+            raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
 
 
 class Plan:
@@ -74,7 +74,9 @@ class Plan:
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
         executable = candidate.executable
         if executable is None:
-            raise ValueError(f"{candidate.name} has not been planned: {candidate.refused or 'call prepare() first'}")
+            raise ValueError(
+                f"candidate must be planned; got {candidate.name}: {candidate.refused or 'call prepare() first'}"
+            )
         self.problem, self.executable = problem, executable
         self.operation, self.operands = problem.operation, problem.operands
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
@@ -109,7 +111,9 @@ class Plan:
         except AttributeError:
             launcher = self._of_thread.launcher = Launcher(self)
         if len(addresses) != len(self.operands) + 2:
-            raise TypeError(f"{len(addresses)} addresses given; expected {', '.join(self.operands)}, workspace, stream")
+            raise TypeError(
+                f"addresses must be {', '.join(self.operands)}, workspace, stream; got {len(addresses)} addresses"
+            )
         launcher.run(addresses[:-1], addresses[-1])
 
     def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Launch:
@@ -139,7 +143,7 @@ class Plan:
             assert executable.main is not None
             executable = executable.main
         if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
-            raise TypeError(f"{self.name} is the plan of a graph; only those of convolutions have a text")
+            raise TypeError(f"only the plans of convolutions can be serialized; got {self.name}, the plan of a graph")
         return plan_text.written(
             Content(
                 self.problem,

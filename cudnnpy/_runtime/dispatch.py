@@ -21,7 +21,7 @@ class Specs(dict[str, TensorSpec]):
     """The tensors of a call by name. `specs[name]` is a TypeError where none was given, `specs.get(name)` None."""
 
     def __missing__(self, name: str) -> TensorSpec:
-        raise TypeError(f"{name} is None; expected a device array")
+        raise TypeError(f"{name} must be a device array; got None")
 
 
 class Call(NamedTuple):
@@ -182,10 +182,10 @@ def _prepare(
     specs = Specs()
     for name, (pointer, signature) in found.items():
         if signature[3] != device:
-            raise ValueError(f"{name} is on device {signature[3]}; expected device {device}, where {names[0]} is")
+            raise ValueError(f"{name} must be on device {device}, as {names[0]}; got an array on device {signature[3]}")
         spec = specs[name] = spec_of(signature, min(pointer & -pointer, 16) or 16)
         if spec.alignment % dtype_of(spec.dtype).itemsize:
-            raise ValueError(f"{name}: address {pointer:#x} is no multiple of the size of a {spec.dtype}")
+            raise ValueError(f"{name} must be aligned to the size of a {spec.dtype}; got address {pointer:#x}")
     for name, out in zip(names[len(inputs) :], outs, strict=True):
         if out is not None:
             check_writable(name, out)
@@ -213,4 +213,4 @@ def refuse_capture(operation: str, stream: int, advice: str = "") -> None:
 def check_writable(name: str, out: Any) -> None:
     """ValueError for a result that cannot be written."""
     if not library_of(out, name).writable(out):
-        raise ValueError(f"{name}: a read-only array given; expected one that can be written")
+        raise ValueError(f"{name} must be a writable array; got a read-only one")

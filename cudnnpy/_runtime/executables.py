@@ -224,7 +224,7 @@ def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None
                 continue
             same = pointer == start and other.spec.shape == operand.spec.shape and same_memory(other.spec, operand.spec)
             if not (same and other.name in operand.in_place):
-                raise ValueError(f"{operand.name} overlaps {other.name} in memory; give a result of its own")
+                raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
 
 
 def arranged(

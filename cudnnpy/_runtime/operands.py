@@ -47,17 +47,19 @@ def given(
     """
     spec = call.specs[name]
     if spec.dtype not in dtypes:
-        raise TypeError(f"{name}: {spec.dtype} given; expected {' or '.join(dtypes)}")
+        raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {spec.dtype}")
     if len(spec.shape) not in ranks:
-        raise ValueError(f"{name}: shape {spec.shape} given; expected {ranks[0]} to {ranks[-1]} axes")
+        raise ValueError(f"{name} must have {ranks[0]} to {ranks[-1]} axes; got shape {spec.shape}")
     if 0 in spec.shape:
         if not empty:
-            raise ValueError(f"{name}: shape {spec.shape} is empty; expected sizes of 1 or more")
+            raise ValueError(f"{name} must have sizes of 1 or more; got shape {spec.shape}")
         return without_elements(spec)
     if len(spec.shape) == 1:
         strides = (1,) if spec.strides is None or spec.shape == (1,) else spec.strides
         if strides[0] < 1:
-            raise ValueError(f"{name}: strides {strides} are not all above 0; make the array contiguous first")
+            raise ValueError(
+                f"{name} must have strides of 1 or more; got strides {strides}. Make the array contiguous first"
+            )
         return spec._replace(strides=strides)
     return canonical(spec, name)
 
@@ -66,9 +68,9 @@ def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
     """An array of a call that has to have a shape and dtype; it is empty where the shape is."""
     spec = given(call, name, dtypes=FLOATS, empty=0 in shape)
     if spec.dtype != dtype:
-        raise TypeError(f"{name}: {spec.dtype} given; expected {dtype}")
+        raise TypeError(f"{name} must be {dtype}; got {spec.dtype}")
     if spec.shape != tuple(shape):
-        raise ValueError(f"{name}: shape {spec.shape} given; expected {tuple(shape)}")
+        raise ValueError(f"{name} must have shape {tuple(shape)}; got shape {spec.shape}")
     return spec
 
 
@@ -79,7 +81,7 @@ def result(
     if name in call.specs:
         return like(call, name, shape, dtype)
     if beta:
-        raise ValueError(f"beta: {beta} given without {name}; beta * {name} needs the array that it reads")
+        raise ValueError(f"beta must be 0 where {name} is None; got {beta}. Pass {name}, which beta * {name} reads")
     strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
     return TensorSpec(tuple(shape), dtype, strides)
 
@@ -88,14 +90,14 @@ def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> 
     """A parameter of a call: packed, of a shape, which may be (), and of one of some dtypes."""
     spec = call.specs[name]
     if spec.dtype not in dtypes:
-        raise TypeError(f"{name}: {spec.dtype} given; expected {' or '.join(dtypes)}")
+        raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {spec.dtype}")
     if tuple(spec.shape) != tuple(shape):
-        raise ValueError(f"{name}: shape {tuple(spec.shape)} given; expected {tuple(shape)}")
+        raise ValueError(f"{name} must have shape {tuple(shape)}; got shape {tuple(spec.shape)}")
     packed = packed_strides(shape)
     if shape:
         spec = given(call, name, empty=0 in shape)
     if any(n > 1 and s != t for n, s, t in zip(shape, spec.strides or (), packed, strict=True)):
-        raise ValueError(f"{name}: strides {spec.strides} given; expected it packed, {packed}")
+        raise ValueError(f"{name} must be packed, with strides {packed}; got strides {spec.strides}")
     return spec._replace(shape=tuple(shape), strides=packed)
 
 
@@ -104,7 +106,7 @@ def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
     check_layout_rank(layout, name, len(spec.shape))
     strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
     if len(strides) != len(spec.shape):
-        raise ValueError(f"{name}: strides {strides} given for shape {tuple(spec.shape)}")
+        raise ValueError(f"{name} must have a stride for each axis; got strides {strides} (shape {tuple(spec.shape)})")
     last = layout.endswith("C")
     return spec._replace(shape=to_logical(spec.shape, last), strides=to_logical(strides, last))
 

@@ -79,7 +79,9 @@ def identity_of_arguments(*arguments: Any) -> Identity:
     Raises TypeError for arguments that cannot be hashed, and for a tuple among them.
     """
     if any(isinstance(argument, tuple) for argument in arguments):
-        raise TypeError(f"{arguments}: the types of what is in a tuple would not be told apart; give its elements")
+        raise TypeError(
+            f"arguments must hold no tuples, whose elements' types would not be told apart; got {arguments}"
+        )
     return Identity()
 
 

@@ -91,9 +91,11 @@ def detect(
     where cuDNN fails.
     """
     if picture.dtype != np.float32:
-        raise TypeError(f"picture has dtype {picture.dtype}; expected float32")
+        raise TypeError(f"picture must be float32; got {picture.dtype}")
     if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
-        raise ValueError(f"picture has shape {picture.shape}; expected (1, height, width, 3), with at least one pixel")
+        raise ValueError(
+            f"picture must have shape (1, height, width, 3), with at least one pixel; got shape {picture.shape}"
+        )
     _, height, width, _ = picture.shape
     with _detector(device, sigmoid, prefer, workspace_limit) as detector:
         result = np.empty((1, height, width, 3), np.float32)

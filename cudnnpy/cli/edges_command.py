@@ -31,7 +31,9 @@ def size(text: str) -> int:
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: expected for example 64MiB, 1GiB, 512KB or 1000000")
+        raise argparse.ArgumentTypeError(
+            f"a size must be a number of bytes, such as 64MiB, 1GiB, 512KB or 1000000; got {text!r}"
+        )
     return int(Fraction(match[1]) * _UNITS[match[2].upper()])
 
 

@@ -129,10 +129,12 @@ def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
     is constant by then becomes black. Raises ValueError for another shape, no pixels, or values that are not finite.
     """
     if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
-        raise ValueError(f"picture has shape {picture.shape}; expected (1, height, width, 3), with at least one pixel")
+        raise ValueError(
+            f"picture must have shape (1, height, width, 3), with at least one pixel; got shape {picture.shape}"
+        )
     values = np.maximum(picture[0], 0)
     if not np.isfinite(values).all():
-        raise ValueError("picture has values that are not finite")
+        raise ValueError("picture must have finite values only; got others")
     return _levels(values, float(values.min()), float(values.max()))
 
 

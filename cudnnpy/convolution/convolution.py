@@ -204,11 +204,11 @@ class Convolution(Layer):
 
         given = spec(first, names[0]), spec(second, names[1])
         if given[0] is None or given[1] is None:
-            raise TypeError(f"{names[0]} and {names[1]}: expected arrays or TensorSpecs")
+            raise TypeError(f"{names[0]} and {names[1]} must be arrays or TensorSpecs; got None")
         bias, out = spec(bias, "bias"), spec(out, "out")
         ordinals = set(devices.values()) | ({device} if device is not None else set())
         if len(ordinals) > 1:
-            raise ValueError(f"device: {device} given, and the arrays are on {devices}; expected one device")
+            raise ValueError(f"device must be the device of the arrays, {devices}; got {device}")
         ordinal = ordinals.pop() if ordinals else current_device()
         problem = self._operation.problem(
             operation,
@@ -223,5 +223,5 @@ class Convolution(Layer):
             device=ordinal,
         )
         if problem.is_empty:
-            raise ValueError(f"a problem without elements has no plan: nothing is multiplied for {problem}")
+            raise ValueError(f"a planned problem must have elements; got {problem}, for which nothing is computed")
         return problem

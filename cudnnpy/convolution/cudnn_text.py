@@ -182,12 +182,12 @@ def _check_profile(given: Any) -> None:
         where = f"{at}.{name[:60]}"
         if name in ("maxGridSize", "maxBlockSize"):
             if not isinstance(value, list) or len(value) != 3:
-                raise Mismatch(f"{where}: {_short(value)} given; expected three sizes")
+                raise Mismatch(f"{where} must be three sizes; got {_short(value)}")
             for size in value:
                 _integer(where, size, 1)
         elif name == "deviceName":
             if not isinstance(value, str) or len(value) > 256:
-                raise Mismatch(f"{where}: {_short(value)} given; expected a name")
+                raise Mismatch(f"{where} must be a name; got {_short(value)}")
         elif name == "warpSize":
             _same(where, value, 32)
         else:
@@ -200,7 +200,7 @@ def _check_profile(given: Any) -> None:
 def _keys(where: str, given: Any, required: Iterable[str], optional: Iterable[str], more: bool) -> None:
     """Mismatch for what is no object, lacks a key, or has an unknown one; `more`: unknown ones may be there."""
     if not isinstance(given, dict):
-        raise Mismatch(f"{where}: {_short(given)} given; expected an object")
+        raise Mismatch(f"{where} must be an object; got {_short(given)}")
     required = set(required)
     if missing := sorted(required - given.keys()):
         raise Mismatch(f"{where}: lacks {', '.join(missing)}")
@@ -214,7 +214,7 @@ def _keys(where: str, given: Any, required: Iterable[str], optional: Iterable[st
 def _pairs(where: str, given: Any, wanted: list[dict[str, Any]], key: Any = None) -> Iterable[tuple[str, Any, Any]]:
     """(where, given, wanted) of the elements of a list; by a key, if there is one, in whatever order."""
     if not isinstance(given, list) or len(given) != len(wanted):
-        raise Mismatch(f"{where}: {_short(given)} given; expected a list of {len(wanted)}")
+        raise Mismatch(f"{where} must be a list of {len(wanted)}; got {_short(given)}")
     ordered = given if key is None else sorted(given, key=key)
     return [(f"{where}[{given.index(one)}]", one, other) for one, other in zip(ordered, wanted, strict=True)]
 
@@ -241,12 +241,12 @@ def _same(where: str, given: Any, wanted: Any, *, narrow: bool = False) -> None:
     else:
         alike = type(given) is type(wanted) and given == wanted
     if not alike:
-        raise Mismatch(f"{where}: {_short(given)} given; expected {_short(wanted)}")
+        raise Mismatch(f"{where} must be {_short(wanted)}; got {_short(given)}")
 
 
 def _integer(where: str, given: Any, low: int) -> int:
     if type(given) is not int or not low <= given < _LIMIT:
-        raise Mismatch(f"{where}: {_short(given)} given; expected an integer of {low} or more, of 64 bits")
+        raise Mismatch(f"{where} must be an integer of {low} or more, of 64 bits; got {_short(given)}")
     return given
 
 

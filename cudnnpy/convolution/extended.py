@@ -75,7 +75,7 @@ class Extended(Operation):
         windows = output_shape(self.options, dy_shape, w_shape)
         expected = tuple(size - more for size, more in zip(windows, self.surplus, strict=True))
         if x.shape != expected:
-            raise ValueError(f"out: logical shape {x.shape} given; expected {expected}")
+            raise ValueError(f"out must have shape {expected} (logical order); got shape {x.shape}")
 
     def _extended(self, x: TensorSpec) -> TensorSpec:
         """x with zeros after it."""

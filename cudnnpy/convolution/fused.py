@@ -98,7 +98,7 @@ class FusedConvolution(Frozen):
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
-            raise TypeError(f"w: {w.dtype} given; expected {x.dtype}, as x")
+            raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = ask.output_shape(options, x.shape, w.shape)
         y = logical_result(call, "out", shape, x, self.layout)
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])

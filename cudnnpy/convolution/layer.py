@@ -44,5 +44,5 @@ def shape_argument(name: str, shape: Any) -> Any:
     if shape is not None and not isinstance(shape, tuple):
         shape = check_shape(name, shape, low=0)
     if shape == ():
-        raise ValueError(f"{name}: () given; expected a tuple of 3, 4 or 5 sizes")
+        raise ValueError(f"{name} must be a tuple of 3, 4 or 5 sizes; got ()")
     return shape

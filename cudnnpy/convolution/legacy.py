@@ -73,8 +73,8 @@ def algorithm_named(operation: str, given: str) -> str:
     if name is None:
         theano = ", ".join(_THEANO[operation])
         raise ValueError(
-            f"algorithm: {given!r} given; for {operation} expected one of {', '.join(algorithm_names(operation))}, or "
-            f"Theano's {theano}"
+            f"algorithm must be one of {', '.join(algorithm_names(operation))}, or Theano's {theano}, for {operation}; "
+            f"got {given!r}"
         )
     return name
 
@@ -84,9 +84,10 @@ def check_algorithm(given: str) -> None:
     if any(_named(operation, given) for operation in _OPERATIONS):
         return
     known = (
-        f"for {operation} {', '.join((*algorithm_names(operation), *_THEANO[operation]))}" for operation in _OPERATIONS
+        f"for {operation} one of {', '.join((*algorithm_names(operation), *_THEANO[operation]))}"
+        for operation in _OPERATIONS
     )
-    raise ValueError(f"algorithm: {given!r} given; expected {'; '.join(known)}")
+    raise ValueError(f"algorithm must be {'; '.join(known)}; got {given!r}")
 
 
 def is_deterministic(operation: str, name: str) -> bool:

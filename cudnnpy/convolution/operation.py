@@ -57,17 +57,19 @@ class BiasGradient(Frozen):
         """
         spec = canonical(logical(call.specs["dy"], "dy", self.layout), "dy")
         if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
-            raise TypeError(f"dy: {spec.dtype} given; expected float16, bfloat16, float32 or float64")
+            raise TypeError(f"dy must be float16, bfloat16, float32 or float64; got {spec.dtype}")
         if 0 in spec.shape[1:]:
             raise ValueError(
-                f"`dy` must have sizes of 1 or more, but for a batch of 0; got {spec.shape} (logical order)"
+                f"dy must have sizes of 1 or more, except for a batch of 0; got {spec.shape} (logical order)"
             )
         channels, out = (spec.shape[1],), call.specs.get("out")
         if beta and out is None:
-            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
+            raise ValueError(f"beta must be 0 where out is None; got {beta}. Pass out, which beta * out reads")
         check_scales(alpha, beta)
         if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
-            raise ValueError(f"out: {out.dtype} of shape {out.shape} given; expected packed {spec.dtype} {channels}")
+            raise ValueError(
+                f"out must be packed {spec.dtype} of shape {channels}; got {out.dtype} of shape {out.shape}"
+            )
         row = (1, *channels, *(1 for _ in spec.shape[2:]))
         sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
         operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
@@ -213,9 +215,9 @@ class Operation:
         if isinstance(self.options.algorithm, str):
             legacy.algorithm_named(operation, self.options.algorithm)
         if beta and out is None:
-            raise ValueError(f"beta: {beta} given without out; beta * out needs the array that it reads")
+            raise ValueError(f"beta must be 0 where out is None; got {beta}. Pass out, which beta * out reads")
         if operation == "forward" and shape is not None:
-            raise ValueError(f"shape: {shape!r} given for forward; expected None: it follows from x and w")
+            raise ValueError(f"shape must be None for forward, where it follows from x and w; got {shape!r}")
         names = self.inputs[operation]
         one, two = logical(first, names[0], self.options.layout), logical(second, names[1], self.options.layout)
         result = None if out is None else logical(out, "out", self.options.layout)
@@ -230,7 +232,7 @@ class Operation:
             like = canonical(one, names[0]), canonical(two, names[1])
             result = TensorSpec(wanted, dtype, result_strides(wanted, *like))
         elif result.shape != wanted:
-            raise ValueError(f"out: logical shape {result.shape} given; expected {wanted}")
+            raise ValueError(f"out must have shape {wanted} (logical order); got shape {result.shape}")
         x, w, y = {
             "forward": (one, two, result),
             "backward_data": (result, two, one),
@@ -256,12 +258,13 @@ class Operation:
         if isinstance(given, Plan):
             if given.device != problem.device:
                 raise ValueError(
-                    f"algorithm: the plan given is for device {given.device}, and the arrays are on device "
-                    f"{problem.device}; plan there, or move it there by Plan.from_json(plan.to_json(), device)"
+                    f"algorithm must be a plan for device {problem.device}, as the arrays; "
+                    f"got one for device {given.device}. "
+                    "Plan there, or move it there by Plan.from_json(plan.to_json(), device)"
                 )
             if _aligned(given.problem) != _aligned(problem):
                 raise ValueError(
-                    f"algorithm: the plan given is for another problem:\n  {given.problem}\n  not {problem}"
+                    f"algorithm must be a plan for this problem:\n  {problem}\n; got one for\n  {given.problem}"
                 )
             return given
         kind = problem.operation, problem.bias is None, problem.activation
@@ -286,7 +289,7 @@ def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
     """A tensor of 3, 4 or 5 axes with its axes as (N, C, spatial...). Raises ValueError."""
     rank = len(spec.shape)
     if rank not in CHANNELS_FIRST:
-        raise ValueError(f"{name}: shape {tuple(spec.shape)} has {rank} axes; expected 3, 4 or 5")
+        raise ValueError(f"{name} must have 3, 4 or 5 axes; got shape {tuple(spec.shape)}")
     return in_logical_order(spec, name, layout)
 
 
@@ -296,9 +299,9 @@ def checked(options: Options) -> Options:
     if isinstance(given, str):
         legacy.check_algorithm(given)
     elif not (given is None or isinstance(given, Engine | Plan)):
-        raise TypeError(f"algorithm: {given!r} given; expected a v7 algorithm's name, a cudnnpy.Engine or a Plan")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
     elif isinstance(given, Plan) and not isinstance(given.problem, Problem):
-        raise TypeError("algorithm: the plan of a graph given; expected that of a convolution")
+        raise TypeError("algorithm must be the plan of a convolution; got that of a graph")
     return ask.checked(options)
 
 

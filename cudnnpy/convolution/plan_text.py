@@ -92,7 +92,7 @@ def read(text: str, device: int) -> Content:
     of cuDNN made.
     """
     if not isinstance(text, str):
-        raise TypeError(f"text: {type(text).__name__} given; expected a str from to_json")
+        raise TypeError(f"text must be a str from to_json; got a {type(text).__name__}")
     content = _parsed(text)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise refusal("expected an object with a format")
@@ -138,7 +138,9 @@ def read(text: str, device: int) -> Content:
 
 def refusal(why: str) -> ValueError:
     """The error for a text that is none of a plan's."""
-    return ValueError(f"`text` is not a serialized cudnnpy plan: {why if len(why) <= 500 else why[:500] + '...'}")
+    return ValueError(
+        f"text must be a serialized cudnnpy plan; got invalid text: {why if len(why) <= 500 else why[:500] + '...'}"
+    )
 
 
 # Reading JSON
@@ -326,8 +328,8 @@ def _checked_plan(found: Content, plan: dict[str, Any], version: int) -> str:
         raise refusal("'cudnn' and its plan's cudnnVersion disagree")
     if version != raw.version():
         raise LibraryVersionError(
-            f"text: a plan of cuDNN {_number(version)} given; {raw.version_text(raw.version())} is loaded, and cuDNN reads "
-            "the plans of its own release alone: plan anew"
+            f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
+            f"{_number(version)}. cuDNN reads only the plans of its own release: plan anew"
         )
     try:
         return cudnn_text.check(plan, found.form.part, engine, found.compiled_at_run_time)

@@ -137,7 +137,7 @@ def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int
 def given_shape(name: str, shape: Any, of_out: Any) -> Any:
     """The shape that is wanted: the one given, or the given result's. TypeError where there is neither."""
     if shape is None and of_out is None:
-        raise TypeError(f"{name}: not given; expected the shape of the result, or out")
+        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
     return of_out if shape is None else shape
 
 
@@ -150,28 +150,29 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
     x_shape, w_shape = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
     rank = len(x_shape)
     if rank not in CHANNELS_FIRST:
-        raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
+        raise ValueError(f"x must have 3, 4 or 5 axes (N, C and 1 to 3 spatial axes); got shape {x_shape}")
     check_layout_rank(options.layout, "x", rank)
     if len(w_shape) != rank:
-        raise ValueError(f"w has {len(w_shape)} axes, shape {w_shape}; x has {rank}, shape {x_shape}")
+        raise ValueError(f"w must have {rank} axes, as x; got shape {w_shape} (x has shape {x_shape})")
     if x_shape[1] != w_shape[1] * options.groups:
         raise ValueError(
-            f"w takes {w_shape[1]} channels in each of {options.groups} group(s), so {w_shape[1] * options.groups} in all; "
-            f"x has {x_shape[1]} (x {x_shape}, w {w_shape}, logical order)"
+            f"x must have {w_shape[1] * options.groups} channels, w's {w_shape[1]} for each of {options.groups} group(s); "
+            f"got {x_shape[1]} (x has shape {x_shape}, w {w_shape}, logical order)"
         )
     if w_shape[0] % options.groups:
-        raise ValueError(f"groups: {options.groups} does not divide w's {w_shape[0]} output channels")
+        raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {options.groups}")
     for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
         if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
-            raise ValueError(f"`{name}` must have sizes of 1 or more, but for {empty}; got {shape} (logical order)")
+            raise ValueError(f"{name} must have sizes of 1 or more, except for {empty}; got {shape} (logical order)")
     spatial = geometry(options, x_shape[2:], w_shape[2:])
     sizes = []
     for size, kernel, before, after, stride, dilation in zip(x_shape[2:], w_shape[2:], *spatial, strict=True):
         room = size + before + after - dilation * (kernel - 1) - 1
         if room < 0:
             raise ValueError(
-                f"the output would be empty: a filter of size {kernel} with dilation {dilation} does not fit an axis of "
-                f"size {size} with padding ({before}, {after})"
+                "w must fit into x with padding; "
+                f"got a filter of size {kernel} with dilation {dilation} on an axis of size "
+                f"{size} with padding ({before}, {after}), for which the output would be empty"
             )
         sizes.append(room // stride + 1)
     return (x_shape[0], w_shape[0], *sizes)
@@ -255,7 +256,7 @@ def compute_dtype(options: Options, dtype: str) -> str:
         dtype, ("float32",)
     )
     if given not in allowed:
-        raise ValueError(f"compute_dtype: {given!r} given; for {dtype} expected {' or '.join(map(repr, allowed))}")
+        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {given!r}")
     return given
 
 
@@ -282,20 +283,20 @@ def make_problem(
         operation
     ]
     if tuple(y.shape) != expected:
-        raise ValueError(f"{names[2]}: shape {tuple(y.shape)} given; expected {expected} (logical order)")
+        raise ValueError(f"{names[2]} must have shape {expected} (logical order); got shape {tuple(y.shape)}")
     inputs = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
     first, second = inputs
     one, two = called or INPUTS[operation]
     if first.dtype != second.dtype:
-        raise TypeError(f"{two}: {second.dtype} given; expected {first.dtype}, as {one}")
+        raise TypeError(f"{two} must be {first.dtype}, as {one}; got {second.dtype}")
     if first.dtype in ("int32", "uint8"):
-        raise TypeError(f"{one}: {first.dtype} given; expected a floating-point type, or int8")
+        raise TypeError(f"{one} must be of a floating-point type, or int8; got {first.dtype}")
     result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
     x, w, y = canonical(x, names[0]), canonical(w, names[1]), canonical(y, names[2])
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
-            raise ValueError(f"{name}: {given!r} given for {operation}; expected None: a gradient to w has none")
+            raise ValueError(f"{name} must be None for {operation}; got {given!r}")
     _check_bias(bias, result.shape[1], result.dtype)
     check_activation(activation)
     check_scales(alpha, beta)
@@ -339,11 +340,11 @@ def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
         return
     if tuple(bias.shape) != (channels,) or bias.strides not in (None, (1,)):
         raise ValueError(
-            f"bias: shape {tuple(bias.shape)}, strides {bias.strides} given; expected packed ({channels},)"
+            f"bias must be packed, of shape ({channels},); got shape {tuple(bias.shape)}, strides {bias.strides}"
         )
     wanted = dtype if dtype_of(dtype).itemsize > 1 else "float32"
     if bias.dtype != wanted:
-        raise TypeError(f"bias: {bias.dtype} given; expected {wanted}, as the result")
+        raise TypeError(f"bias must be {wanted}, as the result; got {bias.dtype}")
 
 
 def check_activation(activation: str | None) -> None:
@@ -360,9 +361,9 @@ def _check_result_dtype(operation: str, given: str, result: str) -> None:
     else:
         allowed = (given,)
     if result not in allowed:
-        raise TypeError(f"out: {result} given; for {given} inputs expected {' or '.join(allowed)}")
+        raise TypeError(f"out must be {' or '.join(allowed)} for {given} inputs; got {result}")
     if operation != "forward" and dtype_of(given).itemsize == 1:
         raise TypeError(
-            f"{given}: supported by a convolution's forward alone; expected float16, bfloat16, float32 or float64 for "
-            f"{operation}"
+            f"inputs of {operation} must be float16, bfloat16, float32 or float64; got {given}, which only forward "
+            "supports"
         )

@@ -78,7 +78,9 @@ class ConvolutionTranspose(Layer):
         x_shape = check_shape("x_shape", x_shape, len(filters), low=0)
         operation, wanted = self._behind(x_shape, filters)
         if of_dy != wanted:
-            raise ValueError(f"dy: shape {of_dy} given; expected {wanted}, that of the result for x of shape {x_shape}")
+            raise ValueError(
+                f"dy must have shape {wanted}, that of the result for x of shape {x_shape}; got shape {of_dy}"
+            )
         return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
 
     def backward_filter(
@@ -96,7 +98,7 @@ class ConvolutionTranspose(Layer):
         filters = check_shape("w_shape", given, len(_shape(x, "x")))
         operation, wanted = self._behind(_shape(x, "x"), filters)
         if _shape(dy, "dy") != wanted:
-            raise ValueError(f"dy: shape {_shape(dy, 'dy')} given; expected {wanted}")
+            raise ValueError(f"dy must have shape {wanted}; got shape {_shape(dy, 'dy')}")
         return operation.run("backward_filter", x, dy, filters, None, None, out, alpha, beta, stream)
 
     def backward_bias(self, dy: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
@@ -111,15 +113,15 @@ class ConvolutionTranspose(Layer):
         x_shape = check_shape("x_shape", x_shape, low=0)
         rank = len(x_shape)
         if rank not in CHANNELS_FIRST:
-            raise ValueError(f"x has {rank} axes, shape {x_shape}; expected 3, 4 or 5: N, C and 1 to 3 spatial axes")
+            raise ValueError(f"x must have 3, 4 or 5 axes (N, C and 1 to 3 spatial axes); got shape {x_shape}")
         check_layout_rank(self.options.layout, "x", rank)
         x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
         if 0 in x[1:]:
-            raise ValueError(f"`x` must have sizes of 1 or more, but for a batch of 0; got {x} (logical order)")
+            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got {x} (logical order)")
         if x[1] != w[0]:
-            raise ValueError(f"w takes {w[0]} input channels; x has {x[1]} (x {x}, w {w}, logical order)")
+            raise ValueError(f"x must have {w[0]} channels, as w; got {x[1]} (x has shape {x}, w {w}, logical order)")
         if w[0] % self.options.groups:
-            raise ValueError(f"groups: {self.options.groups} does not divide the {w[0]} input channels")
+            raise ValueError(f"groups must divide the {w[0]} input channels; got {self.options.groups}")
         pairs, stride, dilation, extra = self._axes(w[2:])
         sizes = []
         for size, kernel, (before, after), step, spread, more in zip(
@@ -128,8 +130,9 @@ class ConvolutionTranspose(Layer):
             length = (size - 1) * step - before - after + spread * (kernel - 1) + 1 + more
             if length < 1:
                 raise ValueError(
-                    f"the output would be empty: a filter of size {kernel} with dilation {spread} and stride {step} on an "
-                    f"axis of size {size}, cropped by ({before}, {after})"
+                    "padding must leave an output that is not empty; "
+                    f"got ({before}, {after}) for a filter of size {kernel} "
+                    f"with dilation {spread} and stride {step} on an axis of size {size}"
                 )
             sizes.append(length)
         return from_logical((x[0], w[1] * self.options.groups, *sizes), last)
@@ -138,15 +141,15 @@ class ConvolutionTranspose(Layer):
         """The shape of the x whose result has dy's shape, if there is one."""
         last, rank = self.options.channels_last, len(w_shape)
         if len(dy_shape) != rank or rank not in CHANNELS_FIRST:
-            raise ValueError(f"dy, w: shapes {dy_shape} and {w_shape} given; expected 3, 4 or 5 axes in both")
+            raise ValueError(f"dy and w must both have 3, 4 or 5 axes; got shapes {dy_shape} and {w_shape}")
         dy, w = to_logical(dy_shape, last), to_logical(w_shape, last)
         sizes = []
         for size, taps, (before, after), step, spread, more in zip(dy[2:], w[2:], *self._axes(w[2:]), strict=True):
             room = size + before + after - spread * (taps - 1) - 1 - more
             if room < 0:
                 raise ValueError(
-                    f"dy: shape {dy_shape} given; expected at least {size - room} where it has {size}, which is what an x "
-                    f"of size 1 gives with a filter of size {taps}"
+                    f"dy must have size {size - room} or more where it has {size}, which is what an x of size 1 gives with "
+                    f"a filter of size {taps}; got shape {dy_shape}"
                 )
             sizes.append(room // step + 1)
         return from_logical((dy[0], w[0], *sizes), last)
@@ -159,7 +162,7 @@ class ConvolutionTranspose(Layer):
         for more, step, spread in zip(extra, stride, dilation, strict=True):
             if more >= max(step, spread):
                 raise ValueError(
-                    f"output_padding: {more} given; expected less than the stride, {step}, or the dilation, {spread}"
+                    f"output_padding must be less than the stride, {step}, or the dilation, {spread}; got {more}"
                 )
         if self.options.padding == "same":
             total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]

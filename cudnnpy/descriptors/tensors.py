@@ -18,7 +18,7 @@ def _check_vectors(shape: tuple[int, ...], kind: raw.cudnnDataType_t, order: int
     """cuDNN drops the channels of a filter that do not fill a vector."""
     length = _VECTORS.get(kind, 1)
     if order == raw.CUDNN_TENSOR_NCHW_VECT_C and len(shape) > 1 and shape[1] % length:
-        raise ValueError(f"shape: {shape[1]} channels given; expected a multiple of {length} for vectors of {length}")
+        raise ValueError(f"shape must have a multiple of {length} channels for vectors of {length}; got {shape[1]}")
 
 
 class TensorDescriptor(Descriptor):
@@ -51,7 +51,7 @@ class TensorDescriptor(Descriptor):
                 setter = "cudnnSetTensorNdDescriptorEx", order, kind, len(shape), shape
         else:
             if format is not None:
-                raise ValueError(f"format: strides say already what {format!r} would; give one of the two")
+                raise ValueError(f"format must be None where strides are passed; got {format!r}")
             strides = integers(strides, "strides", len(shape))
             if len(shape) == 4:
                 setter = "cudnnSetTensor4dDescriptorEx", kind, *shape, *strides

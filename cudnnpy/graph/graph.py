@@ -145,7 +145,7 @@ class Graph(Nodes):
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
         problem = problem or self.problem(device)
         if empty := self._empty():
-            raise ValueError(f"a graph without elements has no plan: nothing is computed from {', '.join(empty)}")
+            raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         with on_device(problem.device):
             handle = Handle.default(problem.device)
             limit = limit_of(self.options, memory.free_bytes(problem.device))
@@ -201,7 +201,10 @@ class Graph(Nodes):
         outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
         missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]
         if missing or arrays:
-            raise TypeError(f"inputs missing: {missing}, unknown: {list(arrays)}; the graph has {self._names()}")
+            raise TypeError(
+                f"arrays must be named as the graph's tensors, {self._names()}; "
+                f"got {list(arrays)} besides, and no {missing}"
+            )
         return dispatch.run("graph", self, Graph._prepare, self._names(), inputs, outs, stream, len(self.operations))
 
     def _names(self) -> tuple[str, ...]:
@@ -218,9 +221,11 @@ class Graph(Nodes):
                 continue
             there = spelled(given, node.name)
             if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
-                raise ValueError(f"{node.name}: {given[:3]} given; the graph has {node.spec[:3]}")
+                raise ValueError(f"{node.name} must be as the graph has it, {node.spec[:3]}; got {given[:3]}")
             if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
-                raise ValueError(f"{node.name}: the address is a multiple of {given.alignment}; expected one of 16")
+                raise ValueError(
+                    f"{node.name} must be aligned to 16 bytes; got an address that is a multiple of {given.alignment}"
+                )
         problem = self.problem(call.device, call.specs)
         if self._empty():
             return self._on_nothing(call, problem), [node.spec for node in self.outputs]
@@ -235,8 +240,9 @@ class Graph(Nodes):
         for node in self.outputs:
             if 0 not in node.shape:
                 raise ValueError(
-                    f"{node.name}: shape {node.shape} of no elements in {', '.join(self._empty())}; graphs run where the "
-                    f"results are empty too: reduce_tensor and Convolution know what comes of nothing"
+                    f"{node.name} must have no elements where {', '.join(self._empty())} has none; "
+                    f"got shape {node.shape}. "
+                    "For such inputs use reduce_tensor or Convolution"
                 )
         operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
         return Program("graph on nothing", call.device, operands, [])

@@ -80,9 +80,11 @@ class Tensors:
         self._check_name(name)
         self._check_nodes(node=node)
         if not node.virtual:
-            raise ValueError(f"node: {node.name or 'a number'} is in memory already; expected what an operation made")
+            raise ValueError(
+                f"node must be the result of an operation; got {node.name or 'a number'}, which is in memory already"
+            )
         if dtype is None and not self.inputs:
-            raise ValueError("dtype: None given; expected an element type: the graph has no input to take it from")
+            raise ValueError("dtype must be an element type where the graph has no input to take it from; got None")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
         if strides is not None:
             there = check_spec(name, TensorSpec(node.shape, kind, strides))  # type: ignore[arg-type]
@@ -106,20 +108,20 @@ class Tensors:
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name: {name!r} given; expected text")
+            raise TypeError(f"name must be a str that is not empty; got {name!r}")
         if name in ("self", "stream"):
-            raise ValueError(f"name: {name!r} given; expected another: run() has an argument of this name")
+            raise ValueError(f"name must differ from the arguments of run(); got {name!r}")
         if name in [node.name for node in (*self.inputs, *self.outputs)]:
-            raise ValueError(f"name: {name!r} is taken; expected another")
+            raise ValueError(f"name must differ from the other names of the graph; got {name!r}")
 
     def _check_nodes(self, **given: Any) -> None:
         """TypeError for what is no node, ValueError for one of another graph; by the arguments' names."""
         for name, node in given.items():
             if not isinstance(node, Node):
-                raise TypeError(f"`{name}` must be a node of this graph; got {node!r}")
+                raise TypeError(f"{name} must be a node of this graph; got {node!r}")
             if self._by_uid.get(node.uid) is not node:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
-                raise ValueError(f"`{name}` must be a node of this graph; got {what} of another graph")
+                raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
 
     # What is added
 
@@ -131,7 +133,7 @@ class Tensors:
         number = check_number(name, value)
         held = (c_double if self.compute_dtype == "float64" else c_float)(number)
         if isfinite(number) and not isfinite(held.value):
-            raise ValueError(f"{name}: {value!r} given; expected a number that fits {self.compute_dtype}")
+            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {value!r}")
         return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
 
     def _keep(self, *nodes: Node) -> None:
@@ -153,7 +155,7 @@ class Tensors:
     def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
         """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
         if not self.outputs:
-            raise ValueError("the graph has no output; call output(name, node) for what is to be in memory")
+            raise ValueError("a graph must have an output; got none. Call output(name, node)")
         made: dict[int, Descriptor] = {}
 
         def of(value: Any) -> Any:

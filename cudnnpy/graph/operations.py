@@ -37,24 +37,25 @@ class Nodes(Tensors):
         kind = enumerator(raw.cudnnConvolutionMode_t, mode, "mode")
         rank = len(x.shape) - 2
         if rank not in (2, 3) or len(w.shape) != len(x.shape):
-            raise ValueError(f"x, w: shapes {x.shape} and {w.shape} given; expected two or three spatial axes in both")
+            raise ValueError(f"x and w must both have 2 or 3 spatial axes; got shapes {x.shape} and {w.shape}")
         if 0 in (*x.shape[1:], *w.shape):
             raise ValueError(
-                f"x, w: shapes {x.shape} and {w.shape} given; expected sizes of 1 or more, or a batch of 0"
+                f"x and w must have sizes of 1 or more, except for a batch of 0; got shapes {x.shape} and {w.shape}"
             )
         sides = for_each_axis("padding", check_padding(padding), rank)
         before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
         strides, dilations = _each("stride", stride, 1, rank), _each("dilation", dilation, 1, rank)
         if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
             raise ValueError(
-                f"x, w: {x.shape[1]} channels and filters {w.shape[:2]} given; expected C = groups * C / groups"
+                "w must have shape (K, C / groups, ...), where groups divides C and K; "
+                f"got shape {w.shape} for {x.shape[1]} channels"
             )
         spatial = [
             (size + a + b - d * (taps - 1) - 1) // s + 1
             for size, taps, a, b, s, d in zip(x.shape[2:], w.shape[2:], before, after, strides, dilations, strict=True)
         ]
         if min(spatial) < 1:
-            raise ValueError(f"w: shape {w.shape} reaches beyond x with padding, {x.shape}")
+            raise ValueError(f"w must fit into x with padding, {x.shape}; got shape {w.shape}")
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
         tensors = x, w, y
         specs = spelled_channels_last(*(node.spec for node in tensors))
@@ -111,11 +112,11 @@ class Nodes(Tensors):
                 expected = "what the forward operation was given" if is_gradient else "a node"
                 given = "None" if node is None else "a node"
                 what = expected if is_wanted else "None"
-                raise TypeError(f"{argument}: {given} given for {name}; expected {what}")
+                raise TypeError(f"{argument} must be {what} for {name}; got {given}")
         shapes = [node.shape for node in (x, b, t) if node is not None]
         ranks = {len(shape) for shape in shapes}
         if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
-            raise ValueError(f"x, b, t: shapes {shapes} given; expected one size on each axis, or 1")
+            raise ValueError(f"x, b and t must have the same size, or 1, on each axis; got shapes {shapes}")
         widest = max((x, *(n for n in (b, t) if n is not None)), key=lambda node: math.prod(node.shape))
         y = self._made([_broadcast(*sizes) for sizes in zip(*shapes, strict=True)], widest)
         description = ("POINTWISE", options)
@@ -145,7 +146,7 @@ class Nodes(Tensors):
         batches = zip(a.shape[:-2], b.shape[:-2], strict=False)
         fit = len(a.shape) == len(b.shape) >= 2 and all(m == n or 1 in (m, n) for m, n in batches)
         if not fit or a.shape[-1] != b.shape[-2]:
-            raise ValueError(f"a, b: shapes {a.shape} and {b.shape} given; expected (..., M, K) and (..., K, N)")
+            raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a.shape} and {b.shape}")
         batch = [_broadcast(*sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
         shape = (*batch, a.shape[-2], b.shape[-1])
         c = Node(TensorSpec(shape, self.compute_dtype, packed_strides(shape)))
@@ -163,7 +164,7 @@ class Nodes(Tensors):
         step = size if stride is None else _each("stride", stride, 1, rank)
         spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
         if min(spatial, default=0) < 1:
-            raise ValueError(f"window: {window!r} given; expected it to fit into x with padding, {x.shape}")
+            raise ValueError(f"window must fit into x with padding, {x.shape}; got {window!r}")
         y = self._made((*x.shape[:2], *spatial), x)
         how = {
             "MODE": kind,
@@ -203,13 +204,13 @@ class Nodes(Tensors):
         check_flag("training", training)
         if running is not None:
             if not isinstance(running, tuple | list) or len(running) != 2:
-                raise TypeError(f"running: {running!r} given; expected two nodes, the mean and the variance, or None")
+                raise TypeError(f"running must be two nodes, the mean and the variance, or None; got {running!r}")
             for node in running:
                 self._check_nodes(running=node)
         rank = len(x.shape)
         _check_statistic("scale", scale, x)
         if bias is not None and bias.shape != scale.shape:
-            raise ValueError(f"bias: shape {bias.shape} given; expected {scale.shape}, as scale")
+            raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
         numbers = [self._number_of("epsilon", check_number("epsilon", epsilon, 0.0, finite=True), rank)]
         check_number("average_factor", average_factor, finite=True)
         numbers += [self._number_of("average_factor", average_factor, rank)] if running else []
@@ -253,7 +254,7 @@ class Nodes(Tensors):
         self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
         check_flag("bias", bias)
         if dy.shape != x.shape:
-            raise ValueError(f"dy: shape {dy.shape} given; expected {x.shape}, as x")
+            raise ValueError(f"dy must have shape {x.shape}, as x; got shape {dy.shape}")
         _check_statistic("scale", scale, x)
         dx, dscale = self._made(x.shape, x), self._made(scale.shape, scale)
         dbias = self._made(scale.shape, scale) if bias else None
@@ -299,10 +300,10 @@ def _checked_axes(axes: Iterable[int], rank: int) -> set[int]:
         if len(numbers) != len(given):
             raise TypeError
     except TypeError:
-        raise TypeError(f"axes: {given!r} given; expected {expected}, as integers") from None
+        raise TypeError(f"axes must be integers, {expected}; got {given!r}") from None
     found = {axis % rank for axis in numbers}
     if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
-        raise ValueError(f"axes: {given!r} given; expected {expected}")
+        raise ValueError(f"axes must be {expected}; got {given!r}")
     return found
 
 
@@ -311,14 +312,14 @@ def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     if how is None:
         return {}
     if not isinstance(how, Mapping):
-        raise TypeError(f"how: {how!r} given; expected a mapping with some of {', '.join(_HOW)}")
+        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {how!r}")
     if unknown := [name for name in how if name not in _HOW]:
-        raise ValueError(f"how: {unknown[0]!r} given; expected some of {', '.join(_HOW)}")
-    return {name: check_number(f"how: {name}", value) for name, value in how.items()}
+        raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
+    return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
 
 
 def _check_statistic(name: str, node: Node, x: Node) -> None:
     if len(node.shape) != len(x.shape) or any(s not in (1, n) for s, n in zip(node.shape, x.shape, strict=True)):
         raise ValueError(
-            f"{name}: shape {node.shape} given; expected {len(x.shape)} axes, as x has {x.shape}, of its sizes or 1"
+            f"{name} must have {len(x.shape)} axes of the sizes of x, {x.shape}, or 1; got shape {node.shape}"
         )

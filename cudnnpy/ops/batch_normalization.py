@@ -254,7 +254,7 @@ class BatchNormalization(Frozen):
         if activation is not None:
             check_option("activation", activation, ("relu",))
             if (alpha, beta) != (1.0, 0.0):
-                raise ValueError(f"alpha, beta: {alpha}, {beta} given with an activation; expected 1 and 0")
+                raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
         parameters = self._parameters(call, x, "scale", "bias")
         running = both_or_neither(call, "running_mean", "running_variance")
         if running:
@@ -400,7 +400,7 @@ def _those_asked_for(
     kept = []
     for name, out, wanted in zip(names[5:], outs, (True, *there), strict=True):
         if not wanted and out is not None:
-            raise ValueError(f"`{name}` must be None where there is no {name[4:]}; got an array")
+            raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
         if wanted:
             kept.append((name, out))
     return (*names[:5], *(name for name, _ in kept)), tuple(out for _, out in kept)

@@ -88,7 +88,8 @@ class Dropout(Frozen):
         size = reserve_size(dy)
         if reserve.shape != (size,) or reserve.strides != (1,):
             raise ValueError(
-                f"reserve: shape {reserve.shape} given; expected ({size},), what forward gives for x of shape {dy.shape}"
+                f"reserve must have shape ({size},), as forward returns it for x of shape {dy.shape}; "
+                f"got shape {reserve.shape}"
             )
         operands = no_overlaps(call, (Operand("dy", dy), Operand("reserve", reserve), Operand("out", dx, True)))
         if not extent(dx):

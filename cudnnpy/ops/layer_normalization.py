@@ -160,7 +160,7 @@ def _sizes(normalized_shape: Any) -> Shape:
     if not kinds_fit or not sizes or any(size < 0 for size in sizes):
         kind = ValueError if kinds_fit else TypeError
         expected = "None, an integer of 0 or more, or a tuple of one or more of them"
-        raise kind(f"`normalized_shape` must be {expected}; got {normalized_shape!r}")
+        raise kind(f"normalized_shape must be {expected}; got {normalized_shape!r}")
     return tuple(map(index, sizes))
 
 
@@ -177,7 +177,7 @@ def _forward(
         kept = _kept(x, shape, source)
     else:
         missing = " or ".join(names)
-        raise TypeError(f"`normalized_shape` must be the sizes of x's last axes where there is no {missing}; got None")
+        raise TypeError(f"normalized_shape must be the sizes of x's last axes where there is no {missing}; got None")
     y = result(call, "out", x.shape, x.dtype, x)
     parameters = scale_and_bias(call, x, x.shape[kept:], names)
     statistics = (("mean", "inverse_variance") if layer else ("inverse_rms",)) if training else ()
@@ -202,7 +202,7 @@ def _backward(
         shape = tuple(call.specs[names[0]].shape)
         kept = len(shape)
         if kept >= len(x.shape) or x.shape[:kept] != shape:
-            raise ValueError(f"{names[0]}: shape {shape} given; expected that of the first axes of x, {x.shape}")
+            raise ValueError(f"{names[0]} must have the shape of the first axes of x, {x.shape}; got shape {shape}")
     scale = scale_and_bias(call, x, x.shape[kept:], ("scale",))
     made = GRADIENTS[bool(scale), with_bias]
     means = [packed_like(call, name, x.shape[:kept], statistics_dtype(x)) for name in names]
@@ -220,8 +220,8 @@ def _kept(x: TensorSpec, shape: Shape, name: str) -> int:
     kept = len(x.shape) - len(shape)
     if not shape or kept < 0 or x.shape[kept:] != shape:
         if name == "normalized_shape":
-            raise ValueError(f"`normalized_shape` must be the sizes of the last axes of x, {x.shape}; got {shape}")
-        raise ValueError(f"{name}: shape {shape} given; expected that of the last axes of x, {x.shape}")
+            raise ValueError(f"normalized_shape must be the sizes of the last axes of x, {x.shape}; got {shape}")
+        raise ValueError(f"{name} must have the shape of the last axes of x, {x.shape}; got shape {shape}")
     return kept
 
 

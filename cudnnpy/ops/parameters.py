@@ -36,7 +36,7 @@ def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Seq
     """Those of a call's scale and bias that were given, by name. Raises TypeError for two dtypes."""
     found = {name: packed_like(call, name, shape, *parameter_dtypes(x)) for name in names if name in call.specs}
     if len({spec.dtype for spec in found.values()}) > 1:
-        raise TypeError(f"bias: {found['bias'].dtype} given; expected {found['scale'].dtype}, as scale")
+        raise TypeError(f"bias must be {found['scale'].dtype}, as scale; got {found['bias'].dtype}")
     return found
 
 
@@ -44,7 +44,7 @@ def both_or_neither(call: Call, first: str, second: str) -> bool:
     """Whether two arrays were given that belong together; ValueError for one alone."""
     if (first in call.specs) != (second in call.specs):
         missing = second if first in call.specs else first
-        raise ValueError(f"{missing}: None given; expected both {first} and {second}, or neither")
+        raise ValueError(f"{first} and {second} must be passed together; got None for {missing}")
     return first in call.specs
 
 
@@ -52,7 +52,7 @@ def check_channels(call: Call, count: int) -> None:
     """ValueError for a scale or a bias of no channels, which PyTorch has no meaning for."""
     for name in ("scale", "bias"):
         if not count and name in call.specs:
-            raise ValueError(f"`{name}` must be None for an x of 0 channels; got an array")
+            raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
 
 
 # Gradients of parameters that may be missing

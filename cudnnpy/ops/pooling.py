@@ -108,14 +108,14 @@ class Pooling(Frozen):
         """The spatial axes of a logical shape. Raises ValueError for one that does not fit."""
         rank = len(shape)
         if rank not in (3, 4, 5):
-            raise ValueError(f"x: shape {shape} has {rank} axes; expected 3, 4 or 5")
+            raise ValueError(f"x must have 3, 4 or 5 axes; got shape {shape}")
         if 0 in shape[1:]:
-            raise ValueError(f"`x` must have sizes of 1 or more, but for a batch of 0; got {shape} (logical order)")
+            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got {shape} (logical order)")
         found = []
         for size, window, pad, step in zip(shape[2:], *self._each(rank - 2), strict=True):
             output = output_size(size, window, pad, step, self.ceil_mode)
             if output < 1:
-                raise ValueError(f"window: {window} given; expected at most {size + 2 * pad}, the padded size of x")
+                raise ValueError(f"window must be at most {size + 2 * pad}, the padded size of x; got {window}")
             found.append(Axis(size, output, window, pad, step))
         return found
 
@@ -193,7 +193,7 @@ def _each(
     window, padding = for_each_axis("window", window, rank), for_each_axis("padding", padding, rank)
     for pad, size in zip(padding, window, strict=True):
         if pad >= size:
-            raise ValueError(f"padding: {padding} given; expected less than the window, {window}")
+            raise ValueError(f"padding must be less than the window, {window}; got {padding}")
     return window, padding, window if stride is None else for_each_axis("stride", stride, rank)
 
 

@@ -38,9 +38,9 @@ def reduce_tensor(
         try:
             axes = tuple(axes)
         except TypeError:
-            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers") from None
+            raise TypeError(f"axes must be None or a tuple of integers; got {axes!r}") from None
     if axes == ():
-        raise ValueError("axes: () given; expected one axis or more, each once, or None for all")
+        raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     name, names = "reduce_tensor", ("x", "out")
     return dispatch.run(
         name, None, _prepare, names, (x,), (out,), stream, op, alpha, beta, deterministic, *(axes or ())
@@ -60,7 +60,7 @@ def _prepare(
     scales(alpha, beta, x.dtype)
     if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
         raise ValueError(
-            f"`x` must have sizes of 1 or more on the axes {tuple(reduced)} for op={op!r}; got shape {x.shape}"
+            f"x must have sizes of 1 or more on the axes {tuple(reduced)} for op={op!r}; got shape {x.shape}"
         )
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
@@ -72,10 +72,10 @@ def _axes(axes: Any, rank: int) -> set[int]:
     found = set()
     for axis in axes:
         if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-            raise TypeError(f"axes: {axes!r} given; expected None or a tuple of integers")
+            raise TypeError(f"axes must be None or a tuple of integers; got {axes!r}")
         if not -rank <= axis < rank:
-            raise ValueError(f"axes: {axes!r} given; expected {-rank} to {rank - 1} for the {rank} axes of x")
+            raise ValueError(f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {axes!r}")
         found.add(int(axis) % rank)
     if len(found) != len(axes):
-        raise ValueError(f"axes: {axes!r} given; expected one axis or more, each once, or None for all")
+        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {axes!r}")
     return found

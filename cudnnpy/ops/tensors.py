@@ -94,9 +94,9 @@ def transform_tensor(
 def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
     a, b = given(call, "a", empty=True), given(call, "b", empty=True)
     if a.dtype != b.dtype:
-        raise TypeError(f"a: {a.dtype} given; expected {b.dtype}, as b")
+        raise TypeError(f"a must be {b.dtype}, as b; got {a.dtype}")
     if len(a.shape) != len(b.shape) or any(m not in (1, n) for m, n in zip(a.shape, b.shape, strict=True)):
-        raise ValueError(f"a: shape {a.shape} given; expected {b.shape}, as b, or 1 for any of its sizes")
+        raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
     c = result(call, "out", b.shape, b.dtype, b)
     operands = no_overlaps(call, (Operand("a", a), Operand("b", b), Operand("out", c, True, ("a", "b"))))
     one, two = scales(alpha, beta, b.dtype)
@@ -184,9 +184,9 @@ def _transform(
         check_option("layout", layout, MEMORY_LAYOUTS)
     kind = x.dtype if dtype is None else dtype_of(dtype).name
     if kind not in FLOATS:
-        raise TypeError(f"dtype: {dtype!r} given; expected {' or '.join(FLOATS)}")
+        raise TypeError(f"dtype must be {' or '.join(FLOATS)}; got {dtype!r}")
     if layout == "channels_last" and len(x.shape) < 3:
-        raise ValueError(f"layout: 'channels_last' given for {len(x.shape)} axes of x; expected 3, 4 or 5")
+        raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     if "out" in call.specs:
         y = given(call, "out", empty=True)
         y = like(call, "out", x.shape, y.dtype)
@@ -197,8 +197,8 @@ def _transform(
     if y.dtype == "float64" != x.dtype:
         name = "out" if "out" in call.specs else "dtype"
         raise TypeError(
-            f"{name}: float64 given; expected {', '.join(FLOATS[:3])} for x of {x.dtype}: cudnnTransformTensor takes "
-            "its factors as float for some such shapes and as double for others"
+            f"{name} must be {', '.join(FLOATS[:3])} for x of {x.dtype}; got float64. cudnnTransformTensor takes its "
+            "factors as float for some such shapes and as double for others"
         )
     scales(alpha, beta, x.dtype)
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))

@@ -47,4 +47,4 @@ def refuse_null(name: str, at: int, value: Any) -> None:
     else:
         expected = f"the address of a {base} array"
     kind_of_error = TypeError if value is None else ValueError
-    raise kind_of_error(f"{name}: `{parameter}` must be {expected}; got {'None' if value is None else 'NULL'}")
+    raise kind_of_error(f"{name}: {parameter} must be {expected}; got {'None' if value is None else 'NULL'}")

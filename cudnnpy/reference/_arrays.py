@@ -30,9 +30,9 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
     """
     if not isinstance(array, np.ndarray) or _means_something_else(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
-        raise TypeError(f"{name} is a {kind}: expected a numpy.ndarray{_conversion(name, array)}")
+        raise TypeError(f"{name} must be a numpy.ndarray; got a {kind}{_conversion(name, array)}")
     if array.dtype.name not in dtypes:
-        raise TypeError(f"{name} has dtype {array.dtype.name}: expected {' or '.join(dtypes)}")
+        raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {array.dtype.name}")
     return np.asarray(array)
 
 
@@ -45,14 +45,14 @@ def _conversion(name: str, array: object) -> str:
     """How an object that is no plain array becomes one, as the end of a sentence; empty where that is not known."""
     package = type(array).__module__.partition(".")[0]
     if isinstance(array, np.ma.MaskedArray):
-        return f"; convert it with {name}.filled(value)"
+        return f". Convert it with {name}.filled(value)"
     if package in ("torch", "cupy", "cudnnpy"):
         call = {"torch": "{}.numpy(force=True)", "cupy": "cupy.asnumpy({})", "cudnnpy": "cudnnpy.to_numpy({})"}[package]
-        return f"; convert it with {call.format(name)}"
+        return f". Convert it with {call.format(name)}"
     if isinstance(array, (list, tuple)):
-        return f"; convert it with numpy.asarray({name}, dtype)"
+        return f". Convert it with numpy.asarray({name}, dtype)"
     if isinstance(array, (int, float, np.ndarray)) or hasattr(array, "__array__"):
-        return f"; convert it with numpy.asarray({name})"
+        return f". Convert it with numpy.asarray({name})"
     return ""
 
 
@@ -60,8 +60,8 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
     """Refuse an array whose dtype is not the other's."""
     if array.dtype.name != other.dtype.name:
         raise TypeError(
-            f"{name} has dtype {array.dtype.name}: expected {other.dtype.name}, the dtype of {other_name}; "
-            f"convert one of them with astype"
+            f"{name} must be {other.dtype.name}, as {other_name}; got {array.dtype.name}. "
+            "Convert one of them with astype"
         )
 
 
@@ -74,10 +74,10 @@ def check_tensor(
     """
     array = check_array(name, array, dtypes)
     if array.ndim not in ranks:
-        raise ValueError(f"{name} has {array.ndim} axes: expected {ranks[0]} to {ranks[-1]}")
+        raise ValueError(f"{name} must have {ranks[0]} to {ranks[-1]} axes; got shape {array.shape}")
     if 0 in array.shape[1 if empty == "batch" else 0 :] and empty != "any":
-        batch = ", or a batch of 0" if empty == "batch" else ""
-        raise ValueError(f"{name} has shape {array.shape}: expected sizes of 1 or more{batch}")
+        batch = ", except for a batch of 0" if empty == "batch" else ""
+        raise ValueError(f"{name} must have sizes of 1 or more{batch}; got shape {array.shape}")
     return array
 
 
@@ -86,7 +86,7 @@ def check_like(name: str, array: object, other_name: str, other: Array) -> Array
     array = check_array(name, array, FLOATS)
     check_same_dtype(name, array, other_name, other)
     if array.shape != other.shape:
-        raise ValueError(f"{name} has shape {array.shape}: expected {other.shape}, the shape of {other_name}")
+        raise ValueError(f"{name} must have shape {other.shape}, as {other_name}; got shape {array.shape}")
     return array
 
 
@@ -108,17 +108,19 @@ def check_written(
     """Refuse what cannot be written to, or shares memory with one of the others; but it may be one of in_place."""
     array = check_array(name, array, dtypes)
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}: expected {shape}")
+        raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
     if not array.flags.writeable:
-        raise ValueError(f"{name} is read-only: expected an array that can be written to")
+        raise ValueError(f"{name} must be a writable array; got a read-only one")
     repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
     if repeats and array.size:  # an array without elements has any strides
-        raise ValueError(f"{name} has strides {array.strides}: expected no stride of 0, which writes one element twice")
+        raise ValueError(
+            f"{name} must have no stride of 0, which would write one element twice; got strides {array.strides}"
+        )
     for other_name, other in others.items():
         if other is None or (other_name in in_place and _place(array) == _place(other)):
             continue
         if _overlap(array, other):
-            raise ValueError(f"{name} overlaps {other_name} in memory: expected an array of its own")
+            raise ValueError(f"{name} must not overlap {other_name} in memory; got overlapping arrays")
 
 
 def _place(array: Array) -> tuple[object, ...]:

@@ -57,11 +57,11 @@ def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
     rank = _spatial_rank(options, x_shape, w_shape)
     if x_shape[1] != w_shape[1] * options.groups:
         raise ValueError(
-            f"x has {x_shape[1]} channels, but w has {w_shape[1]} per group: with groups={options.groups} expected "
-            f"{w_shape[1]} * {options.groups} = {w_shape[1] * options.groups} channels in x"
+            f"x must have {w_shape[1] * options.groups} channels, w's {w_shape[1]} for each of {options.groups} group(s); "
+            f"got {x_shape[1]}"
         )
     if w_shape[0] % options.groups:
-        raise ValueError(f"w has {w_shape[0]} filters: expected a multiple of groups={options.groups}")
+        raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {options.groups}")
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
     sizes, kernel = x_shape[2:], w_shape[2:]
     reach = _reach(kernel, dilation)
@@ -76,8 +76,8 @@ def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
         room = before + size + after - span
         if room < 0:
             raise ValueError(
-                f"the output would be empty: on spatial axis {axis} the padded x is {before} + {size} + {after} = "
-                f"{before + size + after} wide, less than w's dilated width {span}; give more padding or a smaller w"
+                f"w must fit into x with padding; got the dilated size {span} on spatial axis {axis}, where x has "
+                f"{before} + {size} + {after}, and the output would be empty"
             )
         output.append(room // stride[axis] + 1)
     return Geometry(sizes, kernel, tuple(output), padding, stride, dilation, options.groups)
@@ -87,9 +87,9 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
     """Geometry of the convolution whose transpose takes x (N, C_in, ...) and w (C_in, C_out / groups, ...)."""
     rank = _spatial_rank(options, x_shape, w_shape)
     if x_shape[1] != w_shape[0]:
-        raise ValueError(f"x has {x_shape[1]} channels, but w takes {w_shape[0]}: expected the same number")
+        raise ValueError(f"x must have {w_shape[0]} channels, as w; got {x_shape[1]}")
     if x_shape[1] % options.groups:
-        raise ValueError(f"x has {x_shape[1]} channels: expected a multiple of groups={options.groups}")
+        raise ValueError(f"groups must divide the {x_shape[1]} input channels; got {options.groups}")
     sizes, kernel = x_shape[2:], w_shape[2:]
     stride, dilation, extra, reach, padding = _cropped(options, output_padding, kernel)
     written = []
@@ -97,8 +97,8 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
         size = (sizes[axis] - 1) * stride[axis] + reach[axis] + extra[axis] - sum(padding[axis])
         if size < 1:
             raise ValueError(
-                f"the output would be empty: on spatial axis {axis} padding={padding[axis]} crops all of the "
-                f"{size + sum(padding[axis])} positions; give less padding"
+                f"padding must leave an output that is not empty; got {padding[axis]} on spatial axis {axis}, where it "
+                f"crops all of the {size + sum(padding[axis])} positions"
             )
         written.append(size)
     return Geometry(tuple(written), kernel, sizes, padding, stride, dilation, options.groups)
@@ -113,7 +113,8 @@ def transposed(options: Options, output_padding: PerAxis, dy_shape: Shape, w_sha
         room = size + sum(padding[axis]) - reach[axis] - extra[axis]
         if room < 0:
             raise ValueError(
-                f"`dy` must have at least size {size - room} on spatial axis {axis}, the output's for x of size 1; got {size}"
+                f"dy must have size {size - room} or more on spatial axis {axis}, the output's for x of size 1; "
+                f"got {size}"
             )
         found.append(room // stride[axis] + 1)
     return (dy_shape[0], w_shape[0], *found)
@@ -129,8 +130,8 @@ def _cropped(
     for axis in range(rank):
         if extra[axis] >= max(stride[axis], dilation[axis]):
             raise ValueError(
-                f"output_padding={extra[axis]} on spatial axis {axis}: expected less than the stride, {stride[axis]}, or "
-                f"the dilation, {dilation[axis]}"
+                f"output_padding must be less than the stride, {stride[axis]}, or the dilation, {dilation[axis]}; got "
+                f"{extra[axis]} (on spatial axis {axis})"
             )
     reach = _reach(kernel, dilation)
     padding = _pads(options, rank, reach, [max(span - step, 0) for span, step in zip(reach, stride, strict=True)])
@@ -140,7 +141,7 @@ def _cropped(
 def shape(name: str, value: object, empty: Sequence[int] = ()) -> Shape:
     """Return a shape as a tuple of ints, each at least 1, or at least 0 for the axes in empty (-1 is the last)."""
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
-        raise TypeError(f"{name}={value!r}: expected a tuple of ints")
+        raise TypeError(f"{name} must be a tuple of ints; got {value!r}")
     rank = len(value)
     return tuple(
         integer(f"{name}[{axis}]", size, 0 if axis in empty or axis - rank in empty else 1)
@@ -155,14 +156,16 @@ def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequenc
     if len(array_shape) not in allowed:
         *most, last = map(str, allowed)
         expected = f"{', '.join(most)} or {last}" if most else last
-        raise ValueError(f"{name} has {len(array_shape)} axes: layout={options.layout!r} expects {expected}")
+        raise ValueError(
+            f"{name} must have {expected} axes; got shape {tuple(array_shape)} (layout={options.layout!r})"
+        )
 
 
 def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = "x") -> int:
     """Number of spatial axes, once x (or another), w and the layout agree on it."""
     check_rank(name, x_shape, options)
     if len(w_shape) != len(x_shape):
-        raise ValueError(f"w has {len(w_shape)} axes: expected {len(x_shape)}, as many as {name}")
+        raise ValueError(f"w must have {len(x_shape)} axes, as {name}; got shape {tuple(w_shape)}")
     return len(x_shape) - 2
 
 
@@ -175,7 +178,7 @@ def spread(name: str, value: PerAxis, rank: int) -> Shape:
     if isinstance(value, int):
         return (value,) * rank
     if len(value) != rank:
-        raise ValueError(f"{name}={value} has {len(value)} entries: expected {rank}, one for each spatial axis of x")
+        raise ValueError(f"{name} must be an int, or one for each of {rank} spatial axes; got {value}")
     return tuple(value)
 
 
@@ -197,7 +200,5 @@ def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tup
     if padding == "full":
         return tuple((span - 1, span - 1) for span in reach)
     if len(padding) != rank:
-        raise ValueError(
-            f"padding={padding} has {len(padding)} entries: expected {rank}, one for each spatial axis of x"
-        )
+        raise ValueError(f"padding must be an int, or one for each of {rank} spatial axes; got {padding}")
     return padding  # type: ignore[return-value]  # Options has made these pairs

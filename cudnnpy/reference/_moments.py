@@ -63,7 +63,7 @@ def epsilon_of(value: object) -> float:
     """Return epsilon as a float; below 0, infinite or NaN is a ValueError."""
     epsilon = real("epsilon", value)
     if not 0 <= epsilon < inf:
-        raise ValueError(f"epsilon={epsilon}: expected 0 or more, and finite")
+        raise ValueError(f"epsilon must be a finite number of 0 or more; got {epsilon}")
     return epsilon
 
 
@@ -90,13 +90,13 @@ def check_channels(channels: int, scale: object, bias: object) -> None:
     """Refuse a scale or a bias of no channels, as PyTorch does."""
     if not channels and not (scale is None and bias is None):
         name = "scale" if scale is not None else "bias"
-        raise ValueError(f"`{name}` must be None for an x of 0 channels; got an array")
+        raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
 
 
 def wants_bias(bias: object, scale: object) -> bool:
     """Whether dbias is asked for: by `bias`, or where that is None by a scale."""
     if bias is not None and not isinstance(bias, bool):
-        raise TypeError(f"`bias` must be True, False or None; got {bias!r}")
+        raise TypeError(f"bias must be a bool or None; got {bias!r}")
     return scale is not None if bias is None else bias
 
 
@@ -114,7 +114,7 @@ def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str
     _arrays.check_array(name, array, tuple(dtypes))
     assert isinstance(array, np.ndarray)
     if array.shape != shape:
-        raise ValueError(f"{name} has shape {array.shape}: expected {shape}, {meaning}")
+        raise ValueError(f"{name} must have shape {shape}, {meaning}; got shape {array.shape}")
 
 
 def spread(values: Array, x: Array, skipped: int = 0) -> Float64:

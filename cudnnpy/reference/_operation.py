@@ -90,7 +90,9 @@ class Operation(Options):
             result = dtype if out is None else out.dtype
             bias = _arrays.check_array("bias", bias, (result.name if result.itemsize > 1 else "float32",))
             if bias.shape != (channels,):
-                raise ValueError(f"bias has shape {bias.shape}: expected ({channels},), one for each output channel")
+                raise ValueError(
+                    f"bias must have shape ({channels},), one for each output channel; got shape {bias.shape}"
+                )
         with np.errstate(all="ignore"):
             values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
             if bias is not None:
@@ -179,7 +181,7 @@ class Operation(Options):
         allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}
         if self.compute_dtype is not None and self.compute_dtype not in allowed.get(dtype, ("float32",)):
             expected = " or ".join(map(repr, allowed.get(dtype, ("float32",))))
-            raise ValueError(f"compute_dtype={self.compute_dtype!r}: expected {expected} for {dtype}")
+            raise ValueError(f"compute_dtype must be {expected} for {dtype}; got {self.compute_dtype!r}")
 
     def _check_pair(self, dy: Array, name: str, array: Array) -> tuple[Array, Array]:
         dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
@@ -202,8 +204,8 @@ class Operation(Options):
         geometry, y_shape = self._shapes(x_shape, w_shape, x_name, w_name)
         if dy.shape != y_shape:
             raise ValueError(
-                f"dy has shape {dy.shape}: expected {y_shape}, the output's for x of shape {tuple(x_shape)} and w of "
-                f"shape {tuple(w_shape)}"
+                f"dy must have shape {y_shape}, the output's for x of shape {tuple(x_shape)} and w of shape "
+                f"{tuple(w_shape)}; got shape {dy.shape}"
             )
         return geometry
 
@@ -238,5 +240,5 @@ def shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
     if shape is not None:
         return shape
     if out is None:
-        raise TypeError(f"{name} is missing: expected the shape of the result, or out")
+        raise TypeError(f"{name} must be the shape of the result where out is None; got None")
     return _arrays.check_array("out", out, _arrays.FLOATS).shape

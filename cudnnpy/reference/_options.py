@@ -55,14 +55,14 @@ class Options:
             self._set("workspace_limit", integer("workspace_limit", self.workspace_limit, 0))
         for name in ("deterministic", "tf32"):
             if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"{name}={getattr(self, name)!r}: expected True or False")
+                raise TypeError(f"{name} must be a bool; got {getattr(self, name)!r}")
         one_of("policy", self.policy, POLICIES)
         given = self.algorithm  # a name, an Engine or a Plan, which this package does not import
         named = given is None or isinstance(given, str)
         if not (named or hasattr(given, "knobs") or hasattr(given, "execute")) or isinstance(given, type):
-            raise TypeError(f"algorithm={given!r}: expected None, an algorithm's name, an Engine or a Plan")
+            raise TypeError(f"algorithm must be None, an algorithm's name, an Engine or a Plan; got {given!r}")
         if not real("tune_seconds", self.tune_seconds) > 0:
-            raise ValueError(f"tune_seconds={self.tune_seconds!r}: expected more than 0 seconds")
+            raise ValueError(f"tune_seconds must be a number above 0; got {self.tune_seconds!r}")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -105,7 +105,7 @@ def _padding(value: object) -> int | str | tuple[tuple[int, int], ...]:
             amount = integer(name, entry, 0)
             pairs.append((amount, amount))
         elif len(entry) != 2:
-            raise ValueError(f"{name}={entry!r}: expected an int or a pair (before, after)")
+            raise ValueError(f"{name} must be an int or a pair (before, after); got {entry!r}")
         else:
             pairs.append((integer(f"{name}[0]", entry[0], 0), integer(f"{name}[1]", entry[1], 0)))
     _check_length("padding", pairs)
@@ -114,15 +114,15 @@ def _padding(value: object) -> int | str | tuple[tuple[int, int], ...]:
 
 def _check_length(name: str, entries: Sequence[object]) -> None:
     if not 1 <= len(entries) <= 3:
-        raise ValueError(f"{name} has {len(entries)} entries: expected one for each of 1, 2 or 3 spatial axes")
+        raise ValueError(f"{name} must be an int, or one for each of 1 to 3 spatial axes; got {tuple(entries)}")
 
 
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse what is not one of the allowed names."""
     if not isinstance(value, str):
-        raise TypeError(f"{name}={value!r}: expected a str, one of {', '.join(allowed)}")
+        raise TypeError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
     if value not in allowed:
-        raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
 def _compute_dtype(value: Any) -> str | None:
@@ -131,6 +131,8 @@ def _compute_dtype(value: Any) -> str | None:
     try:
         name = value if isinstance(value, str) else np.dtype(value).name
     except TypeError:
-        raise TypeError(f"compute_dtype={value!r}: expected None or one of {', '.join(COMPUTE_DTYPES)}") from None
+        raise TypeError(
+            f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {value!r}"
+        ) from None
     one_of("compute_dtype", name, COMPUTE_DTYPES)
     return name

@@ -64,7 +64,7 @@ class Activation:
         one_of("mode", self.mode, tuple(GRADIENTS))
         object.__setattr__(self, "coefficient", real("coefficient", self.coefficient))
         if isnan(self.coefficient):
-            raise ValueError("coefficient=nan: expected a number")
+            raise ValueError("coefficient must be a number; got nan")
 
     def forward(
         self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
@@ -175,7 +175,7 @@ def activation(name: object) -> Callable[[Float64], Float64]:
     if name is None:
         return _identity
     if not isinstance(name, str):
-        raise TypeError(f"activation={name!r}: expected None or one of {', '.join(ACTIVATIONS)}")
+        raise TypeError(f"activation must be None or one of {', '.join(map(repr, ACTIVATIONS))}; got {name!r}")
     if name not in ACTIVATIONS:
-        raise ValueError(f"activation={name!r}: expected None or one of {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"activation must be None or one of {', '.join(map(repr, ACTIVATIONS))}; got {name!r}")
     return ACTIVATIONS[name]

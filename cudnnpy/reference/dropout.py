@@ -37,9 +37,9 @@ class Dropout:
         """Check the options, and begin with the random numbers."""
         probability, seed = real("probability", self.probability), integer("seed", self.seed, 0)
         if not 0 <= probability < 1:
-            raise ValueError(f"probability={probability}: expected at least 0 and less than 1")
+            raise ValueError(f"probability must be a number of 0 or more and below 1; got {probability}")
         if seed >= SEEDS:
-            raise ValueError(f"seed={seed}: expected less than 2 ** 64")
+            raise ValueError(f"seed must be an integer below 2 ** 64; got {seed}")
         for name, value in {"probability": probability, "seed": seed, "_random": np.random.default_rng(seed)}.items():
             object.__setattr__(self, name, value)
 
@@ -70,7 +70,8 @@ class Dropout:
         size = (dy.size + 7) // 8
         if reserve.shape != (size,):
             raise ValueError(
-                f"reserve has shape {reserve.shape}: expected ({size},), what forward gives for x of shape {dy.shape}"
+                f"reserve must have shape ({size},), as forward returns it for x of shape {dy.shape}; "
+                f"got shape {reserve.shape}"
             )
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, reserve=reserve)

@@ -85,7 +85,7 @@ class FusedConvolution:
         if residual is not None:
             residual = _arrays.check_array("residual", residual, (x.dtype.name,))
             if residual.shape != y_shape:
-                raise ValueError(f"residual has shape {residual.shape}: expected {y_shape}, the result's")
+                raise ValueError(f"residual must have shape {y_shape}, as the result; got shape {residual.shape}")
         if activation is not None:
             one_of("activation", activation, ACTIVATIONS)
         if out is not None:
@@ -115,5 +115,5 @@ def _parameter(name: str, array: Array | None, channels: int, x: Array) -> Array
         return None
     array = _arrays.check_array(name, array, tuple(dict.fromkeys((x.dtype.name, "float32"))))
     if array.shape != (channels,):
-        raise ValueError(f"{name} has shape {array.shape}: expected ({channels},), one for each output channel")
+        raise ValueError(f"{name} must have shape ({channels},), one for each output channel; got shape {array.shape}")
     return array

@@ -224,9 +224,7 @@ def _check(x: object, normalized_shape: object, scale: object, bias: object = No
         kept = _kept(x, shape, "normalized_shape")
         source = "normalized_shape"
     elif first is None:
-        raise TypeError(
-            "`normalized_shape` must be the sizes of x's last axes where there is no scale or bias; got None"
-        )
+        raise TypeError("normalized_shape must be the sizes of x's last axes where there is no scale or bias; got None")
     else:
         _arrays.check_array(source, first, parameter_dtypes(x))
         assert isinstance(first, np.ndarray)
@@ -239,7 +237,7 @@ def _sizes(normalized_shape: object) -> Shape:
     if isinstance(normalized_shape, (Sequence, np.ndarray)) and not isinstance(normalized_shape, (str, bytes)):
         return tuple(integer(f"normalized_shape[{axis}]", size, 0) for axis, size in enumerate(normalized_shape))
     if not hasattr(normalized_shape, "__index__"):
-        raise TypeError(f"`normalized_shape` must be None, an int or a tuple of ints; got {normalized_shape!r}")
+        raise TypeError(f"normalized_shape must be None, an int or a tuple of ints; got {normalized_shape!r}")
     return (integer("normalized_shape", normalized_shape, 0),)
 
 
@@ -249,8 +247,8 @@ def _kept(x: Array, shape: Shape, name: str) -> int:
     if not 0 <= kept < x.ndim or x.shape[kept:] != shape:
         allowed = " or ".join(str(x.shape[first:]) for first in range(x.ndim - 1, -1, -1))
         if name == "normalized_shape":
-            raise ValueError(f"`normalized_shape` must be the sizes of the last axes of x, {allowed}; got {shape}")
-        raise ValueError(f"{name} has shape {shape}: expected the last axes of x, {allowed}")
+            raise ValueError(f"normalized_shape must be the sizes of the last axes of x, {allowed}; got {shape}")
+        raise ValueError(f"{name} must have the shape of the last axes of x, {allowed}; got shape {shape}")
     return kept
 
 
@@ -266,7 +264,7 @@ def _check_gradients(dy: object, x: object, scale: object, statistics: dict[str,
         kept = array.ndim
         if kept >= x.ndim:
             allowed = " or ".join(str(x.shape[:count]) for count in range(x.ndim))
-            raise ValueError(f"{first} has shape {array.shape}: expected the first axes of x, {allowed}")
+            raise ValueError(f"{first} must have the shape of the first axes of x, {allowed}; got shape {array.shape}")
     _arrays.check_like("dy", dy, "x", x)
     assert isinstance(dy, np.ndarray)
     for name, array in statistics.items():

@@ -50,13 +50,13 @@ class LocalResponseNormalization:
         """Check the options."""
         self._set("size", integer("size", self.size, 1))
         if self.size > LARGEST_SIZE:
-            raise ValueError(f"size={self.size}: expected at most {LARGEST_SIZE}")
+            raise ValueError(f"size must be an integer of 1 to {LARGEST_SIZE}; got {self.size}")
         for name, least in (("alpha", None), ("beta", SMALLEST_BETA), ("k", SMALLEST_K)):
             value = real(name, getattr(self, name))
             if not isfinite(value):
-                raise ValueError(f"{name}={value}: expected a finite number")
+                raise ValueError(f"{name} must be a finite number; got {value}")
             if least is not None and value < least:
-                raise ValueError(f"{name}={value}: expected at least {least}")
+                raise ValueError(f"{name} must be a number of {least} or more; got {value}")
             self._set(name, value)
         one_of("layout", self.layout, tuple(LAYOUTS))
 

@@ -97,7 +97,10 @@ class BatchNormalization:
         if activation is not None:
             one_of("activation", activation, ("relu",))
             if (alpha, beta) != (1, 0):
-                raise ValueError(f"alpha={alpha} and beta={beta} with activation={activation!r}: expected 1 and 0")
+                raise ValueError(
+                    "alpha and beta must be 1 and 0 with an activation; "
+                    f"got {alpha} and {beta} (activation={activation!r})"
+                )
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, array, shape, array.dtype.name) for name, array in running.items() if array is not None]
         check_results(results, {"x": x, "scale": scale, "bias": bias})
@@ -190,7 +193,7 @@ class BatchNormalization:
         with_bias = wants_bias(bias, scale)
         for name, given, wanted in (("out_scale", out_scale, scale is not None), ("out_bias", out_bias, with_bias)):
             if given is not None and not wanted:
-                raise ValueError(f"`{name}` must be None where there is no {name[4:]}; got an array")
+                raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
         outs = {"out_scale": out_scale} if scale is not None else {}
         outs |= {"out_bias": out_bias} if with_bias else {}
         parameter_alpha, parameter_beta = scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
@@ -283,4 +286,4 @@ def _check_pair(arrays: dict[str, Array | None]) -> None:
     (first, a), (second, b) = arrays.items()
     if (a is None) != (b is None):
         given, missing = (second, first) if a is None else (first, second)
-        raise ValueError(f"{given} is given without {missing}: expected both or neither")
+        raise ValueError(f"{given} and {missing} must be passed together; got None for {missing}")

@@ -105,7 +105,7 @@ class Pooling:
             self._set("stride", per_axis("stride", self.stride, 1))
         one_of("layout", self.layout, tuple(LAYOUTS))
         if not isinstance(self.ceil_mode, bool):
-            raise TypeError(f"`ceil_mode` must be True or False; got {self.ceil_mode!r}")
+            raise TypeError(f"ceil_mode must be a bool; got {self.ceil_mode!r}")
         counts = {len(option) for option in (self.window, self.padding, self.stride) if isinstance(option, tuple)}
         for rank in counts or {1}:
             self._each(rank)
@@ -171,7 +171,9 @@ class Pooling:
         axes = self._axes("x", x.shape)
         y_shape = self._output_shape(x.shape, axes)
         if dy.shape != y_shape:
-            raise ValueError(f"dy has shape {dy.shape}: expected {y_shape}, the output's for x of shape {x.shape}")
+            raise ValueError(
+                f"dy must have shape {y_shape}, the output's for x of shape {x.shape}; got shape {dy.shape}"
+            )
         _arrays.check_like("y", y, "dy", dy)
         alpha, beta = scales(alpha, beta, out=out)
         if out is not None:
@@ -191,7 +193,7 @@ class Pooling:
         stride = window if self.stride is None else _geometry.spread("stride", self.stride, rank)
         for axis, (pad, span) in enumerate(zip(padding, window, strict=True)):
             if pad >= span:
-                raise ValueError(f"padding={pad} on spatial axis {axis}: expected less than the window, {span}")
+                raise ValueError(f"padding must be less than the window, {span}; got {pad} (on spatial axis {axis})")
         return window, padding, stride
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
@@ -207,8 +209,8 @@ class Pooling:
                 output -= (output - 1) * stride >= size + padding
             if output < 1:
                 raise ValueError(
-                    f"the output would be empty: on spatial axis {len(axes)} the padded x is {padding} + {size} + "
-                    f"{padding} = {size + 2 * padding} wide, less than the window, {window}"
+                    f"window must be at most {size + 2 * padding}, the padded size of x; "
+                    f"got {window} (on spatial axis {len(axes)})"
                 )
             axes.append(Axis(size, output, window, padding, stride))
         return axes

@@ -38,7 +38,7 @@ def add_tensor(
     a, b = _arrays.check_tensor("a", a, empty="any"), _arrays.check_tensor("b", b, empty="any")
     _arrays.check_same_dtype("a", a, "b", b)
     if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
-        raise ValueError(f"a has shape {a.shape}: expected {b.shape}, the shape of b, or 1 for any of its sizes")
+        raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
     alpha, beta = scales(alpha, beta)
     if out is not None:
         _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
@@ -106,7 +106,7 @@ def transform_tensor(
         one_of("layout", layout, MEMORY_LAYOUTS)
     target = x.dtype if dtype is None else _dtype(dtype)
     if layout == "channels_last" and x.ndim < 3:
-        raise ValueError(f"x has {x.ndim} axes: layout='channels_last' expects 3, 4 or 5")
+        raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
@@ -124,12 +124,14 @@ def _dtype(given: Any) -> np.dtype[Any]:
     """The dtype of a name, or of a NumPy dtype or scalar type."""
     name = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", None))
     if name not in _arrays.FLOATS:
-        raise TypeError(f"dtype={given!r}: expected {' or '.join(_arrays.FLOATS)}")
+        raise TypeError(f"dtype must be {' or '.join(_arrays.FLOATS)}; got {given!r}")
     if name == "bfloat16":
         try:
             import ml_dtypes
         except ImportError:
-            raise TypeError("dtype='bfloat16': expected the package ml-dtypes to be installed") from None
+            raise TypeError(
+                "dtype must be one that NumPy has without the package ml-dtypes, which is not installed; got 'bfloat16'"
+            ) from None
         name = ml_dtypes.bfloat16
     dtype: np.dtype[Any] = np.dtype(name)
     return dtype
@@ -188,9 +190,9 @@ def reduce_tensor(
     one_of("op", op, (*REDUCTIONS, *ALIASES))
     reduced = _axes(axes, x.ndim)
     if op in EXTREMES and not _count(x, reduced):
-        raise ValueError(f"`x` must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
+        raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
     if not isinstance(deterministic, bool):
-        raise TypeError(f"deterministic={deterministic!r}: expected True or False")
+        raise TypeError(f"deterministic must be a bool; got {deterministic!r}")
     alpha, beta = scales(alpha, beta, out=out)
     if out is not None:
         shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
@@ -205,15 +207,15 @@ def _axes(axes: object, rank: int) -> Shape:
     if axes is None:
         return tuple(range(rank))
     if not isinstance(axes, (Sequence, np.ndarray)) or isinstance(axes, (str, bytes)):
-        raise TypeError(f"axes={axes!r}: expected None or a tuple of ints")
+        raise TypeError(f"axes must be None or a tuple of ints; got {axes!r}")
     found = []
     for at, axis in enumerate(axes):
         number = integer(f"axes[{at}]", axis, -rank)
         if number >= rank:
-            raise ValueError(f"axes[{at}]={number}: expected less than {rank}, the number of axes of x")
+            raise ValueError(f"axes[{at}] must be less than {rank}, the number of axes of x; got {number}")
         found.append(number % rank)
     if not found:
-        raise ValueError("axes=(): expected one axis or more, or None for all")
+        raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     if len(set(found)) < len(found):
-        raise ValueError(f"axes={tuple(axes)}: expected each axis once")
+        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {tuple(axes)}")
     return tuple(found)

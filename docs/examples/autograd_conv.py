@@ -37,7 +37,7 @@ WANTED_ACCURACY = 0.97
 def device_of(array):
     """The ordinal of the GPU whose memory an array lies in, or None for the host's."""
     if not hasattr(array, "__dlpack_device__"):
-        raise TypeError(f"{array!r:.60} given: expected a NumPy array or one on a GPU (cudnnpy.to_device)")
+        raise TypeError(f"array must be a NumPy array or one on a GPU (cudnnpy.to_device); got {array!r:.60}")
     kind, ordinal = array.__dlpack_device__()
     return ordinal if kind == 2 else None  # 2: DLPack's number for CUDA
 
@@ -80,7 +80,7 @@ class Variable:
     @request.setter
     def request(self, value):
         if value not in REQUESTS:
-            raise ValueError(f"request={value!r}: expected one of {', '.join(REQUESTS)}")
+            raise ValueError(f"request must be one of {', '.join(map(repr, REQUESTS))}; got {value!r}")
         self._request = value
 
     def take(self, gradient):
@@ -186,15 +186,15 @@ class ConvolutionLayer:
         sizes |= {f"kernel_size[{axis}]": size for axis, size in enumerate(kernel_size)}
         for name, size in sizes.items():
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-                raise ValueError(f"{name}={size!r}: expected an int of 1 or more")
+                raise ValueError(f"{name} must be an int of 1 or more; got {size!r}")
         if in_channels % groups or out_channels % groups:
-            raise ValueError(f"groups={groups} does not divide {in_channels} input and {out_channels} output channels")
+            raise ValueError(f"groups must divide {in_channels} input and {out_channels} output channels; got {groups}")
         if activation not in (None, "relu"):
-            raise ValueError(f"activation={activation!r}: expected None or 'relu'")
+            raise ValueError(f"activation must be None or 'relu'; got {activation!r}")
         if cudnn_prefer not in PREFERENCES:
-            raise ValueError(f"cudnn_prefer={cudnn_prefer!r}: expected one of {', '.join(PREFERENCES)}")
+            raise ValueError(f"cudnn_prefer must be one of {', '.join(map(repr, PREFERENCES))}; got {cudnn_prefer!r}")
         if not isinstance(workspace_MB_limit, int) or isinstance(workspace_MB_limit, bool) or workspace_MB_limit < 0:
-            raise ValueError(f"workspace_MB_limit={workspace_MB_limit!r}: expected an int of 0 or more")
+            raise ValueError(f"workspace_MB_limit must be an int of 0 or more; got {workspace_MB_limit!r}")
         self.cudnn_prefer, self.workspace_MB_limit, self.activation = cudnn_prefer, workspace_MB_limit, activation
         self.options = {
             "stride": stride,
@@ -261,7 +261,9 @@ class ConvolutionLayer:
         w_shape = tuple(self.weight.data.shape)
         if len(x.shape) != len(w_shape) or x.shape[1] != self.in_channels:
             sizes = ", ".join(["N", str(self.in_channels), *["size"] * (len(w_shape) - 2)])
-            raise ValueError(f"x has shape {tuple(x.shape)}: expected ({sizes}), for a weight of shape {w_shape}")
+            raise ValueError(
+                f"x must have shape ({sizes}), for a weight of shape {w_shape}; got shape {tuple(x.shape)}"
+            )
         y_shape = self._twin.output_shape(tuple(x.shape), w_shape)
         for variable in self.parameters:
             variable.data = place(variable.data, device_of(x))
@@ -398,7 +400,7 @@ def device_name(device):
 def positive(text):
     value = int(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} given: expected 1 or more")
+        raise argparse.ArgumentTypeError(f"must be 1 or more; got {value}")
     return value
 
 

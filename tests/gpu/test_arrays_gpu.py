@@ -166,7 +166,7 @@ def test_results_given(library: Library) -> None:
     out = library.make(np.full(Y, np.nan, np.float32))
     conv = Convolution(padding=1)
     if not library.writes:
-        with pytest.raises(ValueError, match="out: a read-only array given"):
+        with pytest.raises(ValueError, match="out must be a writable array; got a read-only one"):
             conv.forward(library.make(x), library.make(w), out=out)
         return
     assert conv.forward(library.make(x), library.make(w), out=out) is out
@@ -278,13 +278,15 @@ def test_new_arrays() -> None:
     assert cudnnpy.to_numpy(cudnnpy.empty((2, 0))).shape == (2, 0)
     with pytest.raises(ValueError, match=r"shape: \(2, -1\) has a negative size"):
         cudnnpy.empty((2, -1))
-    with pytest.raises(ValueError, match="layout: 'NHWC' given"):
+    with pytest.raises(ValueError, match=r"layout must .*; got 'NHWC'"):
         cudnnpy.empty((2, 3), layout="NHWC")
 
 
 def test_host_arrays_are_no_device_arrays() -> None:
     for host in (np.zeros(3), torch.zeros(3)):
-        with pytest.raises(TypeError, match=r"array is a host array .* of shape \(3,\)"):
+        with pytest.raises(
+            TypeError, match=r"array must be an array on a CUDA device; got a host array .* of shape \(3,\)"
+        ):
             cudnnpy.to_numpy(host)
 
 
@@ -430,7 +432,7 @@ def test_own_arrays_on_the_second_device() -> None:
 def test_arrays_on_different_devices_are_refused(which: str) -> None:
     arrays = {"x": whole(*X), "w": whole(*W), "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
     arrays[which] = arrays[which].to("cuda:1")
-    with pytest.raises(ValueError, match=f"{which} is on device 1; expected device 0, where x is"):
+    with pytest.raises(ValueError, match=f"{which} must be on device 0, as x; got an array on device 1"):
         Convolution(padding=1).forward(**arrays)
 
 

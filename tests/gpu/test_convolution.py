@@ -359,12 +359,12 @@ def test_plan_execute_refuses_bad_addresses() -> None:
         plan.execute(a, b, y, 0)
     with pytest.raises(ValueError, match=r"workspace: none given; this plan needs"):
         plan.execute(a, b, y, 0, 0)
-    with pytest.raises(ValueError, match=r"x: address 0x0 given; expected a multiple of 16"):
+    with pytest.raises(ValueError, match=r"x must be aligned to 16 bytes; got address 0x0"):
         plan.execute(0, b, y, space.data_ptr(), 0)
     with pytest.raises(ValueError, match=r"w: address .* expected a multiple of 16"):
         plan.execute(a, b + 4, y, space.data_ptr(), 0)
     for address in (a, a + 16, b):
-        with pytest.raises(ValueError, match=r"y overlaps [xw] in memory"):
+        with pytest.raises(ValueError, match=r"y must not overlap [xw] in memory"):
             plan.execute(a, b, address, space.data_ptr(), 0)
     plan.execute(a, b, y, space.data_ptr(), 0)
     assert_same(out, expected("forward", x, w, padding=1))
@@ -544,7 +544,7 @@ def test_results_in_the_axis_order_of_the_layout(layout: str) -> None:
 
 
 def test_layout_names_of_another_rank_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"layout: 'NCDHW' has 5 axes; x has 4"):
+    with pytest.raises(ValueError, match=r"layout must have 4 axes, as x; got 'NCDHW'"):
         Convolution(layout="NCDHW").forward(*arguments("forward"))
 
 
@@ -569,7 +569,7 @@ def test_expanded_arrays_are_refused() -> None:
 def test_a_result_that_overlaps_an_input_is_refused() -> None:
     buffer = whole(4, 48, 12, 11)
     x, w = buffer[:, :16], whole(*W)
-    with pytest.raises(ValueError, match="y overlaps x in memory"):
+    with pytest.raises(ValueError, match="y must not overlap x in memory"):
         Convolution(padding=1).forward(x, w, out=buffer[:, 8:40])
     with pytest.raises(ValueError, match="overlaps"):
         Convolution(padding=1).forward(buffer, whole(48, 48, 3, 3), out=buffer)
@@ -587,7 +587,7 @@ class ReadOnly:
 def test_a_read_only_result_is_refused() -> None:
     x, w = arguments("forward")
     out = torch.empty(Y, device="cuda")
-    with pytest.raises(ValueError, match="out: a read-only array given"):
+    with pytest.raises(ValueError, match="out must be a writable array; got a read-only one"):
         Convolution(padding=1).forward(x, w, out=ReadOnly(out, True))
     Convolution(padding=1).forward(x, w, out=ReadOnly(out, False))
     assert_same(out, expected("forward", x, w, padding=1))
@@ -599,29 +599,31 @@ def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
     x, w = arguments("forward")
     arrays = {"x": x, "w": w, "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
     arrays[which] = given(arrays[which])
-    with pytest.raises(TypeError, match=rf"{which} is a host array .*cudnnpy.to_device.*cudnnpy.reference"):
+    with pytest.raises(
+        TypeError, match=rf"{which} must be .*; got a host array .*cudnnpy.to_device.*cudnnpy.reference"
+    ):
         Convolution(padding=1).forward(**arrays)
 
 
 def test_what_is_no_array_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"w is \[1, 2\]; expected a device array"):
+    with pytest.raises(TypeError, match=r"w must be a device array .*; got \[1, 2\]"):
         Convolution().forward(whole(*X), [1, 2])
 
 
 def test_wrong_results_and_scales_are_refused() -> None:
     x, w = arguments("forward")
     conv = Convolution(padding=1)
-    with pytest.raises(ValueError, match=r"out: logical shape \(4, 32, 11, 11\) given; expected \(4, 32, 12, 11\)"):
+    with pytest.raises(ValueError, match=r"out must have shape \(4, 32, 12, 11\).*; got shape \(4, 32, 11, 11\)"):
         conv.forward(x, w, out=torch.empty(4, 32, 11, 11, device="cuda"))
     with pytest.raises(TypeError, match="out: float16 given; for float32 inputs expected float32"):
         conv.forward(x, w, out=torch.empty(Y, dtype=torch.float16, device="cuda"))
-    with pytest.raises(TypeError, match="w: float16 given; expected float32, as x"):
+    with pytest.raises(TypeError, match=r"w must be float32, as x.*; got float16"):
         conv.forward(x, w.half())
-    with pytest.raises(ValueError, match=r"beta: 1\.0 given without out"):
+    with pytest.raises(ValueError, match=r"beta must be 0 where out is None; got 1\.0"):
         conv.forward(x, w, beta=1.0)
     with pytest.raises(ValueError, match="alpha: nan"):
         conv.forward(x, w, alpha=float("nan"))
-    with pytest.raises(ValueError, match=r"dy: shape .* given; expected \(4, 32, 12, 11\)"):
+    with pytest.raises(ValueError, match=r"dy must have shape \(4, 32, 12, 11\).*; got shape .*"):
         conv.backward_data(x, w, X)
 
 
@@ -818,7 +820,7 @@ def test_workspace_from_a_frameworks_allocator() -> None:
     cudnnpy.set_allocator(None)
     assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
     assert len(asked) == 2
-    with pytest.raises(TypeError, match="allocator: 5 given"):
+    with pytest.raises(TypeError, match=r"allocator must .*; got 5"):
         cudnnpy.set_allocator(5)  # type: ignore[arg-type]
 
 

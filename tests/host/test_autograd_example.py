@@ -122,14 +122,18 @@ def test_an_unknown_option_is_a_type_error(option):
 @pytest.mark.parametrize(
     ("arguments", "options", "named"),
     [
-        ((0, 4, 3), {}, "in_channels=0"),
-        ((3, -1, 3), {}, "out_channels=-1"),
-        ((3, 4, 0), {}, r"kernel_size\[0\]=0"),
-        ((3, 4, (3, 2.5)), {}, r"kernel_size\[1\]=2.5"),
-        ((4, 4, 3), {"groups": 3}, "groups=3"),
-        ((4, 4, 3), {"activation": "relu6"}, "activation='relu6'"),
-        ((4, 4, 3), {"cudnn_prefer": "quickest"}, "cudnn_prefer='quickest'"),
-        ((4, 4, 3), {"workspace_MB_limit": -1}, "workspace_MB_limit=-1"),
+        ((0, 4, 3), {}, "in_channels must be an int of 1 or more; got 0"),
+        ((3, -1, 3), {}, "out_channels must be an int of 1 or more; got -1"),
+        ((3, 4, 0), {}, r"kernel_size\[0\] must be an int of 1 or more; got 0"),
+        ((3, 4, (3, 2.5)), {}, r"kernel_size\[1\] must be an int of 1 or more; got 2\.5"),
+        ((4, 4, 3), {"groups": 3}, "groups must divide 4 input and 4 output channels; got 3"),
+        ((4, 4, 3), {"activation": "relu6"}, "activation must be None or 'relu'; got 'relu6'"),
+        (
+            (4, 4, 3),
+            {"cudnn_prefer": "quickest"},
+            "cudnn_prefer must be one of 'fastest', 'limited_workspace', 'no_workspace', 'autotune'; got 'quickest'",
+        ),
+        ((4, 4, 3), {"workspace_MB_limit": -1}, "workspace_MB_limit must be an int of 0 or more; got -1"),
         ((4, 4, 3), {"stride": 0}, "stride"),
         ((4, 4, 3), {"padding": -1}, "padding"),
         ((4, 4, 3), {"dilation": 0}, "dilation"),
@@ -154,7 +158,10 @@ def test_the_set_up_records_the_sizes(size, kernel, padding, stride, batch):
     layer = layer_of(2, 3, kernel, stride=stride, padding=padding)
     x = draw(batch, 2, size, size + 1)
     if size + 2 * padding < kernel:
-        with pytest.raises(ValueError, match="the output would be empty"):
+        with pytest.raises(
+            ValueError,
+            match=r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+        ):
             layer(x)
         assert layer.set_up is None
         return
@@ -179,7 +186,10 @@ def test_the_set_up_is_derived_once_and_again_when_a_size_changes():
 def test_a_channel_mismatch_is_an_error_at_set_up_and_later():
     layer = layer_of(2, 3, 3)
     wrong = draw(4, 3, 6, 6)
-    with pytest.raises(ValueError, match=r"\(4, 3, 6, 6\): expected \(N, 2, size, size\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"x must have shape \(N, 2, size, size\), for a weight of shape \(3, 2, 3, 3\); got shape \(4, 3, 6, 6\)",
+    ):
         layer(wrong)
     assert layer.set_up is None
     layer(draw(4, 2, 6, 6))
@@ -556,7 +566,7 @@ def test_gradients_of_two_halves_add_up_to_the_wholes():
 
 
 def test_an_unknown_request():
-    with pytest.raises(ValueError, match="request='adds': expected one of null, write, add"):
+    with pytest.raises(ValueError, match=r"request must be one of 'null', 'write', 'add'; got 'adds'"):
         Variable(draw(2), "adds")
 
 

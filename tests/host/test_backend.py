@@ -181,7 +181,7 @@ def _descriptor() -> Descriptor:
 @pytest.mark.parametrize("value", [3, (1, 2, 3), [(1, 2), 3], ((1, 2.5),), "1/2", (1,)])
 def test_fractions_are_pairs_of_integers(library: Attributes, value: Any) -> None:
     with Descriptor(raw.CUDNN_BACKEND_RESAMPLE_DESCRIPTOR) as descriptor:
-        with pytest.raises(TypeError, match="CUDNN_ATTR_RESAMPLE_STRIDES takes CUDNN_TYPE_FRACTION"):
+        with pytest.raises(TypeError, match=r"CUDNN_ATTR_RESAMPLE_STRIDES must .*"):
             descriptor.set(raw.CUDNN_ATTR_RESAMPLE_STRIDES, value, raw.CUDNN_TYPE_FRACTION)
         assert library.counts["cudnnBackendSetAttribute"] == 0
 
@@ -189,14 +189,17 @@ def test_fractions_are_pairs_of_integers(library: Attributes, value: Any) -> Non
 def test_an_attribute_type_that_the_attribute_has_not_is_refused(library: Attributes) -> None:
     with (
         Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor,
-        pytest.raises(TypeError, match="POINTWISE_ELU_ALPHA takes CUDNN_TYPE_DOUBLE or CUDNN_TYPE_FLOAT, not"),
+        pytest.raises(
+            TypeError,
+            match=r"kind must be CUDNN_TYPE_DOUBLE or.*; got <cudnnBackendAttributeType_t\.CUDNN_TYPE_INT64: 3>",
+        ),
     ):
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0, raw.CUDNN_TYPE_INT64)
     with Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor:
         with pytest.raises(TypeError, match=r"POINTWISE_ELU_ALPHA takes .*, not"):
             descriptor.get(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, raw.CUDNN_TYPE_INT64)
         for use in (descriptor.get, lambda unknown: descriptor.set(unknown, 1)):
-            with pytest.raises(ValueError, match="attribute: 99999 given; expected a cudnnBackendAttributeName_t"):
+            with pytest.raises(ValueError, match=r"attribute must be a cudnnBackendAttributeName_t.*; got 99999"):
                 use(99999)
         with pytest.raises(ValueError, match=r"POINTWISE_ELU_ALPHA: 1e\+300 does not fit CUDNN_TYPE_FLOAT"):
             descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1e300, raw.CUDNN_TYPE_FLOAT)

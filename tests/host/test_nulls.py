@@ -47,7 +47,7 @@ def test_what_is_refused_is_what_the_table_says_and_is_named(answers: dict[tuple
         if parameter in places or "handle" in places:  # the handle is NULL in all of these calls
             first = parameter if "handle" not in places else "handle"
             assert refused == found, (name, parameter)
-            assert any(f"{name}: `{n}` must be " in answer for answer in refused for n in (first, parameter))
+            assert any(f"{name}: {n} must be " in answer for answer in refused for n in (first, parameter))
             checked += 1
         else:
             assert not refused, (name, parameter, refused)
@@ -68,7 +68,7 @@ def test_the_9_functions_that_die_of_a_null_handle_and_the_outputs_of_getters() 
     ):
         arguments = [None if kind.endswith("*") else 0 for _, kind, _ in raw.parameters(name)]
         arguments[0] = raw.cudnnHandle_t()
-        with pytest.raises(ValueError, match=rf"^{name}: `handle` must be a cudnnHandle_t .*; got NULL$"):
+        with pytest.raises(ValueError, match=rf"^{name}: handle must be a cudnnHandle_t .*; got NULL$"):
             getattr(raw, name)(*arguments)
     outputs = sum(raw.parameters(name)[at][2] == "out" for name, places in _api.NOT_NULL.items() for at in places)
     assert outputs > 120
@@ -77,7 +77,7 @@ def test_the_9_functions_that_die_of_a_null_handle_and_the_outputs_of_getters() 
 @pytest.mark.parametrize("null", [None, ctypes.POINTER(c_size_t)()])
 def test_both_ways_to_call_refuse(null: object) -> None:
     kind = TypeError if null is None else ValueError
-    says = r"`size` must be the address of a size_t that cudnnGetTensorSizeInBytes fills in; got (None|NULL)$"
+    says = r"size must be the address of a size_t that cudnnGetTensorSizeInBytes fills in; got (None|NULL)$"
     with descriptors.TensorDescriptor((1, 2, 3, 4)) as tensor:
         with pytest.raises(kind, match=says):
             raw.call("cudnnGetTensorSizeInBytes", tensor, null)

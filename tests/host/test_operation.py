@@ -182,7 +182,10 @@ def test_options_have_keys_of_their_own(world: World) -> None:
     for options in ways * 2:
         Convolution(**options).forward(x, w)
     assert len(world.chosen) == len(ways)
-    with pytest.raises(ValueError, match="w takes 1 channels in each of 2"):  # not served as the same with one group
+    with pytest.raises(
+        ValueError,
+        match=r"x must have 2 channels, w's 1.*; got 1 \(x has shape \(2, 1, 8, 1\), w \(6, 1, 3, 1\), logical order\)",
+    ):  # not served as the same with one group
         Convolution(groups=2).forward(x, w)
 
 
@@ -215,44 +218,68 @@ def test_channels_last_arrays_give_channels_last_results() -> None:
         (
             lambda c: c.forward(Array(*X), Array(*W, device=1)),
             ValueError,
-            "w is on device 1; expected device 0, where x is",
+            "w must be on device 0, as x; got an array on device 1",
         ),
-        (lambda c: c.forward(Array(*X), Array(*W), Array(*BIAS, device=1)), ValueError, "bias is on device 1"),
-        (lambda c: c.backward_data(Array(*Y), Array(*W), out=Array(*X, device=1)), ValueError, "out is on device 1"),
-        (lambda c: c.forward(Array(*X, device=-1), Array(*W)), TypeError, "x is a host array .*to_device.*reference"),
-        (lambda c: c.forward(Array(*X), Array(*W, device=-1)), TypeError, "w is a host array"),
+        (
+            lambda c: c.forward(Array(*X), Array(*W), Array(*BIAS, device=1)),
+            ValueError,
+            "bias must be on device 0, as x; got an array on device 1",
+        ),
+        (
+            lambda c: c.backward_data(Array(*Y), Array(*W), out=Array(*X, device=1)),
+            ValueError,
+            "out must be on device 0, as dy; got an array on device 1",
+        ),
+        (
+            lambda c: c.forward(Array(*X, device=-1), Array(*W)),
+            TypeError,
+            r"x must be .*; got a host array .*to_device.*reference",
+        ),
+        (lambda c: c.forward(Array(*X), Array(*W, device=-1)), TypeError, r"w must be .*; got a host array"),
         (
             lambda c: c.forward(Array(*X), Array(*W), out=Array(*Y, writable=False)),
             ValueError,
-            "out: a read-only array",
+            "out must be a writable array; got a read-only one",
         ),
         (
             lambda c: c.forward(Array(*X), Array(*W), out=Array(2, 6, 6, 5)),
             ValueError,
-            r"out: .* expected \(2, 6, 6, 6\)",
+            r"out must have shape \(2, 6, 6, 6\) \(logical order\); got shape \(2, 6, 6, 5\)",
         ),
-        (lambda c: c.forward(Array(*X), Array(*W), beta=1.0), ValueError, "beta: 1.0 given without out"),
+        (lambda c: c.forward(Array(*X), Array(*W), beta=1.0), ValueError, "beta must be 0 where out is None; got 1.0"),
         (
             lambda c: c.forward(Array(*X, strides=(256, 64, 8, 0)), Array(*W)),
             ValueError,
-            "x: strides .* not all above 0",
+            r"x must have strides of 1 or more; got strides \(256, 64, 8, 0\)\. Make the array contiguous first",
         ),
         (lambda c: c.forward(Array(*X, dtype="complex64"), Array(*W)), TypeError, "complex64"),
-        (lambda c: c.forward(Array(*X), Array(*W), activation="gelu"), ValueError, "activation: 'gelu' given"),
-        (lambda c: c.forward(object(), Array(*W)), TypeError, "x is <object"),
-        (lambda c: c.forward(Array(*X), None), TypeError, "w is None"),
-        (lambda c: c.backward_data(Array(*Y), Array(*W)), TypeError, "x_shape: not given"),
-        (lambda c: c.backward_filter(Array(*Y), Array(*X)), TypeError, "w_shape: not given"),
-        (lambda c: c.backward_bias(Array(*Y, dtype="int8")), TypeError, "dy: int8 given"),
-        (lambda c: c.backward_bias(Array(6, 6)), ValueError, r"dy: shape \(6, 6\) has 2 axes"),
+        (lambda c: c.forward(Array(*X), Array(*W), activation="gelu"), ValueError, r"activation must .*; got 'gelu'"),
+        (
+            lambda c: c.forward(object(), Array(*W)),
+            TypeError,
+            r"x must be a device array \(PyTorch, CuPy, JAX, Numba.*; got <object object",
+        ),
+        (lambda c: c.forward(Array(*X), None), TypeError, "w must be a device array; got None"),
+        (lambda c: c.backward_data(Array(*Y), Array(*W)), TypeError, r"x_shape must be .*; got None"),
+        (lambda c: c.backward_filter(Array(*Y), Array(*X)), TypeError, r"w_shape must be .*; got None"),
+        (lambda c: c.backward_bias(Array(*Y, dtype="int8")), TypeError, r"dy must .*; got int8"),
+        (lambda c: c.backward_bias(Array(6, 6)), ValueError, r"dy must have 3, 4 or 5 axes; got shape \(6, 6\)"),
         (
             lambda c: c.backward_bias(Array(*Y), out=Array(5)),
             ValueError,
-            r"out: float32 of shape \(5,\) given; .* \(6,\)",
+            r"out must be .*\(6,\).*; got float32 of shape \(5,\)",
         ),
-        (lambda c: c.backward_bias(Array(*Y), beta=1.0), ValueError, "beta: 1.0 given without out"),
-        (lambda c: c.backward_bias(Array(*Y), out=Array(6, writable=False)), ValueError, "out: a read-only array"),
-        (lambda c: c.forward(Array(*X), Array(*W), stream="fast"), TypeError, "stream: expected"),
+        (lambda c: c.backward_bias(Array(*Y), beta=1.0), ValueError, "beta must be 0 where out is None; got 1.0"),
+        (
+            lambda c: c.backward_bias(Array(*Y), out=Array(6, writable=False)),
+            ValueError,
+            "out must be a writable array; got a read-only one",
+        ),
+        (
+            lambda c: c.forward(Array(*X), Array(*W), stream="fast"),
+            TypeError,
+            r"stream must be None, an address, or an object with __cuda_stream__; got 'fast' \(str\)",
+        ),
     ],
 )
 def test_bad_arrays_are_refused_before_any_c_call(world: World, call: Any, kind: type[Exception], text: str) -> None:
@@ -267,11 +294,11 @@ def test_bad_arrays_are_refused_before_any_c_call(world: World, call: Any, kind:
 def test_overlapping_and_misplaced_memory_is_refused() -> None:
     x, w = Array(*X, pointer=1 << 20), Array(*W)
     for pointer in (1 << 20, (1 << 20) + 16, (1 << 20) - 16):
-        with pytest.raises(ValueError, match="y overlaps x in memory"):
+        with pytest.raises(ValueError, match="y must not overlap x in memory"):
             Convolution().forward(x, w, out=Array(*Y, pointer=pointer))
-    with pytest.raises(ValueError, match="x: address 0x0 given"):
+    with pytest.raises(ValueError, match=r"x must .*; got address 0x0"):
         Convolution().forward(Array(*X, pointer=0), w, out=Array(*Y))
-    with pytest.raises(ValueError, match="x: address 0x100002 is no multiple of the size of a float32"):
+    with pytest.raises(ValueError, match="x must be aligned to the size of a float32; got address 0x100002"):
         Convolution().forward(Array(*X, pointer=(1 << 20) + 2), w, out=Array(*Y))
 
 
@@ -310,10 +337,10 @@ def test_a_transposed_convolution_with_bias_and_activation_is_one_plan(world: Wo
 @pytest.mark.parametrize(
     ("bias", "kind", "message"),
     [
-        (Array(5), ValueError, r"bias: shape \(5,\), .* expected packed \(4,\)"),
-        (Array(4, dtype="float64"), TypeError, "bias: float64 given; expected float32"),
-        (Array(4, device=1), ValueError, "bias is on device 1; expected device 0, where x is"),
-        (Array(4, pointer=(1 << 24) + 64), ValueError, "dx overlaps bias in memory"),
+        (Array(5), ValueError, r"bias must be packed, of shape \(4,\); got shape \(5,\), strides \(1,\)"),
+        (Array(4, dtype="float64"), TypeError, r"bias must be float32.*; got float64"),
+        (Array(4, device=1), ValueError, "bias must be on device 0, as x; got an array on device 1"),
+        (Array(4, pointer=(1 << 24) + 64), ValueError, "dx must not overlap bias in memory"),
     ],
     ids=["shape", "dtype", "device", "overlap"],
 )
@@ -332,19 +359,19 @@ def test_a_transposed_convolution_refuses_a_bias_before_anything_is_queued(
     [
         (
             lambda up: up.forward(Array(2, 6, 6, 6), Array(*W, dtype="float16")),
-            "w: float16 given; expected float32, as x",
+            r"w must be float32, as x.*; got float16",
         ),
         (
             lambda up: up.forward(Array(2, 6, 6, 6, dtype="int32"), Array(*W, dtype="int32")),
-            "x: int32 given; expected a",
+            "x must be of a floating-point type, or int8; got int32",
         ),
         (
             lambda up: up.backward_filter(Array(2, 4, 8, 8, dtype="float16"), Array(2, 6, 6, 6), W),
-            "dy: float16 given; expected float32, as x",
+            r"dy must be float32, as x.*; got float16",
         ),
         (
             lambda up: up.backward_data(Array(2, 4, 8, 8), Array(*W, dtype="float16"), (2, 6, 6, 6)),
-            "w: float16 .* as dy",
+            "w must be float32, as dy; got float16",
         ),
     ],
 )
@@ -492,7 +519,10 @@ def test_a_plan_is_for_the_device_it_was_made_for(world: World) -> None:
     plan.candidates = [*plan.candidates, *plan.candidates] or [None]  # type: ignore[list-item]
     kept = list(plan.candidates)
     forced = Convolution(algorithm=plan)
-    with pytest.raises(ValueError, match="algorithm: the plan given is for device 0, and the arrays are on device 1"):
+    with pytest.raises(
+        ValueError,
+        match=r"algorithm must be a plan for device 1, as the arrays; got one for device 0\. Plan there, or move it",
+    ):
         forced.forward(Array(*X, device=1), Array(*W, device=1))
     assert world.c["cudnnBackendExecute"] == 0
     forced.forward(Array(*X), Array(*W))
@@ -514,7 +544,7 @@ def test_options_with_a_plan_are_not_kept(world: World) -> None:
 def test_the_plan_of_a_graph_is_no_convolutions(world: World) -> None:
     plan = Convolution().plan("forward", Array(*X), Array(*W))
     plan.problem = object()  # type: ignore[assignment]
-    with pytest.raises(TypeError, match="algorithm: the plan of a graph given; expected that of a convolution"):
+    with pytest.raises(TypeError, match="algorithm must be the plan of a convolution; got that of a graph"):
         Convolution(algorithm=plan)
 
 
@@ -526,14 +556,14 @@ def test_a_plan_takes_raw_addresses_and_checks_them(world: World) -> None:
     world.c.clear()
     plan.execute(*good)
     assert world.c == {"cudnnBackendExecute": 1}
-    with pytest.raises(TypeError, match="4 addresses given; expected x, w, y, workspace, stream"):
+    with pytest.raises(TypeError, match="addresses must be x, w, y, workspace, stream; got 4 addresses"):
         plan.execute(*good[:-1])
     for bad, text in (
-        ((0, *good[1:]), "x: address 0x0 given"),
-        (((1 << 20) + 4, *good[1:]), "x: address 0x100004 given; expected a multiple of 16 bytes"),
+        ((0, *good[1:]), r"x must .*; got address 0x0"),
+        (((1 << 20) + 4, *good[1:]), "x must be aligned to 16 bytes; got address 0x100004"),
         ((*good[:2], good[0], *good[3:]), "y overlaps x"),
         ((*good[:3], 0, STREAM), "workspace: none given; this plan needs 100 bytes"),
-        ((*good[:3], good[3] + 8, STREAM), "workspace: address 0x400008 given; expected a multiple of 16 bytes"),
+        ((*good[:3], good[3] + 8, STREAM), "workspace must be aligned to 16 bytes; got address 0x400008"),
         ((*good[:3], good[2], STREAM), "workspace: 100 bytes at 0x300000 overlap y; give memory of its own"),
         ((*good[:3], good[1] - 16, STREAM), "workspace: 100 bytes at 0x1ffff0 overlap w"),
     ):

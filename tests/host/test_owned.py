@@ -429,12 +429,15 @@ def test_stream_addresses(stream: Any, address: int) -> None:
 
 @pytest.mark.parametrize("stream", ["default", 1.0, True, object(), Protocol(0, None), stream_object(ptr="here")])
 def test_what_is_no_stream(stream: Any) -> None:
-    with pytest.raises(TypeError, match=r"^stream: expected None, an address, or an object with __cuda_stream__, not "):
+    with pytest.raises(TypeError, match=r"^stream must be None, an address, or an object with __cuda_stream__; got "):
         handle.stream_address(stream)
 
 
 def test_bad_streams() -> None:
-    with pytest.raises(TypeError, match="version 3 of the __cuda_stream__ protocol"):
+    with pytest.raises(
+        TypeError,
+        match=r"stream must have version 0 of the __cuda_stream__ protocol; got version 3 of <test_owned\.Protocol object",
+    ):
         handle.stream_address(Protocol(3, 9))
     for number in (-1, 2**64, 2**64 + 0x5000):
         with pytest.raises(ValueError, match=f"stream: {number} is no address"):
@@ -445,12 +448,12 @@ def test_bad_streams() -> None:
 
 @pytest.mark.parametrize("device", ["cuda:0", 1.0, True, object()])
 def test_what_is_no_device(device: Any) -> None:
-    with pytest.raises(TypeError, match=r"^device: expected an ordinal, a cuda\.core Device or None, not "):
+    with pytest.raises(TypeError, match=r"^device must be an ordinal, a cuda\.core Device or None; got "):
         Handle(device)
-    with pytest.raises(TypeError, match=r"^device: "):
+    with pytest.raises(TypeError, match=r"^device must be an ordinal, a cuda\.core Device or None"):
         Handle.default(device)
 
 
 def test_a_negative_ordinal() -> None:
-    with pytest.raises(ValueError, match="device: -1 is no ordinal"):
+    with pytest.raises(ValueError, match="device must be an ordinal of 0 or more; got -1"):
         Handle(-1)

@@ -127,7 +127,7 @@ def test_clearing_reaches_every_thread_when_it_next_looks() -> None:
 def test_a_limit_is_a_number_of_plans(entries: Any) -> None:
     with pytest.raises(
         ValueError if type(entries) is int else TypeError,
-        match=r"entries: .* given; expected a number of plans, 1 or more",
+        match=r"entries must be a number of plans, 1 or more.*; got .*",
     ):
         set_cache_limit(entries)
     assert cache_info().limit == 16_384

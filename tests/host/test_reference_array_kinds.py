@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from messages import says
 from operands import normal, same
 
 from cudnnpy import reference
@@ -167,7 +167,7 @@ def test_what_is_no_array_is_refused_with_the_conversion(call: Any, convert: Any
     operation, arrays = call
     for at, array in enumerate(arrays):
         given = [*arrays[:at], convert(array), *arrays[at + 1 :]]
-        with pytest.raises(TypeError, match=re.escape(message).replace(re.escape("{}"), "[a-z]+")):
+        with pytest.raises(TypeError, match=says(message.replace("{}", "..."))):
             operation(*given)
 
 
@@ -182,5 +182,8 @@ def test_the_conversions_convert() -> None:
 def test_a_masked_out_is_refused() -> None:
     for operation, arrays in CALLS.values():
         out = np.ma.masked_less(np.zeros_like(operation(*arrays)), 0)
-        with pytest.raises(TypeError, match=r"^out is a numpy\.ma\..*convert it with out\.filled\(value\)$"):
+        with pytest.raises(
+            TypeError,
+            match=r"^out must be a numpy\.ndarray; got a numpy\.ma\.MaskedArray\. Convert it with out\.filled\(value\)$",
+        ):
             operation(*arrays, out=out)

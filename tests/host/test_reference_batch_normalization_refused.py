@@ -34,15 +34,15 @@ OP = BatchNormalization()
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": "spatial_persistent"}, ValueError, "mode='spatial_persistent': expected one of spatial, per_activ"),
-        ({"mode": None}, TypeError, "mode=None: expected a str"),
-        ({"epsilon": -1e-5}, ValueError, "epsilon=-1e-05: expected 0 or more"),
-        ({"epsilon": NAN}, ValueError, "epsilon=nan: expected 0 or more"),
-        ({"epsilon": float("inf")}, ValueError, "epsilon=inf: expected 0 or more, and finite"),
-        ({"epsilon": "0"}, TypeError, "epsilon='0': expected a real number"),
-        ({"epsilon": True}, TypeError, "epsilon=True: expected a real number"),
-        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
-        ({"layout": 4}, TypeError, "layout=4: expected a str"),
+        ({"mode": "spatial_persistent"}, ValueError, "mode must be one of 'spatial'...; got 'spatial_persistent'"),
+        ({"mode": None}, TypeError, "mode must ...; got None"),
+        ({"epsilon": -1e-5}, ValueError, "epsilon must be a finite number of 0 or more...; got -1e-05"),
+        ({"epsilon": NAN}, ValueError, "epsilon must be a finite number of 0 or more...; got nan"),
+        ({"epsilon": float("inf")}, ValueError, "epsilon must be a finite number of 0 or more...; got inf"),
+        ({"epsilon": "0"}, TypeError, "epsilon must be a real number...; got '0'"),
+        ({"epsilon": True}, TypeError, "epsilon must be a real number...; got True"),
+        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
+        ({"layout": 4}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got 4"),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -52,11 +52,11 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
 def bad_parameters(shape: tuple[int, ...] = (3,)) -> list[tuple[object, type[Exception], str]]:
     """What is refused of a parameter beside float32 x."""
     return [
-        ([1.0] * 3, TypeError, " is a builtins.list: expected a numpy.ndarray"),
-        (np.ones(shape), TypeError, " has dtype float64: expected float32"),
-        (np.ones(shape, np.float16), TypeError, " has dtype float16: expected float32"),
-        (np.ones((4,), np.float32), ValueError, f" has shape (4,): expected {shape}, "),
-        (np.ones((1, 3, 1, 1), np.float32), ValueError, f" has shape (1, 3, 1, 1): expected {shape}, "),
+        ([1.0] * 3, TypeError, " must be a numpy.ndarray; got a builtins.list"),
+        (np.ones(shape), TypeError, " must be float32...; got float64"),
+        (np.ones(shape, np.float16), TypeError, " must be float32...; got float16"),
+        (np.ones((4,), np.float32), ValueError, f" must have shape {shape}, ...; got shape (4,)"),
+        (np.ones((1, 3, 1, 1), np.float32), ValueError, f" must have shape {shape}, ...; got shape (1, 3, 1, 1)"),
     ]
 
 
@@ -79,7 +79,7 @@ def test_bad_array(name: str) -> None:
                 if case != "empty":
                     refuses(lambda array=array: call(**given | {"x": array}), error, "x" + message)
         elif argument != "dy":
-            missing = (None, TypeError, " is a builtins.NoneType: expected a numpy.ndarray")
+            missing = (None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType")
             for array, error, message in [
                 *bad_parameters(),
                 *([missing] if argument in ("mean", "variance") else []),
@@ -91,16 +91,16 @@ def test_bad_array(name: str) -> None:
         refuses(lambda out=out: call(**given, out=out), error, message)
     for argument in ("alpha", "beta"):
         refuses(
-            lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument}='1': expected a real"
+            lambda argument=argument: call(**given, **{argument: "1"}),
+            TypeError,
+            f"{argument} must be a real...; got '1'",
         )
     one = np.ones((3,), np.float32)
     shared = np.ones((2, 3), np.float32)
     small = given | {key: shared for key in ("x", "dy") if key in given}
-    refuses(lambda: call(**small, out=shared), ValueError, "out overlaps ")
-    refuses(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x has 1 axes: expected 2 to 5")
-    refuses(
-        lambda: call(**small | {"scale": one[None]}), ValueError, "scale has shape (1, 3): expected (3,), one for each"
-    )
+    refuses(lambda: call(**small, out=shared), ValueError, "out must ...; got overlapping arrays")
+    refuses(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x must have 2 to 5 axes; got shape")
+    refuses(lambda: call(**small | {"scale": one[None]}), ValueError, "scale must have shape ...; got shape (1, 3)")
 
 
 def test_bad_rank() -> None:
@@ -117,25 +117,25 @@ def test_parameters_of_the_other_mode() -> None:
     refuses(
         lambda: BatchNormalization("per_activation").forward_training(X, ONES, ONES),
         ValueError,
-        "scale has shape (3,): expected (3, 4, 5), the shape of x without its first axis (per_activation)",
+        "scale must have shape (3, 4, 5), the shape of x without its first axis (per_activation); got shape (3,)",
     )
     refuses(
         lambda: BatchNormalization(layout="NHWC").forward_training(X, ONES, ONES),
         ValueError,
-        "scale has shape (3,): expected (5,), one for each channel of x (spatial)",
+        "scale must have shape (5,), one for each channel of x (spatial)...; got shape (3,)",
     )
     refuses(
         lambda: OP.forward_training(X.astype(np.float64), ONES, ONES),
         TypeError,
-        "scale has dtype float32: expected float64",
+        "scale must be float64...; got float32",
     )
 
 
 def test_bad_dy() -> None:
     for dy, error, message in (
-        (X[..., :4], ValueError, "dy has shape (2, 3, 4, 4): expected (2, 3, 4, 5), the shape of x"),
-        (X.astype(np.float16), TypeError, "dy has dtype float16: expected float32, the dtype of x"),
-        (None, TypeError, "dy is a builtins.NoneType"),
+        (X[..., :4], ValueError, "dy must have shape (2, 3, 4, 5), as x...; got shape (2, 3, 4, 4)"),
+        (X.astype(np.float16), TypeError, "dy must be float32, as x...; got float16"),
+        (None, TypeError, "dy must be a numpy.ndarray; got a builtins.NoneType"),
     ):
         refuses(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
 
@@ -148,27 +148,27 @@ def frozen(array: np.ndarray) -> np.ndarray:
 def test_nothing_is_written_when_training_is_refused() -> None:
     shared = np.full(4, 7, np.float32)
     for changes, error, message in [
-        ({"running_variance": None}, ValueError, "running_mean is given without running_variance: expected both"),
-        ({"running_mean": None}, ValueError, "running_variance is given without running_mean: expected both"),
+        ({"running_variance": None}, ValueError, " must be passed together; got None for running_variance"),
+        ({"running_mean": None}, ValueError, " must be passed together; got None for running_mean"),
         *[({"running_mean": array}, error, "running_mean" + message) for array, error, message in bad_parameters()],
         *[({"running_variance": array}, error, "running_variance" + message)
           for array, error, message in bad_parameters()],
-        ({"running_mean": frozen(np.ones(3, np.float32))}, ValueError, "running_mean is read-only"),
+        ({"running_mean": frozen(np.ones(3, np.float32))}, ValueError, "running_mean must be a writable array; got a read-only one"),
         ({"running_variance": frozen(np.ones(3, np.float32))}, ValueError, "running_variance is read-only"),
-        ({"running_mean": np.broadcast_to(np.float32(1), (3,))}, ValueError, "running_mean is read-only"),
+        ({"running_mean": np.broadcast_to(np.float32(1), (3,))}, ValueError, "running_mean must be a writable array; got a read-only one"),
         ({"running_mean": shared[:3], "running_variance": shared[1:]}, ValueError,
-         "running_variance overlaps running_mean in memory"),
-        ({"running_mean": shared[:3], "scale": shared[1:]}, ValueError, "running_mean overlaps scale in memory"),
+         "running_variance must not overlap running_mean in memory"),
+        ({"running_mean": shared[:3], "scale": shared[1:]}, ValueError, "running_mean must not overlap scale in memory"),
         ({"running_variance": shared[:3], "bias": shared[:3]}, ValueError, "running_variance overlaps bias"),
-        ({"average_factor": float("inf")}, ValueError, "average_factor=inf: expected a finite number"),
-        ({"average_factor": NAN}, ValueError, "average_factor=nan: expected a finite number"),
-        ({"average_factor": None}, TypeError, "average_factor=None: expected a real number"),
-        ({"activation": "tanh"}, ValueError, "activation='tanh': expected one of relu"),
-        ({"activation": 1}, TypeError, "activation=1: expected a str"),
-        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha=2.0 and beta=0.0 with activation='relu': expected 1"),
-        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha=1.0 and beta=1.0 with activation='relu': expected 1"),
+        ({"average_factor": float("inf")}, ValueError, "average_factor must be a finite number...; got inf"),
+        ({"average_factor": NAN}, ValueError, "average_factor must be a finite number...; got nan"),
+        ({"average_factor": None}, TypeError, "average_factor must be a real number...; got None"),
+        ({"activation": "tanh"}, ValueError, "activation must be one of...; got 'tanh'"),
+        ({"activation": 1}, TypeError, "activation must be a str...; got 1"),
+        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha must be 1...; got 2.0 and beta=0.0 with activation='relu'"),
+        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha must be 1...; got 1.0 and beta=1.0 with activation='relu'"),
         ({"alpha": None}, TypeError, "alpha=None"),
-        ({"bias": np.ones(4, np.float32)}, ValueError, "bias has shape (4,)"),
+        ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (6,), one for each output channel; got shape (4,)"),
     ]:  # fmt: skip
         given = {
             "running_mean": np.full(3, 7, np.float32),
@@ -210,24 +210,24 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
         (OP.backward(x, x, bias=True, out_bias=np.ones(3, np.float32))[2], np.float32),
     ):
         assert without.dtype == kind
-    message = "bias has dtype float32: expected " + np.dtype(dtype).name + ", the dtype of scale"
+    message = "bias must be ...; got float32" + np.dtype(dtype).name + ", the dtype of scale"
     refuses(lambda: OP.forward_training(x, scale, np.ones(3, np.float32)), TypeError, message)
-    message = f"out_scale has dtype float32: expected {np.dtype(dtype).name}"
+    message = f"out_scale must be {np.dtype(dtype).name}...; got float32"
     refuses(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
 
 
 def test_gradients_that_are_not_there() -> None:
     gradient = np.zeros(3, np.float32)
     for wrong, message in (
-        ({"out_scale": gradient}, "`out_scale` must be None where there is no scale; got an array"),
-        ({"out_bias": gradient}, "`out_bias` must be None where there is no bias; got an array"),
-        ({"out_bias": gradient, "scale": ONES, "bias": False}, "`out_bias` must be None where there is no bias"),
+        ({"out_scale": gradient}, "out_scale must be None where there is no scale; got an array"),
+        ({"out_bias": gradient}, "out_bias must be None where there is no bias; got an array"),
+        ({"out_bias": gradient, "scale": ONES, "bias": False}, "out_bias must be None where there is no bias"),
     ):
         refuses(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
     refuses(
         lambda: OP.backward(X, X, bias=ONES),
         TypeError,
-        "`bias` must be True, False or None; got array([1., 1., 1.], dtype=float32)",
+        "bias must be a bool or None; got array([1., 1., 1.], dtype=float32)",
     )
     assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
     same(gradient, np.full(3, 40, np.float32))
@@ -280,7 +280,7 @@ def test_no_channels(shape: tuple[int, ...]) -> None:
     same(OP.forward_inference(x, None, None, none, none), x)
     assert [gradient is None for gradient in OP.backward(x, x)] == [False, True, True]
     for pair, name in (((none, none), "scale"), ((None, none), "bias")):
-        message = f"`{name}` must be None for an x of 0 channels; got an array"
+        message = f"{name} must be None for an x of 0 channels; got an array"
         refuses(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
 
 
@@ -298,8 +298,8 @@ def test_no_elements_per_activation(shape: tuple[int, ...]) -> None:
 def test_nothing_is_written_when_backward_is_refused() -> None:
     shared = np.full(4, 7, np.float32)
     for changes, error, message in [
-        ({"saved_mean": ONES}, ValueError, "saved_mean is given without saved_inverse_variance: expected both"),
-        ({"saved_inverse_variance": ONES}, ValueError, "saved_inverse_variance is given without saved_mean"),
+        ({"saved_mean": ONES}, ValueError, " must be passed together; got None for saved_inverse_variance"),
+        ({"saved_inverse_variance": ONES}, ValueError, "saved_inverse_variance and saved_mean must be passed together; got None for saved_mean"),
         *[({"saved_mean": array, "saved_inverse_variance": ONES}, error, "saved_mean" + message)
           for array, error, message in bad_parameters()],
         *[({"out_scale": array}, error, "out_scale" + message.split(", ")[0])
@@ -307,12 +307,12 @@ def test_nothing_is_written_when_backward_is_refused() -> None:
         *[({"out_bias": array}, error, "out_bias" + message.split(", ")[0])
           for array, error, message in bad_parameters()],
         ({"out_bias": frozen(np.ones(3, np.float32))}, ValueError, "out_bias is read-only"),
-        ({"out_scale": shared[:3], "out_bias": shared[1:]}, ValueError, "out_bias overlaps out_scale in memory"),
-        ({"out_scale": shared[:3], "scale": shared[1:]}, ValueError, "out_scale overlaps scale in memory"),
+        ({"out_scale": shared[:3], "out_bias": shared[1:]}, ValueError, "out_bias must not overlap out_scale in memory"),
+        ({"out_scale": shared[:3], "scale": shared[1:]}, ValueError, "out_scale must not overlap scale in memory"),
         ({"out_bias": shared[:3], "saved_mean": shared[:3], "saved_inverse_variance": ONES}, ValueError,
-         "out_bias overlaps saved_mean in memory"),
-        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha='1': expected a real number"),
-        ({"parameter_beta": None}, TypeError, "parameter_beta=None: expected a real number"),
+         "out_bias must not overlap saved_mean in memory"),
+        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha must be a real number...; got '1'"),
+        ({"parameter_beta": None}, TypeError, "parameter_beta must be a real number...; got None"),
     ]:  # fmt: skip
         given = {
             "scale": ONES,

@@ -105,8 +105,8 @@ def test_a_call_that_is_refused_and_a_gradient_draw_nothing() -> None:
     plain, disturbed = Dropout(0.5, 1), Dropout(0.5, 1)
     plain.forward(x)
     _, reserve = disturbed.forward(x)
-    refuses(lambda: disturbed.forward(x, out=np.ones(3)), ValueError, "out has shape (3,): expected (100,)")
-    refuses(lambda: disturbed.forward(x[:1].reshape(())), ValueError, "x has 0 axes: expected 1 to 5")
+    refuses(lambda: disturbed.forward(x, out=np.ones(3)), ValueError, "out must have shape (100,)...; got shape (3,)")
+    refuses(lambda: disturbed.forward(x[:1].reshape(())), ValueError, "x must have 1 to 5 axes; got shape")
     disturbed.backward(x, reserve)
     same(plain.forward(x)[0], disturbed.forward(x)[0])
 
@@ -143,15 +143,15 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"probability": 1}, ValueError, "probability=1.0: expected at least 0 and less than 1"),
-        ({"probability": -0.1}, ValueError, "probability=-0.1: expected at least 0 and less than 1"),
-        ({"probability": NAN}, ValueError, "probability=nan: expected at least 0"),
-        ({"probability": "0.5"}, TypeError, "probability='0.5': expected a real number"),
-        ({"probability": True}, TypeError, "probability=True: expected a real number"),
-        ({"seed": -1}, ValueError, "seed=-1: expected at least 0"),
-        ({"seed": 2**64}, ValueError, "seed=18446744073709551616: expected less than 2 ** 64"),
-        ({"seed": 1.0}, TypeError, "seed=1.0: expected an int"),
-        ({"seed": None}, TypeError, "seed=None: expected an int"),
+        ({"probability": 1}, ValueError, "probability must be a number of 0 or more and below 1...; got 1.0"),
+        ({"probability": -0.1}, ValueError, "probability must be a number of 0 or more and below 1...; got -0.1"),
+        ({"probability": NAN}, ValueError, "probability must be a number of 0 or more and below 1; got nan"),
+        ({"probability": "0.5"}, TypeError, "probability must be a real number...; got '0.5'"),
+        ({"probability": True}, TypeError, "probability must be a real number...; got True"),
+        ({"seed": -1}, ValueError, "seed must be an integer of 0 or more...; got -1"),
+        ({"seed": 2**64}, ValueError, "seed must be an integer below 2 ** 64...; got 18446744073709551616"),
+        ({"seed": 1.0}, TypeError, "seed must be an int...; got 1.0"),
+        ({"seed": None}, TypeError, "seed must be an int...; got None"),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -173,11 +173,11 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize(
     ("reserve", "error", "message"),
     [
-        (None, TypeError, "reserve is a builtins.NoneType: expected a numpy.ndarray"),
-        (b"\0" * 19, TypeError, "reserve is a builtins.bytes: expected a numpy.ndarray"),
-        (RESERVE.astype(np.int8), TypeError, "reserve has dtype int8: expected uint8"),
-        (RESERVE[:-1], ValueError, "reserve has shape (18,): expected (19,), what forward gives for x of shape (2, 3,"),
-        (RESERVE[None], ValueError, "reserve has shape (1, 19): expected (19,)"),
+        (None, TypeError, "reserve must be a numpy.ndarray; got a builtins.NoneType"),
+        (b"\0" * 19, TypeError, "reserve must be a numpy.ndarray; got a builtins.bytes"),
+        (RESERVE.astype(np.int8), TypeError, "reserve must be uint8...; got int8"),
+        (RESERVE[:-1], ValueError, "reserve must have shape ...; got shape (18,)"),
+        (RESERVE[None], ValueError, "reserve must have shape (19,)...; got shape (1, 19)"),
     ],
 )
 def test_bad_reserve(reserve: Any, error: type[Exception], message: str) -> None:
@@ -194,6 +194,10 @@ def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
 
 def test_in_place_is_refused() -> None:
     x = X.copy()
-    refuses(lambda: Dropout().forward(x, out=x), ValueError, "out overlaps x")
-    refuses(lambda: Dropout().backward(x, RESERVE, out=x), ValueError, "out overlaps dy")
+    refuses(lambda: Dropout().forward(x, out=x), ValueError, "out must not overlap x in memory; got overlapping arrays")
+    refuses(
+        lambda: Dropout().backward(x, RESERVE, out=x),
+        ValueError,
+        "out must not overlap dy in memory; got overlapping arrays",
+    )
     same(x, X)

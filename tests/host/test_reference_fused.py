@@ -208,18 +208,18 @@ def test_options_are_the_convolutions() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"padding": -1}, ValueError, "padding=-1: expected at least 0"),
-        ({"padding": "SAME"}, ValueError, "padding='SAME': expected one of valid, same, half, full"),
-        ({"stride": 0}, ValueError, "stride=0: expected at least 1"),
-        ({"dilation": 1.0}, TypeError, "dilation=1.0: expected an int"),
-        ({"groups": (1,)}, TypeError, "groups=(1,): expected an int"),
-        ({"mode": "correlation"}, ValueError, "mode='correlation': expected one of cross_correlation, convolution"),
-        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
-        ({"prefer": "best"}, ValueError, "prefer='best': expected one of fastest"),
-        ({"workspace_limit": -1}, ValueError, "workspace_limit=-1: expected at least 0"),
-        ({"deterministic": 1}, TypeError, "deterministic=1: expected True or False"),
-        ({"tf32": None}, TypeError, "tf32=None: expected True or False"),
-        ({"tune_seconds": 0}, ValueError, "tune_seconds=0: expected more than 0 seconds"),
+        ({"padding": -1}, ValueError, "padding must be an integer of 0 or more...; got -1"),
+        ({"padding": "SAME"}, ValueError, "padding must be one of 'valid', 'same', 'half'...; got 'SAME'"),
+        ({"stride": 0}, ValueError, "stride must be an integer of 1 or more...; got 0"),
+        ({"dilation": 1.0}, TypeError, "dilation must be an int...; got 1.0"),
+        ({"groups": (1,)}, TypeError, "groups must be an int...; got (1,)"),
+        ({"mode": "correlation"}, ValueError, "mode must be one of 'cross_correlation'...; got 'correlation'"),
+        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
+        ({"prefer": "best"}, ValueError, "prefer must be one of...; got 'best'"),
+        ({"workspace_limit": -1}, ValueError, "workspace_limit must be an integer of 0 or more...; got -1"),
+        ({"deterministic": 1}, TypeError, "deterministic must be a bool...; got 1"),
+        ({"tf32": None}, TypeError, "tf32 must be a bool...; got None"),
+        ({"tune_seconds": 0}, ValueError, "tune_seconds must be a number above 0...; got 0"),
         ({"compute_dtype": "float32"}, TypeError, "compute_dtype"),
         ({"policy": "once"}, TypeError, "policy"),
     ],
@@ -236,33 +236,45 @@ HALF = np.float16
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"x": [[1.0]]}, TypeError, "x is a builtins.list: expected a numpy.ndarray"),
-        ({"w": None}, TypeError, "w is a builtins.NoneType: expected a numpy.ndarray"),
-        ({"x": X.astype(float)}, TypeError, "x has dtype float64: expected float16 or bfloat16 or float32"),
-        ({"x": X.astype(np.int8)}, TypeError, "x has dtype int8: expected float16"),
-        ({"w": W.astype(float)}, TypeError, "w has dtype float64: expected float16"),
-        ({"w": W.astype(HALF)}, TypeError, "w has dtype float16: expected float32, the dtype of x"),
-        ({"x": X[0, 0]}, ValueError, "x has 2 axes: expected 3 to 5"),
-        ({"w": W[0, 0]}, ValueError, "w has 2 axes: expected 3 to 5"),
-        ({"x": X[:, :, :0]}, ValueError, "x_shape[2]=0: expected at least 1"),
-        ({"w": W[..., :0]}, ValueError, "w_shape[3]=0: expected at least 1"),
-        ({"w": W[0]}, ValueError, "w has 3 axes: expected 4, as many as x"),
-        ({"x": X[:, :3]}, ValueError, "x has 3 channels, but w has 4 per group"),
+        ({"x": [[1.0]]}, TypeError, "x must be a numpy.ndarray; got a builtins.list"),
+        ({"w": None}, TypeError, "w must be a numpy.ndarray; got a builtins.NoneType"),
+        ({"x": X.astype(float)}, TypeError, "x must be float16 or bfloat16 or float32...; got float64"),
+        ({"x": X.astype(np.int8)}, TypeError, "x must be float16...; got int8"),
+        ({"w": W.astype(float)}, TypeError, "w must be float16...; got float64"),
+        ({"w": W.astype(HALF)}, TypeError, "w must be float32, as x...; got float16"),
+        ({"x": X[0, 0]}, ValueError, "x must have 3 to 5 axes; got shape"),
+        ({"w": W[0, 0]}, ValueError, "w must have 3 to 5 axes; got shape"),
+        ({"x": X[:, :, :0]}, ValueError, "x_shape[2] must be an integer of 1 or more...; got 0"),
+        ({"w": W[..., :0]}, ValueError, "w_shape[3] must be an integer of 1 or more...; got 0"),
+        ({"w": W[0]}, ValueError, "w must have 4 axes, as x; got shape"),
+        ({"x": X[:, :3]}, ValueError, "x must have 4 channels, w's 4 for each of 1 group(s); got 3"),
         ({"x": X[..., :2]}, ValueError, "the output would be empty: on spatial axis 1"),
-        ({"scale": 2.0}, TypeError, "scale is a builtins.float: expected a numpy.ndarray"),
-        ({"scale": K.astype(HALF)}, TypeError, "scale has dtype float16: expected float32"),
-        ({"scale": K[:5]}, ValueError, "scale has shape (5,): expected (6,), one for each output channel"),
-        ({"scale": K[None, :, None, None]}, ValueError, "scale has shape (1, 6, 1, 1): expected (6,)"),
-        ({"bias": [0.0] * 6}, TypeError, "bias is a builtins.list: expected a numpy.ndarray"),
-        ({"bias": K.astype(float)}, TypeError, "bias has dtype float64: expected float32"),
-        ({"bias": K[:1]}, ValueError, "bias has shape (1,): expected (6,), one for each output channel"),
-        ({"residual": 1}, TypeError, "residual is a builtins.int: expected a numpy.ndarray"),
-        ({"residual": Y.astype(HALF)}, TypeError, "residual has dtype float16: expected float32"),
-        ({"residual": Y[:1]}, ValueError, "residual has shape (1, 6, 6, 6): expected (2, 6, 6, 6), the result's"),
-        ({"residual": X}, ValueError, "residual has shape (2, 4, 8, 8): expected (2, 6, 6, 6), the result's"),
-        ({"activation": "gelu"}, ValueError, "activation='gelu': expected one of relu, sigmoid, tanh, elu, swish"),
-        ({"activation": "identity"}, ValueError, "activation='identity': expected one of relu"),
-        ({"activation": 0}, TypeError, "activation=0: expected a str, one of relu"),
+        ({"scale": 2.0}, TypeError, "scale must be a numpy.ndarray; got a builtins.float"),
+        ({"scale": K.astype(HALF)}, TypeError, "scale must be float32...; got float16"),
+        ({"scale": K[:5]}, ValueError, "scale must have shape (6,), one for each output channel...; got shape (5,)"),
+        ({"scale": K[None, :, None, None]}, ValueError, "scale must have shape (6,)...; got shape (1, 6, 1, 1)"),
+        ({"bias": [0.0] * 6}, TypeError, "bias must be a numpy.ndarray; got a builtins.list"),
+        ({"bias": K.astype(float)}, TypeError, "bias must be float32...; got float64"),
+        ({"bias": K[:1]}, ValueError, "bias must have shape (6,), one for each output channel...; got shape (1,)"),
+        ({"residual": 1}, TypeError, "residual must be a numpy.ndarray; got a builtins.int"),
+        ({"residual": Y.astype(HALF)}, TypeError, "residual must be float32...; got float16"),
+        (
+            {"residual": Y[:1]},
+            ValueError,
+            "residual must have shape (2, 6, 6, 6), as the result...; got shape (1, 6, 6, 6)",
+        ),
+        (
+            {"residual": X},
+            ValueError,
+            "residual must have shape (2, 6, 6, 6), as the result...; got shape (2, 4, 8, 8)",
+        ),
+        (
+            {"activation": "gelu"},
+            ValueError,
+            "activation must be one of 'relu', 'sigmoid', 'tanh', 'elu'...; got 'gelu'",
+        ),
+        ({"activation": "identity"}, ValueError, "activation must be one of...; got 'identity'"),
+        ({"activation": 0}, TypeError, "activation must be one of...; got 0"),
     ],
 )
 def test_bad_call(changes: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -277,16 +289,14 @@ def test_bad_rank() -> None:
         message = f"x has 4 axes: layout={layout!r} expects {expected}"
         refuses(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
         refuses(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
-    refuses(
-        lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3]=0: expected at least 1"
-    )
+    refuses(lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3] must be ...; got 0")
 
 
 def test_half_and_its_parameters() -> None:
     half = X.astype(HALF), W.astype(HALF)
-    message = "scale has dtype bfloat16: expected float16 or float32"
+    message = "scale must be float16 or float32...; got bfloat16"
     refuses(lambda: FusedConvolution().forward(*half, K.astype(ml_dtypes.bfloat16)), TypeError, message)
-    message = "residual has dtype float32: expected float16"
+    message = "residual must be float16...; got float32"
     refuses(lambda: FusedConvolution().forward(*half, residual=Y), TypeError, message)
 
 
@@ -298,7 +308,7 @@ def test_bad_out() -> None:
     whole = {"x": X, "w": W, "scale": K, "bias": K, "residual": Y}
     for name, array in whole.items():
         given = whole | {name: memory[: array.size].reshape(array.shape)}
-        message = f"out overlaps {name} in memory: expected an array of its own"
+        message = f"out must not overlap {name} in memory"
         refuses(partial(FusedConvolution().forward, **given, out=out), ValueError, message)
     refuses(partial(FusedConvolution().forward, X, W, residual=out, out=out), ValueError, "out overlaps residual")
     assert (memory == 1).all()

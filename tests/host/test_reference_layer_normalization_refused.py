@@ -25,13 +25,17 @@ from cudnnpy.reference import (
 
 @pytest.mark.parametrize("kind", [LayerNormalization, RMSNormalization, InstanceNormalization])
 def test_bad_option(kind: Any) -> None:
-    refuses(lambda: kind(-1.0), ValueError, "epsilon=-1.0: expected 0 or more")
-    refuses(lambda: kind(NAN), ValueError, "epsilon=nan: expected 0 or more")
-    refuses(lambda: kind(float("inf")), ValueError, "epsilon=inf: expected 0 or more, and finite")
-    refuses(lambda: kind(None), TypeError, "epsilon=None: expected a real number")
+    refuses(lambda: kind(-1.0), ValueError, "epsilon must be a finite number of 0 or more...; got -1.0")
+    refuses(lambda: kind(NAN), ValueError, "epsilon must be a finite number of 0 or more...; got nan")
+    refuses(lambda: kind(float("inf")), ValueError, "epsilon must be a finite number of 0 or more...; got inf")
+    refuses(lambda: kind(None), TypeError, "epsilon must be a real number...; got None")
     if kind is InstanceNormalization:
-        refuses(lambda: kind(layout="CHW"), ValueError, "layout='CHW': expected one of")
-        refuses(lambda: kind(layout=None), TypeError, "layout=None: expected a str")
+        refuses(lambda: kind(layout="CHW"), ValueError, "layout must be one of...; got 'CHW'")
+        refuses(
+            lambda: kind(layout=None),
+            TypeError,
+            "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got None",
+        )
     assert kind(1) == kind(1.0)
     assert hash(kind()) == hash(kind(1e-5))
     assert kind() != kind(0.1)
@@ -54,18 +58,18 @@ CALLS = {
 def test_bad_array(call: Callable[..., object], right: dict[str, np.ndarray]) -> None:
     for name, array in right.items():
         bad: list[tuple[object, type[Exception], str]] = [
-            ([1.0], TypeError, " is a builtins.list: expected a numpy.ndarray"),
-            (array.astype(np.int32), TypeError, " has dtype int32: expected float"),
-            (array.astype(np.float64), TypeError, " has dtype float64: expected float"),
+            ([1.0], TypeError, " must be a numpy.ndarray; got a builtins.list"),
+            (array.astype(np.int32), TypeError, " must be float...; got int32"),
+            (array.astype(np.float64), TypeError, " must be float...; got float64"),
             (array[..., :2], ValueError, f" has shape {(*array.shape[:-1], 2)}: expected "),
-            (array[None], ValueError, f" has shape {(1, *array.shape)}: expected "),
+            (array[None], ValueError, f" must have shape ...; got shape {(1, *array.shape)}"),
         ]
         if name not in ("scale", "bias"):
-            bad.append((None, TypeError, " is a builtins.NoneType: expected a numpy.ndarray"))
+            bad.append((None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType"))
         if name == "x":  # which comes before scale, so that its own shape is only too short or too long
             bad = [tuple(case[1:]) for case in BAD_ARRAYS if case[0] != "empty"]  # type: ignore[misc]
         elif name != "dy":
-            bad.append((array.astype(np.float16), TypeError, " has dtype float16: expected float32"))
+            bad.append((array.astype(np.float16), TypeError, " must be float32...; got float16"))
         for other, error, message in bad:
             out = np.full(X.shape, 7, np.float32)
             refuses(partial(call, **right | {name: other}, out=out), error, name + message)
@@ -79,7 +83,7 @@ def test_out_may_not_overlap_an_input(call: Callable[..., object], right: dict[s
     for name, array in right.items():
         memory = np.ones(X.size + 1, np.float32)
         part, out = memory[: array.size].reshape(array.shape), memory[1:].reshape(X.shape)
-        message = f"out overlaps {name} in memory: expected an array of its own"
+        message = f"out must not overlap {name} in memory"
         refuses(partial(call, **right | {name: part}, out=out), ValueError, message)
         refuses(partial(call, **right | {name: out if name in ("x", "dy") else part}, out=out), ValueError, message)
         assert (memory == 1).all()
@@ -90,7 +94,7 @@ def test_bad_scale() -> None:
     x = np.ones((2, 3, 4), np.float32)
     for shape in ((), (3,), (4, 1), (1, 2, 3, 4), (2, 4), (1,), (2, 3)):
         array = np.ones(shape, np.float32)
-        message = f" has shape {shape}: expected the last axes of x, (4,) or (3, 4) or (2, 3, 4)"
+        message = f" must have the shape of the last axes of x, (4,) or (3, 4) or (2, 3, 4)...; got shape {shape}"
         for op in (LayerNormalization(), RMSNormalization()):
             refuses(lambda op=op, array=array: op.forward_training(x, array), ValueError, "scale" + message)
         refuses(lambda array=array: LayerNormalization().forward_training(x, None, array), ValueError, "bias" + message)
@@ -98,7 +102,7 @@ def test_bad_scale() -> None:
     refuses(
         lambda: LayerNormalization().forward_inference(x, four, x[0]),
         ValueError,
-        "bias has shape (3, 4): expected (4,), the shape of scale",
+        "bias must have shape (4,), the shape of scale; got shape (3, 4)",
     )
 
 
@@ -109,21 +113,21 @@ def test_bad_scale() -> None:
         (
             None,
             TypeError,
-            "`normalized_shape` must be the sizes of x's last axes where there is no scale or bias; got None",
+            "normalized_shape must be the sizes of x's last axes where there is no scale or bias; got None",
         ),
         (
             (),
             ValueError,
-            "`normalized_shape` must be the sizes of the last axes of x, (4,) or (3, 4) or (2, 3, 4); got ()",
+            "normalized_shape must be the sizes of the last axes of x, (4,) or (3, 4) or (2, 3, 4); got ()",
         ),
         (3, ValueError, "of the last axes of x, (4,) or (3, 4) or (2, 3, 4); got (3,)"),
         ((2, 3), ValueError, "(2, 3, 4); got (2, 3)"),
         ((1, 2, 3, 4), ValueError, "(2, 3, 4); got (1, 2, 3, 4)"),
-        (4.0, TypeError, "`normalized_shape` must be None, an int or a tuple of ints; got 4.0"),
-        (True, TypeError, "normalized_shape=True: expected an int"),
-        ("4", TypeError, "`normalized_shape` must be None, an int or a tuple of ints; got '4'"),
-        ((4.0,), TypeError, "normalized_shape[0]=4.0: expected an int"),
-        ((3, -4), ValueError, "normalized_shape[1]=-4: expected at least 0"),
+        (4.0, TypeError, "normalized_shape must be None, an int or a tuple of ints; got 4.0"),
+        (True, TypeError, "normalized_shape must be an int...; got True"),
+        ("4", TypeError, "normalized_shape must be None, an int or a tuple of ints; got '4'"),
+        ((4.0,), TypeError, "normalized_shape[0] must be an int...; got 4.0"),
+        ((3, -4), ValueError, "normalized_shape[1] must be an integer of 0 or more...; got -4"),
     ],
 )
 def test_bad_normalized_shape(kind: Any, given: Any, error: type[Exception], message: str) -> None:
@@ -140,19 +144,19 @@ def test_normalized_shape(kind: Any) -> None:
     for shape in (4, np.int64(4), (4,), [4], np.array([4])):
         for result, wanted in zip(kind().forward_training(x, normalized_shape=shape), expected, strict=True):
             same(result, wanted)
-    message = "scale has shape (4,): expected (3, 4), normalized_shape"
+    message = "scale must have shape (3, 4), normalized_shape...; got shape (4,)"
     refuses(lambda: kind().forward_training(x, x[0, 0], normalized_shape=(3, 4)), ValueError, message)
 
 
 def test_parameters_are_of_one_dtype() -> None:
     x, half = X.astype(np.float16), SCALE.astype(np.float16)
     for op, scale, own in ((LayerNormalization(), SCALE, half), (InstanceNormalization(), SCALE[:3], half[:3])):
-        message = "bias has dtype float16: expected float32, the dtype of scale"
+        message = "bias must be float32, as scale...; got float16"
         refuses(lambda op=op, scale=scale, own=own: op.forward_training(x, scale, own), TypeError, message)
     brain = SCALE.astype(ml_dtypes.bfloat16)
-    message = "scale has dtype bfloat16: expected float32 or float16"
+    message = "scale must be float32 or float16...; got bfloat16"
     refuses(lambda: LayerNormalization().forward_training(x, brain), TypeError, message)
-    message = "scale has dtype float32: expected float64"
+    message = "scale must be float64...; got float32"
     refuses(lambda: RMSNormalization().forward_training(X.astype(np.float64), SCALE), TypeError, message)
 
 
@@ -160,19 +164,21 @@ def test_bad_statistics_without_scale() -> None:
     """Their axes say which are normalized."""
     for shape in ((5,), (4, 2), (3, 5)):
         array = np.ones(shape, np.float32)
-        message = f"inverse_rms has shape {array.shape}: expected {X.shape[: len(shape)]}, the axes of x before"
+        message = (
+            f"inverse_rms must have shape {X.shape[: len(shape)]}, the axes of x before...; got shape {array.shape}"
+        )
         refuses(lambda array=array: RMSNormalization().backward(X, X, None, array), ValueError, message)
-    message = "mean has shape (4, 3, 5): expected the first axes of x, () or (4,) or (4, 3)"
+    message = "mean must have the shape of the first axes of x, () or (4,) or (4, 3)...; got shape (4, 3, 5)"
     refuses(lambda: LayerNormalization().backward(X, X, None, X, X), ValueError, message)
     for op in (LayerNormalization(), InstanceNormalization()):
-        message = "`bias` must be True, False or None; got array([[1., 1.]])"
+        message = "bias must be a bool or None; got array([[1., 1.]])"
         refuses(lambda op=op: op.backward(X, X, None, X[..., 0], X[..., 0], bias=np.ones((1, 2))), TypeError, message)
 
 
 def test_parameters_of_no_channels() -> None:
     x, none = np.ones((2, 0, 3), np.float32), np.ones(0, np.float32)
     for pair, name in (((none, None), "scale"), ((None, none), "bias"), ((none, none), "scale")):
-        message = f"`{name}` must be None for an x of 0 channels; got an array"
+        message = f"{name} must be None for an x of 0 channels; got an array"
         refuses(lambda pair=pair: InstanceNormalization().forward_training(x, *pair), ValueError, message)
     same(InstanceNormalization().forward_inference(x), x)
 
@@ -189,12 +195,12 @@ def test_bad_rank() -> None:
     refuses(
         lambda: InstanceNormalization().forward_inference(np.ones((2, 3), np.float32), one, one),
         ValueError,
-        "x has 2 axes: expected 3 to 5",
+        "x must have 3 to 5 axes; got shape",
     )
     refuses(
         lambda: InstanceNormalization(layout="NHWC").forward_inference(X, one, one),
         ValueError,
-        "scale has shape (3,): expected (5,), one for each channel of x",
+        "scale must have shape (5,), one for each channel of x...; got shape (3,)",
     )
 
 

@@ -146,21 +146,21 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"size": 0}, ValueError, "size=0: expected at least 1"),
-        ({"size": 17}, ValueError, "size=17: expected at most 16"),
-        ({"size": 5.0}, TypeError, "size=5.0: expected an int"),
-        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
-        ({"alpha": NAN}, ValueError, "alpha=nan: expected a finite number"),
-        ({"beta": 0.009}, ValueError, "beta=0.009: expected at least 0.01"),
-        ({"beta": INF}, ValueError, "beta=inf: expected a finite number"),
-        ({"beta": None}, TypeError, "beta=None: expected a real number"),
-        ({"k": 0}, ValueError, "k=0.0: expected at least 1e-05"),
-        ({"k": NAN}, ValueError, "k=nan: expected a finite number"),
-        ({"k": True}, TypeError, "k=True: expected a real number"),
-        ({"layout": "CHW"}, ValueError, "layout='CHW': expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"),
-        ({"alpha": -INF}, ValueError, "alpha=-inf: expected a finite number"),
-        ({"k": INF}, ValueError, "k=inf: expected a finite number"),
-        ({"layout": None}, TypeError, "layout=None"),
+        ({"size": 0}, ValueError, "size must be an integer of 1 or more...; got 0"),
+        ({"size": 17}, ValueError, "size must be an integer of 1 to 16; got 17"),
+        ({"size": 5.0}, TypeError, "size must be an int...; got 5.0"),
+        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
+        ({"alpha": NAN}, ValueError, "alpha must be a finite number...; got nan"),
+        ({"beta": 0.009}, ValueError, "beta must be a number of 0.01 or more...; got 0.009"),
+        ({"beta": INF}, ValueError, "beta must be a finite number...; got inf"),
+        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
+        ({"k": 0}, ValueError, "k must be a number of 1e-05 or more...; got 0.0"),
+        ({"k": NAN}, ValueError, "k must be a finite number...; got nan"),
+        ({"k": True}, TypeError, "k must be a real number...; got True"),
+        ({"layout": "CHW"}, ValueError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC'...; got 'CHW'"),
+        ({"alpha": -INF}, ValueError, "alpha must be a finite number...; got -inf"),
+        ({"k": INF}, ValueError, "k must be a finite number...; got inf"),
+        ({"layout": None}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got None"),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -189,15 +189,15 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"x": None}, TypeError, "x is a builtins.NoneType"),
-        ({"y": None}, TypeError, "y is a builtins.NoneType"),
-        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16: expected float32, the dtype of dy"),
-        ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
-        ({"x": X[:1]}, ValueError, "x has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
-        ({"y": X[0]}, ValueError, "y has shape (3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
-        ({"dy": X[0, 0]}, ValueError, "dy has 2 axes: layout='NCHW' expects 3, 4 or 5"),
-        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
-        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+        ({"x": None}, TypeError, "x must be a numpy.ndarray; got a builtins.NoneType"),
+        ({"y": None}, TypeError, "y must be a numpy.ndarray; got a builtins.NoneType"),
+        ({"x": X.astype(np.float16)}, TypeError, "x must be float32, as dy...; got float16"),
+        ({"y": X.astype(np.float64)}, TypeError, "y must be float32, as dy...; got float64"),
+        ({"x": X[:1]}, ValueError, "x must have shape (2, 3, 5, 5), as dy...; got shape (1, 3, 5, 5)"),
+        ({"y": X[0]}, ValueError, "y must have shape (2, 3, 5, 5), as dy...; got shape (3, 5, 5)"),
+        ({"dy": X[0, 0]}, ValueError, "dy must have 3, 4 or 5 axes; got shape (5, 5) (layout='NCHW')"),
+        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
+        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
     ],
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -212,4 +212,8 @@ def test_bad_argument(given: dict[str, Any], error: type[Exception], message: st
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
     refuses(lambda: Normalization().forward(X, out=out), error, message)
     refuses(lambda: Normalization().backward(X, X, X, out=out), error, message)
-    refuses(lambda: Normalization(layout="NDHWC").forward(X, out=out), ValueError, "x has 4 axes: layout='NDHWC'")
+    refuses(
+        lambda: Normalization(layout="NDHWC").forward(X, out=out),
+        ValueError,
+        "x must have 5 axes; got shape (2, 3, 5, 5) (layout='NDHWC')",
+    )

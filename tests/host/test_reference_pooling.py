@@ -234,25 +234,41 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"mode": "median"}, ValueError, "mode='median': expected one of max, max_deterministic, average_include_"),
-        ({"mode": None}, TypeError, "mode=None: expected a str"),
-        ({"window": 0}, ValueError, "window=0: expected at least 1"),
-        ({"window": (2, 0)}, ValueError, "window[1]=0: expected at least 1"),
-        ({"window": 2.0}, TypeError, "window=2.0: expected an int"),
-        ({"window": (2, 2, 2, 2)}, ValueError, "window has 4 entries"),
-        ({"window": ()}, ValueError, "window has 0 entries"),
-        ({"padding": -1}, ValueError, "padding=-1: expected at least 0"),
-        ({"padding": "same"}, TypeError, "padding='same': expected an int"),
-        ({"padding": ((0, 1), (0, 1))}, TypeError, "padding[0]=(0, 1): expected an int"),
-        ({"padding": 2}, ValueError, "padding=2 on spatial axis 0: expected less than the window, 2"),
-        ({"window": (3, 2), "padding": 2}, ValueError, "padding=2 on spatial axis 1: expected less than the window, 2"),
-        ({"window": 2, "padding": (1, 1, 5)}, ValueError, "padding=5 on spatial axis 2: expected less than the window"),
-        ({"window": (2, 2), "stride": (1, 1, 1)}, ValueError, "one for each spatial axis"),
-        ({"stride": 0}, ValueError, "stride=0: expected at least 1"),
-        ({"stride": True}, TypeError, "stride=True: expected an int"),
-        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of NCW, NCHW, NCDHW, NWC, NHWC, NDHWC"),
-        ({"layout": None}, TypeError, "layout=None"),
-        ({"ceil_mode": 1}, TypeError, "`ceil_mode` must be True or False; got 1"),
+        ({"mode": "median"}, ValueError, "mode must be one of 'max', 'max_deterministic'...; got 'median'"),
+        ({"mode": None}, TypeError, "mode must ...; got None"),
+        ({"window": 0}, ValueError, "window must be an integer of 1 or more...; got 0"),
+        ({"window": (2, 0)}, ValueError, "window[1] must be an integer of 1 or more...; got 0"),
+        ({"window": 2.0}, TypeError, "window must be an int...; got 2.0"),
+        (
+            {"window": (2, 2, 2, 2)},
+            ValueError,
+            "window must be an int, or one for each of 1 to 3 spatial axes; got (2, 2, 2, 2)",
+        ),
+        ({"window": ()}, ValueError, "window must be an int, or one for each of 1 to 3 spatial axes; got ()"),
+        ({"padding": -1}, ValueError, "padding must be an integer of 0 or more...; got -1"),
+        ({"padding": "same"}, TypeError, "padding must be an int...; got 'same'"),
+        ({"padding": ((0, 1), (0, 1))}, TypeError, "padding[0] must be an int...; got (0, 1)"),
+        ({"padding": 2}, ValueError, "padding must be less than the window, 2; got 2 (on spatial axis 0)"),
+        (
+            {"window": (3, 2), "padding": 2},
+            ValueError,
+            "padding must be less than the window, 2; got 2 (on spatial axis 1)",
+        ),
+        (
+            {"window": 2, "padding": (1, 1, 5)},
+            ValueError,
+            "padding must be less than the window, 2; got 5 (on spatial axis 2)",
+        ),
+        (
+            {"window": (2, 2), "stride": (1, 1, 1)},
+            ValueError,
+            "stride must be an int, or one for each of 2 spatial axes; got (1, 1, 1)",
+        ),
+        ({"stride": 0}, ValueError, "stride must be an integer of 1 or more...; got 0"),
+        ({"stride": True}, TypeError, "stride must be an int...; got True"),
+        ({"layout": "CHWN"}, ValueError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC'...; got 'CHWN'"),
+        ({"layout": None}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got None"),
+        ({"ceil_mode": 1}, TypeError, "ceil_mode must be a bool; got 1"),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -262,24 +278,34 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
 @pytest.mark.parametrize(
     ("pool", "shape", "error", "message"),
     [
-        (Pooling(), (4, 4), ValueError, "x_shape has 2 axes: layout='NCHW' expects 3, 4 or 5"),
-        (Pooling(layout="NWC"), (1, 4, 4, 1), ValueError, "x_shape has 4 axes: layout='NWC' expects 3"),
-        (Pooling(window=(2, 2)), (1, 1, 4), ValueError, "window=(2, 2) has 2 entries: expected 1"),
+        (Pooling(), (4, 4), ValueError, "x_shape must have 3, 4 or 5 axes; got shape (4, 4) (layout='NCHW')"),
+        (
+            Pooling(layout="NWC"),
+            (1, 4, 4, 1),
+            ValueError,
+            "x_shape must have 3 axes; got shape (1, 4, 4, 1) (layout='NWC')",
+        ),
+        (
+            Pooling(window=(2, 2)),
+            (1, 1, 4),
+            ValueError,
+            "window must be an int, or one for each of 1 spatial axes; got (2, 2)",
+        ),
         (
             Pooling(window=5),
             (1, 1, 5, 4),
             ValueError,
-            "on spatial axis 1 the padded x is 0 + 4 + 0 = 4 wide, less than",
+            "window must be at most 4, the padded size of x; got 5 (on spatial axis 1)",
         ),
         (
             Pooling(window=7, stride=2, ceil_mode=True),
             (1, 1, 5, 5),
             ValueError,
-            "the output would be empty: on spatial axis 0",
+            "window must be at most 5, the padded size of x; got 7 (on spatial axis 0)",
         ),
-        (Pooling(), (1, 0, 4, 4), ValueError, "x_shape[1]=0: expected at least 1"),
-        (Pooling(), (1, 1, 4.0, 4), TypeError, "x_shape[2]=4.0: expected an int"),
-        (Pooling(), 4, TypeError, "x_shape=4: expected a tuple of ints"),
+        (Pooling(), (1, 0, 4, 4), ValueError, "x_shape[1] must be an integer of 1 or more...; got 0"),
+        (Pooling(), (1, 1, 4.0, 4), TypeError, "x_shape[2] must be an int...; got 4.0"),
+        (Pooling(), 4, TypeError, "x_shape must be a tuple of ints...; got 4"),
     ],
 )
 def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: str) -> None:
@@ -317,7 +343,9 @@ def test_a_batch_of_0() -> None:
         same(Pooling(mode).forward(x), y)
         same(Pooling(mode).backward(y, x, y), x)
     refuses(
-        lambda: Pooling().forward(x[:, :0]), ValueError, "x has shape (0, 0, 5, 5): expected sizes of 1 or more, or"
+        lambda: Pooling().forward(x[:, :0]),
+        ValueError,
+        "x must have sizes of 1 or more, except for a batch of 0; got shape (0, 0, 5, 5)",
     )
 
 
@@ -338,14 +366,18 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"x": X.astype(np.float16)}, TypeError, "x has dtype float16: expected float32, the dtype of dy"),
-        ({"y": Y.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
-        ({"dy": Y[..., :1]}, ValueError, "dy has shape (2, 3, 2, 1): expected (2, 3, 2, 2), the output's for x of"),
-        ({"y": X}, ValueError, "y has shape (2, 3, 5, 5): expected (2, 3, 2, 2), the shape of dy"),
-        ({"x": X[0, 0]}, ValueError, "x has 2 axes: layout='NCHW' expects 3, 4 or 5"),
+        ({"x": X.astype(np.float16)}, TypeError, "x must be float32, as dy...; got float16"),
+        ({"y": Y.astype(np.float64)}, TypeError, "y must be float32, as dy...; got float64"),
+        (
+            {"dy": Y[..., :1]},
+            ValueError,
+            "dy must have shape (2, 3, 2, 2), the output's for x of...; got shape (2, 3, 2, 1)",
+        ),
+        ({"y": X}, ValueError, "y must have shape (2, 3, 2, 2), as dy...; got shape (2, 3, 5, 5)"),
+        ({"x": X[0, 0]}, ValueError, "x must have 3, 4 or 5 axes"),
         ({"x": X[..., :1]}, ValueError, "the output would be empty: on spatial axis 1"),
-        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
-        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
+        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
     ],
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:

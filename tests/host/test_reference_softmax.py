@@ -150,12 +150,16 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"algorithm": "exact"}, ValueError, "algorithm='exact': expected one of fast, accurate, log"),
-        ({"algorithm": None}, TypeError, "algorithm=None: expected a str"),
-        ({"mode": "spatial"}, ValueError, "mode='spatial': expected one of channel, instance"),
-        ({"mode": 1}, TypeError, "mode=1: expected a str"),
-        ({"layout": "CHWN"}, ValueError, "layout='CHWN': expected one of"),
-        ({"layout": ["NCHW"]}, TypeError, "layout=['NCHW']: expected a str"),
+        ({"algorithm": "exact"}, ValueError, "algorithm must be one of 'fast', 'accurate'...; got 'exact'"),
+        ({"algorithm": None}, TypeError, "algorithm must be one of 'fast', 'accurate', 'log'; got None"),
+        ({"mode": "spatial"}, ValueError, "mode must be one of 'channel'...; got 'spatial'"),
+        ({"mode": 1}, TypeError, "mode must ...; got 1"),
+        ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
+        (
+            {"layout": ["NCHW"]},
+            TypeError,
+            "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got ['NCHW']",
+        ),
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -177,9 +181,9 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 @pytest.mark.parametrize(
     ("softmax", "shape", "message"),
     [
-        (Softmax(), (3,), "x has 1 axes: layout='NCHW' expects 2, 3, 4 or 5"),
-        (Softmax(layout="NCW"), (3, 4), "x has 2 axes: layout='NCW' expects 3"),
-        (Softmax(layout="NDHWC"), (3, 4, 5, 6), "x has 4 axes: layout='NDHWC' expects 5"),
+        (Softmax(), (3,), "x must have 2, 3, 4 or 5 axes; got shape (3,) (layout='NCHW')"),
+        (Softmax(layout="NCW"), (3, 4), "x must have 3 axes; got shape (3, 4) (layout='NCW')"),
+        (Softmax(layout="NDHWC"), (3, 4, 5, 6), "x must have 5 axes"),
     ],
 )
 def test_bad_rank(softmax: Softmax, shape: tuple[int, ...], message: str) -> None:
@@ -191,10 +195,10 @@ def test_bad_rank(softmax: Softmax, shape: tuple[int, ...], message: str) -> Non
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        ({"y": X.astype(np.float64)}, TypeError, "y has dtype float64: expected float32, the dtype of dy"),
-        ({"y": X[:1]}, ValueError, "y has shape (1, 3, 5, 5): expected (2, 3, 5, 5), the shape of dy"),
-        ({"alpha": "1"}, TypeError, "alpha='1': expected a real number"),
-        ({"beta": None}, TypeError, "beta=None: expected a real number"),
+        ({"y": X.astype(np.float64)}, TypeError, "y must be float32, as dy...; got float64"),
+        ({"y": X[:1]}, ValueError, "y must have shape (2, 3, 5, 5), as dy...; got shape (1, 3, 5, 5)"),
+        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
+        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
     ],
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:

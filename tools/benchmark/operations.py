@@ -210,7 +210,7 @@ def _difference(torch: Any, result: Any, expected: Any) -> float:
     ours, theirs = (value if isinstance(value, tuple) else (value,) for value in (result, expected))
     for mine, other in zip(ours, theirs, strict=False):
         if mine.squeeze().shape != other.squeeze().shape:
-            raise ValueError(f"the result has shape {tuple(mine.shape)}: expected {tuple(other.shape)}")
+            raise ValueError(f"the result must have shape {tuple(other.shape)}; got shape {tuple(mine.shape)}")
         wide = other.float()
         off = torch.linalg.vector_norm(mine.float() - wide) / torch.linalg.vector_norm(wide)
         found.append(float(off))

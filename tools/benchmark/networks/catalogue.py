@@ -109,7 +109,7 @@ def layer(text: str) -> Layer:
     tensors, *options = text.split(", ")
     match = re.fullmatch(r"(\d+(?:x\d+){1,3}) -> (\d+)", tensors)
     if not match or not options:
-        raise ValueError(f"{text!r}: expected a line like '64x56x56 -> 128, 3x3, stride 2, padding 1'")
+        raise ValueError(f"a layer must be a line such as '64x56x56 -> 128, 3x3, stride 2, padding 1'; got {text!r}")
     channels, *size = _numbers(match[1])
     kernel = _numbers(options.pop(0))
     found: dict[str, Sizes] = {name: (value,) * len(size) for name, value in _OPTIONS.items()}
@@ -127,16 +127,18 @@ def layer(text: str) -> Layer:
             found[name] = numbers * len(size) if len(numbers) == 1 else numbers
         else:
             raise ValueError(
-                f"{text!r}: unknown option {option!r}; expected one of {', '.join(_OPTIONS)}, groups, transposed, bias"
+                f"an option must be one of {', '.join(_OPTIONS)}, groups, transposed, bias; got {option!r} ({text!r})"
             )
     stride, padding, dilation, extra = (found[name] for name in _OPTIONS)
     made = Layer(
         channels, tuple(size), int(match[2]), kernel, stride, padding, dilation, extra, groups, transposed, bias
     )
     if {len(kernel), *(len(value) for value in found.values())} != {len(size)}:
-        raise ValueError(f"{text!r}: expected {len(size)} numbers for each option, or one")
+        raise ValueError(f"an option must be one number, or {len(size)}; got {text!r}")
     if channels % groups or made.filters % groups or min(made.y_shape(1)) < 1:
-        raise ValueError(f"{text!r}: expected groups that divide the channels and the filters, and a result")
+        raise ValueError(
+            f"groups must divide the channels and the filters, and the result must not be empty; got {text!r}"
+        )
     return made
 
 
@@ -151,11 +153,11 @@ def read(file: Path = FILE) -> list[Network]:
             if line.startswith("["):
                 match = _NETWORK.fullmatch(line)
                 if not match or match[1] in found:
-                    raise ValueError(f"{line!r}: expected '[name] batch N, source', each name once")
+                    raise ValueError(f"a network must be a line '[name] batch N, source', each name once; got {line!r}")
                 name = match[1]
                 found[name] = (int(match[2]), match[3], [])
             elif name is None:
-                raise ValueError(f"{line!r}: expected a network's line, '[name] batch N, source', before its layers")
+                raise ValueError(f"layers must follow a network's line, '[name] batch N, source'; got {line!r}")
             else:
                 found[name][2].append(layer(line))
         except ValueError as error:
@@ -187,5 +189,5 @@ def _short(numbers: Sizes) -> str:
 
 def _numbers(text: str) -> Sizes:
     if not re.fullmatch(r"\d+(x\d+)*", text):
-        raise ValueError(f"{text!r}: expected whole numbers, as 3 or 1x7")
+        raise ValueError(f"a size must be integers, such as 3 or 1x7; got {text!r}")
     return tuple(map(int, text.split("x")))

@@ -43,7 +43,7 @@ class Rows:
                 found.runs[line["run"]] = line
         for line, where in sorted(lines, key=lambda pair: found._date(pair[0])):  # the sort keeps a file's order
             if line["run"] not in found.runs:
-                raise ValueError(f"{where}: run {line['run']!r} is not in the file; expected its line before its rows")
+                raise ValueError(f"{where}: a run's line must come before its rows; got none for run {line['run']!r}")
             found._take(line)
         return found
 
@@ -120,12 +120,12 @@ def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
         try:
             line = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON ({error}); expected a file of rows") from None
+            raise ValueError(f"{where}: a row must be JSON; got text that is not ({error})") from None
         if not isinstance(line, dict) or not isinstance(line.get("run"), str):
-            raise ValueError(f"{where}: no row of a run; expected a file that --only networks wrote")
+            raise ValueError(f"{where}: a row must be one that --only networks wrote; got another")
         if "key" in line and not {"part", "name", "error"} <= line.keys():
             raise ValueError(
-                f"{where}: a row without its part, name or error; expected a file that --only networks wrote"
+                f"{where}: a row must have its part and its name or error, as --only networks wrote it; got one without"
             )
         found.append((line, where))
     return found

@@ -129,7 +129,7 @@ class Difference(NamedTuple):
 def difference(torch: Any, result: Any, expected: Any) -> Difference:
     """Between two tensors; computed in float32 at least."""
     if result.shape != expected.shape:
-        raise ValueError(f"the result has shape {tuple(result.shape)}: expected {tuple(expected.shape)}")
+        raise ValueError(f"the result must have shape {tuple(expected.shape)}; got shape {tuple(result.shape)}")
     wide = expected.dtype if expected.dtype == torch.float64 else torch.float32
     expected = expected.to(wide)
     off = result.to(wide) - expected
