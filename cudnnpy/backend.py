@@ -98,7 +98,7 @@ class Descriptor(Owned):
         name, kind = _name_and_kind(attribute, kind)
         given, values = _as_values(name, kind, value)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
-            raise ValueError(f"{name} must be one element; got {len(values)}")
+            raise ValueError(f"{name} must have one element; got {len(values)}")
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
             for child in given:
                 _check_kind(name, attribute, child.kind)
@@ -208,8 +208,8 @@ def _check_kind(name: str, attribute: int, kind: int) -> None:
     """TypeError for a descriptor of a kind that the attribute does not hold: cuDNN follows it as one that it does."""
     kinds = _api.ATTRIBUTE_KINDS[attribute]
     if kind not in kinds:
-        wanted = f"a {_kind_name(kinds[0])}" if len(kinds) == 1 else "any CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
-        raise TypeError(f"{name} must be {wanted}; got a {_kind_name(kind)}")
+        wanted = _kind_name(kinds[0]) if len(kinds) == 1 else "CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
+        raise TypeError(f"{name} must be a {wanted}; got a {_kind_name(kind)}")
 
 
 def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
@@ -304,5 +304,5 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
             raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
     if not good:
-        raise TypeError(f"{name} must be {wanted}; got {element!r}")
+        raise TypeError(f"{name} must be of type {wanted}; got {element!r}")
     return element

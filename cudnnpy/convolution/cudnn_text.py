@@ -84,7 +84,7 @@ def _check_graph(given: Any, problem: Problem, compiled: bool, more: bool) -> No
     if not what.pointwise and not compiled:
         _same(f"{at}.finalizeMode", given["finalizeMode"], mode)
     elif not (isinstance(given["finalizeMode"], str) and _NAME.fullmatch(given["finalizeMode"])):
-        raise Mismatch(f"{at}.finalizeMode: {_short(given['finalizeMode'])} is no name")
+        raise Mismatch(f"{at}.finalizeMode must be a name; got {_short(given['finalizeMode'])}")
     tensors = [_tensor(uid, spec, uid in what.virtual) for uid, spec in sorted(what.tensors.items())]
     for where, tensor, wanted in _pairs(f"{at}.tensors", given["tensors"], tensors, _name_of):
         _keys(where, tensor, wanted, _OF_EVERY_TENSOR, more)
@@ -136,7 +136,7 @@ def _check_convolution(where: str, node: Any, wanted: dict[str, Any], problem: P
     for name, side in sides.items():
         given = names[0] if len(names) == 1 else name
         if given not in node or (given == "pad" and name in node):
-            raise Mismatch(f"{where}: has {sorted(node)}; expected pad, or pad_lower and pad_upper")
+            raise Mismatch(f"{where} must have pad, or pad_lower and pad_upper; got {sorted(node)}")
         _same(f"{where}.{given}", node[given], side)
     _same(f"{where}.groupCount", node.get("groupCount", problem.groups), problem.groups)
     narrow = problem.compute_dtype != "float64"
@@ -169,9 +169,9 @@ def _check_engine(given: Any, engine: Engine, compiled: bool, more: bool) -> Non
         if isinstance(kind, raw.cudnnBackendKnobType_t):
             _same(where, value, wanted.pop(int(kind), -1))  # -1: the engine's own
         elif not more:
-            raise Mismatch(f"{where}: no kind of knob has this name")
+            raise Mismatch(f"{where} must be the name of a kind of knob; got another")
     if any(kind in list(raw.cudnnBackendKnobType_t) for kind in wanted):
-        raise Mismatch(f"{at}.knobChoices: lacks some of the engine's knobs, {wanted}")
+        raise Mismatch(f"{at}.knobChoices must have all of the engine's knobs, {wanted}; got fewer")
 
 
 def _check_profile(given: Any) -> None:
@@ -203,12 +203,12 @@ def _keys(where: str, given: Any, required: Iterable[str], optional: Iterable[st
         raise Mismatch(f"{where} must be an object; got {_short(given)}")
     required = set(required)
     if missing := sorted(required - given.keys()):
-        raise Mismatch(f"{where}: lacks {', '.join(missing)}")
+        raise Mismatch(f"{where} must have {', '.join(missing)}; got none")
     unknown = sorted(given.keys() - required - set(optional))
     if unknown and not more:
-        raise Mismatch(f"{where}: has an unknown key, {unknown[0][:60]!r}")
+        raise Mismatch(f"{where} must have known keys only; got {unknown[0][:60]!r}")
     if bad := [key for key in unknown if not _KEY.fullmatch(key)]:
-        raise Mismatch(f"{where}: has a bad key, {bad[0][:60]!r}")
+        raise Mismatch(f"{where} must have keys that are names; got {bad[0][:60]!r}")
 
 
 def _pairs(where: str, given: Any, wanted: list[dict[str, Any]], key: Any = None) -> Iterable[tuple[str, Any, Any]]:

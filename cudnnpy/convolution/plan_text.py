@@ -95,7 +95,7 @@ def read(text: str, device: int) -> Content:
         raise TypeError(f"text must be a str from to_json; got a {type(text).__name__}")
     content = _parsed(text)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise refusal("expected an object with a format")
+        raise refusal("it is not an object with a format")
     if content["format"] != FORMAT:
         raise refusal(f"its format is {_number(content['format'])}; this version reads {FORMAT}: plan anew")
     for name, kinds in FIELDS.items():
@@ -149,7 +149,7 @@ def refusal(why: str) -> ValueError:
 def _parsed(text: str) -> Any:
     """What a text says, once it is neither long nor deep; without infinities, huge integers and keys that come twice."""
     if len(text) > _LONGEST:
-        raise refusal(f"it has {len(text)} characters; expected {_LONGEST} at most")
+        raise refusal(f"it must have {_LONGEST} characters at most; got {len(text)}")
     depth = 0
     for number, token in enumerate(_TOKEN.finditer(text)):
         mark = text[token.start()]
@@ -235,7 +235,7 @@ def _problem(given: dict[str, Any], device: int) -> Problem:
             device=device,
         )
     except (TypeError, ValueError) as error:
-        raise refusal(f"its problem is none: {error}") from error
+        raise refusal(f"its problem is invalid: {error}") from error
     if _plain(problem) != given:
         raise refusal(f"its problem is written otherwise than that of {problem}")
     return problem
@@ -243,27 +243,29 @@ def _problem(given: dict[str, Any], device: int) -> Problem:
 
 def _spec(name: str, given: Any) -> TensorSpec:
     if not isinstance(given, list) or len(given) != 4:
-        raise refusal(f"{name} is not a shape, dtype, strides and alignment")
+        raise refusal(f"{name} must be a shape, dtype, strides and alignment; got something else")
     shape, dtype, strides, alignment = given
-    sizes = _integers(f"{name}: shape", shape, 1)
-    steps = _integers(f"{name}: strides", strides, 0, len(sizes))
+    sizes = _integers(f"{name}.shape", shape, 1)
+    steps = _integers(f"{name}.strides", strides, 0, len(sizes))
     try:
         size = dtype_of(dtype, name).itemsize if isinstance(dtype, str) else 0
     except TypeError as error:
         raise refusal(str(error)) from error
-    (alignment,) = _integers(f"{name}: alignment", [alignment], size)
+    (alignment,) = _integers(f"{name}.alignment", [alignment], size)
     spec = TensorSpec(sizes, dtype, steps, alignment)
     if not size or dtype_of(dtype).name != dtype or alignment & (alignment - 1):
-        raise refusal(f"{name}: dtype {str(dtype)[:60]!r} of alignment {alignment}")
+        raise refusal(f"{name} must have a known dtype, and its alignment; got {str(dtype)[:60]!r}, {alignment}")
     if extent(spec) >= _LIMIT or math.prod(sizes) >= _LIMIT:
-        raise refusal(f"{name}: shape {sizes}, strides {steps} reach beyond all memory")
+        raise refusal(f"{name} must fit into memory; got shape {sizes}, strides {steps}")
     return spec
 
 
 def _integers(name: str, given: Any, low: int, count: int | None = None) -> tuple[int, ...]:
     good = isinstance(given, list) and 1 <= len(given) <= 5 and count in (None, len(given))
     if not good or not all(type(number) is int and low <= number < _LIMIT for number in given):
-        raise refusal(f"{name}: expected {'' if count is None else f'{count} '}integers of {low} or more")
+        raise refusal(
+            f"{name} must be {'' if count is None else f'{count} '}integers of {low} or more; got other values"
+        )
     return tuple(given)
 
 
@@ -321,7 +323,7 @@ def _checked_plan(found: Content, plan: dict[str, Any], version: int) -> str:
     if engine is None or found.strict or found.source not in ("heuristics", "engines"):
         raise refusal(f"its source is {found.source[:60]!r}, with a plan of cuDNN's")
     if not re.fullmatch(rf"engine {engine.index}( \([a-z0-9_ =,-]{{1,2000}}\))?", found.name):
-        raise refusal(f"its name is {found.name[:60]!r}; expected that of engine {engine.index}")
+        raise refusal(f"its name must be that of engine {engine.index}; got {found.name[:60]!r}")
     if found.deterministic != ("nondeterministic" not in found.notes):
         raise refusal("'deterministic' and 'notes' disagree")
     if plan.get("cudnnVersion") != version or type(plan["cudnnVersion"]) is not int:

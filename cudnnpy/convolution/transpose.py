@@ -130,9 +130,8 @@ class ConvolutionTranspose(Layer):
             length = (size - 1) * step - before - after + spread * (kernel - 1) + 1 + more
             if length < 1:
                 raise ValueError(
-                    "padding must leave an output that is not empty; "
-                    f"got ({before}, {after}) for a filter of size {kernel} "
-                    f"with dilation {spread} and stride {step} on an axis of size {size}"
+                    f"padding must be smaller; got ({before}, {after}) for a filter of size {kernel} with dilation {spread} "
+                    f"and stride {step} on an axis of size {size}, for which the output would be empty"
                 )
             sizes.append(length)
         return from_logical((x[0], w[1] * self.options.groups, *sizes), last)

@@ -97,8 +97,8 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
         size = (sizes[axis] - 1) * stride[axis] + reach[axis] + extra[axis] - sum(padding[axis])
         if size < 1:
             raise ValueError(
-                f"padding must leave an output that is not empty; got {padding[axis]} on spatial axis {axis}, where it "
-                f"crops all of the {size + sum(padding[axis])} positions"
+                f"padding must be smaller; got {padding[axis]} on spatial axis {axis}, where it crops all of the "
+                f"{size + sum(padding[axis])} positions, and the output would be empty"
             )
         written.append(size)
     return Geometry(tuple(written), kernel, sizes, padding, stride, dilation, options.groups)

@@ -130,7 +130,7 @@ def _dtype(given: Any) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise TypeError(
-                "dtype must be one that NumPy has without the package ml-dtypes, which is not installed; got 'bfloat16'"
+                "dtype must be one that NumPy has without ml-dtypes, which is not installed; got 'bfloat16'"
             ) from None
         name = ml_dtypes.bfloat16
     dtype: np.dtype[Any] = np.dtype(name)

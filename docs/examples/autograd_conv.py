@@ -103,8 +103,8 @@ class Variable:
         if gradient is None and prod(self.data.shape) == 1:
             gradient = np.ones_like(self.data)
         if gradient is None or tuple(gradient.shape) != tuple(self.data.shape):
-            given = "no gradient" if gradient is None else f"a gradient of shape {tuple(gradient.shape)}"
-            raise ValueError(f"{given} given for a variable of shape {tuple(self.data.shape)}: expected its shape")
+            given = None if gradient is None else f"shape {tuple(gradient.shape)}"
+            raise ValueError(f"gradient must have shape {tuple(self.data.shape)}, as the variable; got {given}")
         tape: dict[Variable, None] = {}
         self._lay_out(tape)
         for variable in tape:

@@ -196,7 +196,7 @@ def run(case: tuple[str, str]) -> str:
 
 
 def check_refusal(kind: str, message: str) -> None:
-    assert message.startswith("`text` is not a serialized cudnnpy plan: "), message
+    assert message.startswith("text must be a serialized cudnnpy plan; got invalid text: "), message
     assert len(message) < 1000
     assert kind != "whole"
 

@@ -293,7 +293,7 @@ def test_host_arrays_are_no_device_arrays() -> None:
 def test_negative_strides_are_refused() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     x, w = cupy.ones(X, "float32"), cupy.ones(W, "float32")
-    with pytest.raises(ValueError, match=r"not all above 0|not all positive"):
+    with pytest.raises(ValueError, match=r"must have strides of [01] or more"):
         Convolution().forward(x[:, :, ::-1], w)
     with pytest.raises(ValueError, match="not all positive"):
         cudnnpy.to_numpy(x[::-1])

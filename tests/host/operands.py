@@ -157,14 +157,19 @@ BAD_ARRAYS: list[tuple[str, object, type[Exception], str]] = [
     ("int", np.ones((2, 3, 5, 5), np.int32), TypeError, " must be float16 or bfloat16 or float32 or...; got int32"),
     ("complex", np.ones((2, 3, 5, 5), complex), TypeError, " must be float16...; got complex128"),
     ("scalar", np.float32(1), TypeError, " must be a numpy.ndarray; got a numpy.float32"),
-    ("0 axes", np.ones((), np.float32), ValueError, " has 0 axes: expected "),
-    ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " has 6 axes: expected "),
-    ("masked", np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0), TypeError, " is a numpy.ma."),
+    ("0 axes", np.ones((), np.float32), ValueError, " must have ... axes; got shape ()"),
+    ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " must have ... axes; got shape (1, 1, 1, 1, 1, 1)"),
+    (
+        "masked",
+        np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0),
+        TypeError,
+        " must be a numpy.ndarray; got a numpy.ma.",
+    ),
     (
         "matrix",
         np.ones((2, 3)).view(np.matrix),
         TypeError,
-        " is a numpy.matrix: expected a numpy.ndarray; convert it with",
+        " must be a numpy.ndarray; got a numpy.matrix. Convert it with",
     ),
 ]
 

@@ -123,7 +123,7 @@ def test_a_host_array_is_refused_with_the_two_ways_on(array: Any) -> None:
     ],
 )
 def test_every_operation_refuses_host_arrays(call: Any) -> None:
-    with pytest.raises(TypeError, match=r"is a host array .*cudnnpy.to_device"):
+    with pytest.raises(TypeError, match=r"must be an array on a CUDA device; got a host array .*cudnnpy.to_device"):
         call(np.zeros((1, 1, 3, 3), np.float32))
 
 

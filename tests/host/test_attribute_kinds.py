@@ -96,7 +96,7 @@ def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(monkeypatch:
                 assert called == ["cudnnBackendSetAttribute"]
                 continue
             pairs += 1
-            refused = pytest.raises(TypeError, match=rf"^{attribute.name}: a {kind.name} given; expected (any )?CUDNN_")
+            refused = pytest.raises(TypeError, match=rf"^{attribute.name} must be a CUDNN_.*; got a {kind.name}$")
             with refused:
                 owner.set(attribute, child, raw.CUDNN_TYPE_BACKEND_DESCRIPTOR)
             with refused:
@@ -108,12 +108,17 @@ def test_a_descriptor_of_another_kind_is_refused_before_c_is_called(monkeypatch:
 @pytest.mark.parametrize(
     ("attribute", "value", "kind", "message"),
     [
-        ("CUDNN_ATTR_OPERATIONGRAPH_OPS", "tensor", TypeError, "expected any CUDNN_BACKEND_OPERATION_"),
-        ("CUDNN_ATTR_TENSOR_DIMENSIONS", [[1, 2], [3, 4]], TypeError, "takes CUDNN_TYPE_INT64"),
-        ("CUDNN_ATTR_TENSOR_DIMENSIONS", range(1 << 40), ValueError, "elements given; expected 65536 at most"),
-        ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 10**5000), ValueError, "an integer of 16610 bits does not fit"),
-        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "a\0b", ValueError, "holds a NUL at 1"),
-        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "\ud800", ValueError, "expected UTF-8"),
+        (
+            "CUDNN_ATTR_OPERATIONGRAPH_OPS",
+            "tensor",
+            TypeError,
+            r"a CUDNN_BACKEND_OPERATION_.*; got a CUDNN_BACKEND_TENSOR",
+        ),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", [[1, 2], [3, 4]], TypeError, r"of type CUDNN_TYPE_INT64; got \[1, 2\]"),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", range(1 << 40), ValueError, "65536 elements at most; got"),
+        ("CUDNN_ATTR_TENSOR_DIMENSIONS", (1, 10**5000), ValueError, r"CUDNN_TYPE_INT64; got an integer of 16610 bits"),
+        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "a\0b", ValueError, r"without NUL characters; got one at byte 1"),
+        ("CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION", "\ud800", ValueError, "UTF-8 can encode; got"),
     ],
 )
 def test_a_value_that_does_not_fit(attribute: str, value: Any, kind: type[Exception], message: str) -> None:
@@ -127,19 +132,19 @@ def test_a_value_that_does_not_fit(attribute: str, value: Any, kind: type[Except
     [
         (lambda: Descriptor(1 << 32), ValueError, "kind must be an integer that fits c_int; got 4294967296"),
         (lambda: Descriptor("tensor"), TypeError, "kind must be an integer; got 'tensor'"),  # type: ignore[arg-type]
-        (lambda: Descriptor(raw.CUDNN_ATTR_ENGINE_KNOB_INFO), TypeError, r"kind must be a cudnnBackendDescriptorType_t; got <cudnnBackendAttributeName_t\.CUDNN_ATTR_ENGI"),
-        (lambda: Descriptor(17, [1]), TypeError, r"attributes must be None or a mapping of attributes to values; got \[1\]"),  # type: ignore[arg-type]
+        (lambda: Descriptor(raw.CUDNN_ATTR_ENGINE_KNOB_INFO), TypeError, r"kind must .*; got"),
+        (lambda: Descriptor(17, [1]), TypeError, r"attributes must be None or a.*; got \[1\]"),  # type: ignore[arg-type]
         (lambda: Child(3).set(1.0, 1), TypeError, r"attribute must be a cudnnBackendAttributeName_t.*; got 1.0"),
         (lambda: Child(3).set([], 1), TypeError, r"attribute must .*; got \[\]"),
         (lambda: Child(3).set(True, 1), TypeError, r"attribute must .*; got True"),
-        (lambda: Child(3).set(raw.CUDNN_DATA_HALF, 1), TypeError, r"attribute must be a cudnnBackendAttributeName_t; got <cudnnDataType_t\.CUDNN_DATA_HALF: 2>"),
+        (lambda: Child(3).set(raw.CUDNN_DATA_HALF, 1), TypeError, r"attribute must .*; got"),
         (lambda: Child(3).set(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, "int"), TypeError, r"kind must .*; got 'int'"),
-        (lambda: Child(3).get(raw.CUDNN_ATTR_ENGINECFG_ENGINE), TypeError, "attribute must hold values; got CUDNN_ATTR_ENGINECFG_ENGINE, which holds"),
-        (lambda: Child(3).children(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 3), TypeError, r"kind must be CUDNN_TYPE_INT64 for.*; got <cudnnBackendAttributeType_t\.CUDNN_TYPE_BACK"),
+        (lambda: Child(3).get(raw.CUDNN_ATTR_ENGINECFG_ENGINE), TypeError, r"attribute must .*; got"),
+        (lambda: Child(3).children(raw.CUDNN_ATTR_TENSOR_UNIQUE_ID, 3), TypeError, r"kind must .*; got"),
         (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, 10**9), ValueError, r"limit must .*; got 1000000000"),
         (lambda: Child(3).children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, 2, -1), ValueError, r"limit must .*; got -1"),
-        (lambda: Child(27).children(raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS, 17), ValueError, "attribute must be one that cuDNN can read back; got CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS"),
-        (lambda: Child(17).children(raw.CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, 17), ValueError, "CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC must be set by this object before it is read; got nothing"),
+        (lambda: Child(27).children(raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS, 17), ValueError, r"attribute must .*; got"),
+        (lambda: Child(17).children(raw.CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, 17), ValueError, "RAGGED_OFFSET_DESC"),
     ],
 )  # fmt: skip
 def test_wrong_uses(use: Any, kind: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +193,7 @@ def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monk
 
     configuration, plan = (opened(k) for k in (3, 5))
     for made, name in ((configuration, "ENGINECFG_ENGINE"), (plan, "EXECUTION_PLAN_ENGINE_CONFIG or CUDNN_ATTR_EXEC")):
-        with pytest.raises(ValueError, match=f"_DESCRIPTOR: nothing set for CUDNN_ATTR_{name}"):
+        with pytest.raises(ValueError, match=rf"CUDNN_ATTR_{name}.* must be set before finalize\(\)"):
             made.finalize()
     engine = opened(raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR)
     configuration[raw.CUDNN_ATTR_ENGINECFG_ENGINE] = engine

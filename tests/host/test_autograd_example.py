@@ -160,7 +160,7 @@ def test_the_set_up_records_the_sizes(size, kernel, padding, stride, batch):
     if size + 2 * padding < kernel:
         with pytest.raises(
             ValueError,
-            match=r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+            match="the output would be empty",
         ):
             layer(x)
         assert layer.set_up is None
@@ -195,7 +195,7 @@ def test_a_channel_mismatch_is_an_error_at_set_up_and_later():
     layer(draw(4, 2, 6, 6))
     kept = layer.set_up
     for x in (wrong, draw(2, 6, 6), draw(4, 2, 6, 6, 6)):
-        with pytest.raises(ValueError, match="expected"):
+        with pytest.raises(ValueError, match="x must have shape"):
             layer(x)
     assert layer.set_up is kept
 
@@ -203,9 +203,9 @@ def test_a_channel_mismatch_is_an_error_at_set_up_and_later():
 def test_a_gradient_of_another_shape_is_an_error():
     layer = layer_of(2, 3, 3)
     y = layer(Variable(draw(4, 2, 6, 6)))
-    with pytest.raises(ValueError, match=r"shape \(4, 3, 5, 4\) given .* shape \(4, 3, 4, 4\)"):
+    with pytest.raises(ValueError, match=r"gradient must have shape \(4, 3, 4, 4\), .*; got shape \(4, 3, 5, 4\)"):
         y.backward(draw(4, 3, 5, 4))
-    with pytest.raises(ValueError, match=r"no gradient given"):
+    with pytest.raises(ValueError, match=r"gradient must have shape .*; got None"):
         y.backward()
     y.backward(draw(4, 3, 4, 4))  # the record is still there
 

@@ -107,7 +107,7 @@ def test_sequences_come_back_where_there_may_be_several(library: Attributes, att
     with Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR) as descriptor:
         if attribute in _api.SINGLE_ATTRIBUTES:
             with pytest.raises(
-                ValueError, match=rf"{raw.cudnnBackendAttributeName_t(attribute).name} takes one element, 2"
+                ValueError, match=rf"{raw.cudnnBackendAttributeName_t(attribute).name} must have one element; got 2"
             ):
                 descriptor.set(attribute, values, kind)
             assert library.counts["cudnnBackendSetAttribute"] == 0
@@ -196,12 +196,14 @@ def test_an_attribute_type_that_the_attribute_has_not_is_refused(library: Attrib
     ):
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0, raw.CUDNN_TYPE_INT64)
     with Descriptor(raw.CUDNN_BACKEND_POINTWISE_DESCRIPTOR) as descriptor:
-        with pytest.raises(TypeError, match=r"POINTWISE_ELU_ALPHA takes .*, not"):
+        with pytest.raises(TypeError, match=r"kind must be CUDNN_TYPE_.* for CUDNN_ATTR_POINTWISE_ELU_ALPHA; got"):
             descriptor.get(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, raw.CUDNN_TYPE_INT64)
         for use in (descriptor.get, lambda unknown: descriptor.set(unknown, 1)):
             with pytest.raises(ValueError, match=r"attribute must be a cudnnBackendAttributeName_t.*; got 99999"):
                 use(99999)
-        with pytest.raises(ValueError, match=r"POINTWISE_ELU_ALPHA: 1e\+300 does not fit CUDNN_TYPE_FLOAT"):
+        with pytest.raises(
+            ValueError, match=r"POINTWISE_ELU_ALPHA must be a value that fits CUDNN_TYPE_FLOAT; got 1e\+300"
+        ):
             descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1e300, raw.CUDNN_TYPE_FLOAT)
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1e300, raw.CUDNN_TYPE_DOUBLE)
         descriptor.set(raw.CUDNN_ATTR_POINTWISE_ELU_ALPHA, -math.inf, raw.CUDNN_TYPE_FLOAT)

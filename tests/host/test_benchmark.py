@@ -419,7 +419,7 @@ def test_without_a_gpu_the_command_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_budget_is_above_zero(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["--budget", given])
-    assert "expected seconds above 0" in capsys.readouterr().err
+    assert "--budget must be above 0; got" in capsys.readouterr().err
 
 
 def test_a_section_that_breaks_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,13 @@ def test_a_line_says_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("64x56x56", "expected a line like"),
-        ("64x56x56 -> 128, 3x3, strides 2", "unknown option 'strides 2'"),
-        ("64x56x56 -> 128, 3x3x3", "expected 2 numbers for each option, or one"),
-        ("64x56x56 -> 128, 3x3, padding 1x1x1", "expected 2 numbers for each option, or one"),
-        ("64x56x56 -> 128, 3x3, padding -1", "expected whole numbers"),
-        ("64x56x56 -> 128, 3x3, groups 3", "groups that divide the channels"),
-        ("64x2x2 -> 128, 3x3", "and a result"),
+        ("64x56x56", "a layer must be a line such as"),
+        ("64x56x56 -> 128, 3x3, strides 2", r"an option must be one of .*; got 'strides 2'"),
+        ("64x56x56 -> 128, 3x3x3", "an option must be one number, or 2; got"),
+        ("64x56x56 -> 128, 3x3, padding 1x1x1", "an option must be one number, or 2; got"),
+        ("64x56x56 -> 128, 3x3, padding -1", "a size must be integers"),
+        ("64x56x56 -> 128, 3x3, groups 3", "groups must divide the channels"),
+        ("64x2x2 -> 128, 3x3", "the result must not be empty"),
     ],
 )
 def test_a_line_that_is_none_is_refused_with_its_number(text: str, expected: str, tmp_path: Path) -> None:

@@ -102,10 +102,10 @@ def test_a_failed_row_is_done_unless_it_is_wanted_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("not JSON\n", r"line 1: not JSON"),
-        ('{"layers": 1}\n', r"line 1: no row of a run"),
-        ('{"key": "layers | a", "run": "r1", "part": "layers", "name": "a", "error": null}\n', r"run 'r1' is not in"),
-        ('{"run": "r1"}\n{"key": "layers | a", "run": "r1"}\n', r"line 2: a row without its part"),
+        ("not JSON\n", "line 1: a row must be JSON"),
+        ('{"layers": 1}\n', "line 1: a row must be one that"),
+        ('{"key": "layers | a", "run": "r1", "part": "layers", "name": "a", "error": null}\n', "got none for run 'r1'"),
+        ('{"run": "r1"}\n{"key": "layers | a", "run": "r1"}\n', "line 2: a row must have its part"),
     ],
 )
 def test_a_file_of_something_else_is_refused(text: str, expected: str, tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_a_run_measures_what_no_file_has(tmp_path: Path, monkeypatch: pytest.Mon
         (["--seed", "3"], "--seed: given without --only networks"),
         (["--only", "gpu", "--merge", "a"], "--merge: given without --only networks"),
         (["--only", "networks", "--merge", "a", "--again"], "--again: given with --merge, which measures nothing"),
-        (["--only", "networks", "--tune-seconds", "0"], "--tune-seconds: 0.0 given; expected seconds above 0"),
+        (["--only", "networks", "--tune-seconds", "0"], "--tune-seconds must be above 0; got 0.0"),
     ],
 )
 def test_options_that_do_not_go_together(given: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -165,14 +165,14 @@ def test_a_call_that_is_refused_is_refused_for_nothing_too(world: World) -> None
         ),
         (
             lambda: Convolution().forward(nothing, Array(6, 4, 9, 9)),
-            r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+            "the output would be empty",
         ),
         (lambda: Convolution().forward(nothing, Array(*W), beta=1.0), "beta must be 0 where out is None; got 1.0"),
         (lambda: Convolution().forward(nothing, Array(0, 4, 3, 3)), "w must have sizes of 1 or more, except for C"),
         (lambda: Convolution().backward_bias(Array(2, 4, 0, 8)), "dy must have sizes of 1 or more, except for a batch"),
         (
             lambda: ConvolutionTranspose().forward(Array(2, 0, 8, 8), Array(0, 4, 3, 3)),
-            "w_shape: .* sizes of 1 or more",
+            r"w_shape must be .* sizes of 1 or more",
         ),
         (
             lambda: ConvolutionTranspose().forward(Array(2, 6, 0, 8), Array(*W)),
@@ -180,7 +180,7 @@ def test_a_call_that_is_refused_is_refused_for_nothing_too(world: World) -> None
         ),
         (lambda: Pooling(window=9).forward(nothing), r"window must be at most 8.*; got 9"),
         (lambda: Pooling().forward(Array(2, 0, 8, 8)), "x must have sizes of 1 or more, except for a batch of 0"),
-        (lambda: Softmax().forward(nothing, Array(0, 4, 8, 9)), "out: shape"),
+        (lambda: Softmax().forward(nothing, Array(0, 4, 8, 9)), r"out must have shape \(0, 4, 8, 8\)"),
         (lambda: Activation().forward(nothing, alpha=float("nan")), r"alpha must .*; got nan"),
         (lambda: nn.add_tensor(Array(0, 3), Array(1, 3)), "a: shape"),
     ]
@@ -233,7 +233,7 @@ def test_a_graph_of_an_empty_batch(world: World) -> None:
     assert world.graphs == world.launches == []
     with pytest.raises(ValueError, match=r"^x must .*"):
         made.run(**{**arrays, "x": Array(0, 4, 9, 9)})
-    with pytest.raises(ValueError, match=r"^a graph without elements has no plan: nothing is computed from x"):
+    with pytest.raises(ValueError, match=r"^a planned graph must have elements; got none in x"):
         made.plan()
 
 
@@ -251,7 +251,7 @@ def test_shapes_of_nodes_without_elements() -> None:
     ):
         made.pointwise("add", x, made.tensor("two", TensorSpec((2, 4, 8, 8))))
     for shape, filters in (((2, 0, 8, 8), (6, 0, 3, 3)), ((2, 4, 8, 8), (0, 4, 3, 3))):
-        with pytest.raises(ValueError, match="expected sizes of 1 or more, or a batch of 0"):
+        with pytest.raises(ValueError, match="x and w must have sizes of 1 or more, except for a batch of 0"):
             other = Graph()
             other.convolution(other.tensor("x", TensorSpec(shape)), other.tensor("w", TensorSpec(filters)))
 

@@ -577,7 +577,7 @@ def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
         (
             lambda g, x, w: g.convolution(x, g.tensor("v", TensorSpec((4, 3, 1, 1)))),
             ValueError,
-            r"w must have shape \(K, C / groups, \.\.\.\), where groups divides C and K; got shape \(4, 3, 1, 1\) for 4 channels",
+            r"w must have shape \(K, C / groups, \.\.\.\), where groups divides.*; got shape \(4, 3, 1, 1\) for 4 channels",
         ),
         (
             lambda g, x, w: g.pointwise("relu_bwd", x),
@@ -744,17 +744,17 @@ not_a_node = "must be a node of this graph; got"
         (
             lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": NAN}),
             ValueError,
-            r"how.'elu_alpha'. must .*; got nan",
+            r"how\['elu_alpha'\] must .*; got nan",
         ),
         (
             lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": True}),
             TypeError,
-            r"how.'elu_alpha'. must .*; got True",
+            r"how\['elu_alpha'\] must .*; got True",
         ),
         (
             lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": "1"}),
             TypeError,
-            r"how.'elu_alpha'. must .*; got '1'",
+            r"how\['elu_alpha'\] must .*; got '1'",
         ),
         (lambda g, x, s, v: g.pointwise("add", x), TypeError, "b must be a node for add; got None"),
         (lambda g, x, s, v: g.pointwise("abs", x, x), TypeError, "b must be None for abs; got a node"),

@@ -96,8 +96,9 @@ def test_a_host_array_is_refused_as_one(answers: dict[str, list[list[str]]]) -> 
     assert len(answers["host"]) > 20
     for use, kind, message in answers["host"]:
         assert kind == "TypeError", (use, message)
-        assert "is a host array" in message, use
-        assert "cudnnpy.to_device(array), or use the twin on the CPU: cudnnpy.reference" in message, use
+        assert "must be an array on a CUDA device; got a host array" in message, use
+        assert "cudnnpy.to_device(array)" in message, use
+        assert "cudnnpy.reference" in message, use
 
 
 def test_what_needs_cuda_says_what_to_install(bare: tuple[Path, Path], answers: dict[str, list[list[str]]]) -> None:

@@ -510,7 +510,7 @@ def test_a_plan_serves_the_problem_it_was_made_for(world: World) -> None:
     forced = Convolution(algorithm=plan)
     forced.forward(x, w)
     assert len(world.chosen) == 1
-    with pytest.raises(ValueError, match="algorithm: the plan given is for another problem"):
+    with pytest.raises(ValueError, match="algorithm must be a plan for this problem"):
         forced.forward(Array(3, *X[1:]), w)
 
 
@@ -561,11 +561,11 @@ def test_a_plan_takes_raw_addresses_and_checks_them(world: World) -> None:
     for bad, text in (
         ((0, *good[1:]), r"x must .*; got address 0x0"),
         (((1 << 20) + 4, *good[1:]), "x must be aligned to 16 bytes; got address 0x100004"),
-        ((*good[:2], good[0], *good[3:]), "y overlaps x"),
-        ((*good[:3], 0, STREAM), "workspace: none given; this plan needs 100 bytes"),
+        ((*good[:2], good[0], *good[3:]), "y must not overlap x"),
+        ((*good[:3], 0, STREAM), "workspace must be the address of 100 bytes; got 0x0"),
         ((*good[:3], good[3] + 8, STREAM), "workspace must be aligned to 16 bytes; got address 0x400008"),
-        ((*good[:3], good[2], STREAM), "workspace: 100 bytes at 0x300000 overlap y; give memory of its own"),
-        ((*good[:3], good[1] - 16, STREAM), "workspace: 100 bytes at 0x1ffff0 overlap w"),
+        ((*good[:3], good[2], STREAM), "workspace must not overlap y in memory; got 100 bytes at 0x300000"),
+        ((*good[:3], good[1] - 16, STREAM), "workspace must not overlap w in memory; got 100 bytes at 0x1ffff0"),
     ):
         with pytest.raises(ValueError, match=text):
             plan.execute(*bad)

@@ -55,18 +55,14 @@ def refused(world: World, sample: Sample, given: dict[str, Any], kind: type[Exce
 def test_host_arrays(world: World, sample: Sample, name: str) -> None:
     given = {**sample.given(), name: sample.array(name, device=-1)}
     refused(
-        world,
-        sample,
-        given,
-        TypeError,
-        rf"^{name} must be .*; got a host array .*reference",
+        world, sample, given, TypeError, rf"^{name} must be an array on a CUDA device; got a host array .*reference"
     )
 
 
 @cases()
 @pytest.mark.parametrize("wrong", ["text", 3.0, [1.0]], ids=["text", "number", "list"])
 def test_what_is_no_array(world: World, sample: Sample, name: str, wrong: Any) -> None:
-    refused(world, sample, {**sample.given(), name: wrong}, TypeError, rf"^{name} must be a device array.*; got .*")
+    refused(world, sample, {**sample.given(), name: wrong}, TypeError, rf"^{name} must be a device array .*; got")
 
 
 @cases("set_tensor")
@@ -76,13 +72,7 @@ def test_arrays_on_another_device(world: World, sample: Sample, name: str) -> No
     if name == first:  # then the next is on another
         name = next((other for other in arrays_of(sample) if other != first), first)
     place = 0 if given[first].device == 1 else 1
-    refused(
-        world,
-        sample,
-        given,
-        ValueError,
-        rf"^{name} must be on device {1 - place}, as {first}; got an array on device {place}",
-    )
+    refused(world, sample, given, ValueError, rf"^{name} must be on device {1 - place}, as {first}; got .* {place}$")
 
 
 @cases()
@@ -91,13 +81,7 @@ def test_types_that_no_operation_takes(world: World, sample: Sample, name: str) 
         given = {**sample.given(), name: Array(*sample.array(name).shape, dtype=dtype)}
         refused(world, sample, given, TypeError, rf"^{name} must be (float16|uint8|float32).*; got {dtype}")
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="complex64")}
-    refused(
-        world,
-        sample,
-        given,
-        TypeError,
-        r"dtype must be one of float32, float64, float16, bfloat16, int8, int32.*; got 'complex64'",
-    )
+    refused(world, sample, given, TypeError, r"^dtype must be one of .*; got 'complex64'")
 
 
 @cases("transform_tensor", "set_tensor")
@@ -106,7 +90,7 @@ def test_types_that_the_others_are_not_of(world: World, sample: Sample, name: st
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="float16")}
     if sample.name.startswith("Fused") and name in PARAMETERS:
         given[name] = Array(*sample.array(name).shape, dtype="bfloat16")
-    refused(world, sample, given, TypeError, r"^\w+: (float16|float32|bfloat16) given; expected \w+")
+    refused(world, sample, given, TypeError, r"^\w+ must be \w+.*; got (float16|float32|bfloat16)")
 
 
 @pytest.mark.parametrize(
@@ -124,23 +108,16 @@ def test_shapes_that_do_not_fit(world: World, sample: Sample, name: str) -> None
     axis = min(1, len(shape) - 1)
     longer = tuple(size + 1 if at == axis else size for at, size in enumerate(shape))
     given = {**sample.given(), name: sample.array(name, shape=longer)}
-    refused(world, sample, given, ValueError, r"^\w+: (logical )?shape .* given; expected|^w takes 3 channels|^w takes")
+    refused(world, sample, given, ValueError, r"^\w+ must have (shape|the shape of|\d+ channels)")
     given[name] = sample.array(name, shape=(1,) * 6)
-    refused(world, sample, given, ValueError, r"^\w+: shape .* (given; expected|has 6 axes)|^w has|^x has|^layout: ")
+    refused(world, sample, given, ValueError, r"^\w+ must have .*; got shape|^layout must have \d axes")
 
 
 @cases("set_tensor", "reduce_tensor x")
 def test_empty_arrays_beside_others(world: World, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     given = {**sample.given(), name: sample.array(name, shape=(*shape[:-1], 0))}
-    refused(
-        world,
-        sample,
-        given,
-        ValueError,
-        rf"^{name}: shape .* is empty; expected sizes of 1 or more|^\w+ must have shape .*; got|^[xw] must have sizes"
-        "|^w takes",
-    )
+    refused(world, sample, given, ValueError, r"^\w+ must have (shape|the shape of|sizes of 1 or more|\d+ channels)")
 
 
 @cases("reduce_tensor out")  # of one element
@@ -149,9 +126,7 @@ def test_elements_that_overlap_each_other(world: World, sample: Sample, name: st
     for strides in ((0,) * len(shape), (-1,) * len(shape)):
         if max(shape) > 1:
             given = {**sample.given(), name: sample.array(name, strides=strides)}
-            refused(
-                world, sample, given, ValueError, rf"^{name}: strides .* are not all above 0; make the array contiguous"
-            )
+            refused(world, sample, given, ValueError, rf"^{name} must have strides of 1 or more; got strides")
 
 
 @pytest.mark.parametrize("name", ["BatchNormalization.forward_inference", "LayerNormalization.backward"])
@@ -169,7 +144,9 @@ def test_parameters_are_packed(world: World, name: str) -> None:
 @cases("reserve")  # bytes are anywhere
 def test_addresses_that_no_element_can_have(world: World, sample: Sample, name: str) -> None:
     given = {**sample.given(), name: sample.array(name, pointer=(1 << 30) + 2)}
-    refused(world, sample, given, ValueError, rf"^{name}: address 0x40000002 is no multiple of the size of a float32")
+    refused(
+        world, sample, given, ValueError, rf"^{name} must be aligned to the size of a float32; got address 0x40000002"
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +155,7 @@ def test_addresses_that_no_element_can_have(world: World, sample: Sample, name: 
     ids=lambda given: getattr(given, "name", given),
 )
 def test_arrays_that_are_missing(world: World, sample: Sample, name: str) -> None:
-    refused(world, sample, {**sample.given(), name: None}, TypeError, rf"^{name} must be a device array; got None")
+    refused(world, sample, {**sample.given(), name: None}, TypeError, rf"^{name} must be a device array.*; got None")
 
 
 # Results
@@ -202,12 +179,12 @@ def test_results_that_overlap_an_input(world: World, sample: Sample, name: str) 
     given = sample.given()
     given["out"] = sample.array("out", pointer=given[name].pointer + 4)
     results = r"out|out_scale|out_bias|running_mean|running_variance"
-    refused(
-        world, sample, given, ValueError, rf"^({results}) overlaps ({name}|out) in memory; give a result of its own"
-    )
+    refused(world, sample, given, ValueError, rf"^({results}) must not overlap ({name}|out) in memory")
     same = sample.array("out", pointer=given[name].pointer)
     if name not in sample.in_place:
-        refused(world, sample, {**given, "out": same}, ValueError, rf"^({results}) overlaps ({name}|out) in memory")
+        refused(
+            world, sample, {**given, "out": same}, ValueError, rf"^({results}) must not overlap ({name}|out) in memory"
+        )
     else:
         sample.operation()(**{**given, "out": same})
         assert world.launches
@@ -235,7 +212,7 @@ def test_results_that_overlap_each_other(world: World, name: str, one: str, two:
 )
 def test_beta_without_out(world: World, sample: Sample, option: str) -> None:
     out = "out_scale" if option == "parameter_beta" else "out"
-    text = rf"^beta: 0.5 given without {out}; beta \* {out} needs the array that it reads"
+    text = rf"^beta must be 0 where {out} is None; got 0.5"
     refused(world, sample, {**sample.given(), out: None, option: 0.5}, ValueError, text)
 
 
@@ -246,7 +223,7 @@ def test_beta_without_out(world: World, sample: Sample, option: str) -> None:
 )
 @pytest.mark.parametrize("wrong", ["1", True, NAN, float("inf"), 1j, None, [1.0]], ids=str)
 def test_factors_that_are_no_finite_numbers(world: World, sample: Sample, option: str, wrong: Any) -> None:
-    text = rf"^{option.removeprefix('parameter_')}: {re.escape(repr(wrong))} given; expected a finite number"
+    text = rf"^{option.removeprefix('parameter_')} must be a finite number; got {re.escape(repr(wrong))}$"
     kind = ValueError if type(wrong) is float else TypeError  # not finite; no number
     refused(world, sample, {**sample.given(), option: wrong}, kind, text)
 
@@ -309,7 +286,7 @@ W = (8, 4, 3, 3)
             (
                 lambda name=name, wrong=wrong: nn.LocalResponseNormalization(**{name: wrong}),
                 ValueError,
-                f"{name}: {wrong} given; expected",
+                f"{name} must be .*; got {wrong}",
             )
             for name in ("alpha", "beta", "k")
             for wrong in (float("inf"), float("-inf"), NAN)

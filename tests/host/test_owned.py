@@ -440,9 +440,9 @@ def test_bad_streams() -> None:
     ):
         handle.stream_address(Protocol(3, 9))
     for number in (-1, 2**64, 2**64 + 0x5000):
-        with pytest.raises(ValueError, match=f"stream: {number} is no address"):
+        with pytest.raises(ValueError, match=f"stream must be an address of 64 bits; got {number}"):
             handle.stream_address(number)
-    with pytest.raises(ValueError, match="stream: an integer of 16610 bits is no address"):
+    with pytest.raises(ValueError, match="stream must be an address of 64 bits; got an integer of 16610 bits"):
         handle.stream_address(10**5000)
 
 

@@ -495,8 +495,8 @@ def test_an_algorithm_by_a_name_that_there_is_not(plan: Planner, operation: str,
         plan("choose", **with_options(problem(operation), algorithm=given))
     assert caught.value.kind == "ValueError"
     for part in (
-        rf"algorithm must .*; got {given!r}",
-        f"for {operation} expected one of",
+        "algorithm must be one of ",
+        f"for {operation}; got {given!r}",
         "fft_tiling",
         "Theano's none",
     ):

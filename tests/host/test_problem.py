@@ -78,7 +78,7 @@ def test_the_output_has_a_place_for_every_step_of_the_filter(drawn: Any) -> None
     else:
         with pytest.raises(
             ValueError,
-            match=r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+            match="the output would be empty",
         ):
             ask.output_shape(checked, x, w)
 
@@ -252,8 +252,14 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
     # options; arguments of plan; its keyword arguments; what is raised
     ({}, ("sideways", X, W), {}, ValueError, r"operation must be one of 'forward', 'backward_data'.*; got 'sideways'"),
     ({}, ("forward", spec(2, 4), W), {}, ValueError, r"x must have 3, 4 or 5 axes; got shape \(2, 4\)"),
-    ({}, ("forward", spec(1, 2, 3, 4, 5, 6), W), {}, ValueError, "x: shape .* has 6 axes"),
-    ({}, ("forward", X, spec(6, 4, 3)), {}, ValueError, r"w has 3 axes, shape \(6, 4, 3\); x has 4"),
+    (
+        {},
+        ("forward", spec(1, 2, 3, 4, 5, 6), W),
+        {},
+        ValueError,
+        r"x must have 3, 4 or 5 axes; got shape \(1, 2, 3, 4, 5, 6\)",
+    ),
+    ({}, ("forward", X, spec(6, 4, 3)), {}, ValueError, r"w must have 4 axes, as x; got shape \(6, 4, 3\)"),
     ({}, ("forward", X, spec(6, 5, 3, 3)), {}, ValueError, r"w takes 5 channels .* x has 4"),
     ({"groups": 2}, ("forward", X, W), {}, ValueError, r"w takes 4 channels in each of 2 group\(s\), so 8 in all"),
     ({"groups": 4}, ("forward", X, spec(6, 1, 3, 3)), {}, ValueError, "groups: 4 does not divide w's 6 output"),
@@ -355,8 +361,8 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         r"x must have no elements that overlap in memory; got shape \(2, 3\), strides \(2, 1\)",
     ),
     ({}, ("forward", spec(2, 4, 8, 8, strides=(64, 8, 1)), W), {}, ValueError, r"x: strides \(64, 8, 1\) given for"),
-    ({}, ("forward", spec(2, 4, 8, 8, dtype="int64"), W), {}, TypeError, "x: dtype: 'int64' is no element type"),
-    ({}, ("forward", X, W._replace(dtype="complex64")), {}, TypeError, "w: dtype: 'complex64' is no element type"),
+    ({}, ("forward", spec(2, 4, 8, 8, dtype="int64"), W), {}, TypeError, r"x.dtype must be one of .*; got 'int64'"),
+    ({}, ("forward", X, W._replace(dtype="complex64")), {}, TypeError, r"w.dtype must be one of .*; got 'complex64'"),
     (
         {},
         ("forward", X._replace(dtype="int32"), W._replace(dtype="int32")),
@@ -364,7 +370,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         TypeError,
         r"x must be a fl.*; got int32",
     ),
-    ({}, ("forward", X, W), {"out": Y._replace(dtype=None)}, TypeError, "out: dtype: None is no element type"),
+    ({}, ("forward", X, W), {"out": Y._replace(dtype=None)}, TypeError, r"out.dtype must be one of .*; got None"),
     ({}, ("forward", X._replace(shape=5), W), {}, TypeError, r"x.shape must be a tuple of sizes.*; got 5"),
     (
         {},
@@ -402,8 +408,8 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         TypeError,
         r"x.alignment must be a power of two.*; got None",
     ),
-    ({}, ("forward", X, W), {"bias": spec(6, dtype="junk")}, TypeError, "bias: dtype: 'junk' is no element type"),
-    ({}, ("forward", X, W, (2, 6, 6, 6)), {}, ValueError, r"shape: \(2, 6, 6, 6\) given for forward; expected None"),
+    ({}, ("forward", X, W), {"bias": spec(6, dtype="junk")}, TypeError, r"bias.dtype must be one of .*; got 'junk'"),
+    ({}, ("forward", X, W, (2, 6, 6, 6)), {}, ValueError, r"shape must be None for forward.*; got \(2, 6, 6, 6\)"),
     (
         {"algorithm": "gemm"},
         ("backward_filter", Y, X, W.shape),
@@ -411,7 +417,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         "algorithm: 'gemm' given; for backward_fil",
     ),
-    ({}, ("forward", None, W), {}, TypeError, "x and w: expected arrays or TensorSpecs"),
+    ({}, ("forward", None, W), {}, TypeError, "x and w must be arrays or TensorSpecs; got None"),
     ({}, ("backward_data", Y, W), {}, TypeError, r"x_shape must be the shape of the result, or out.*; got not"),
     ({}, ("backward_data", Y, W, 8), {}, TypeError, r"x_shape must be a tuple of 4 sizes.*; got 8"),
     (
@@ -501,7 +507,7 @@ def test_a_shape_that_is_none_is_refused_by_name(call: Callable[[Convolution], A
             {"padding": 7},
             (2, 4, 5, 5),
             (4, 3, 3, 3),
-            r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+            "the output would be empty",
         ),
         ({"layout": "NCW"}, (2, 4, 5, 5), (4, 3, 3, 3), "layout must have 4 axes, as x; got 'NCW'"),
         (
@@ -524,7 +530,7 @@ def test_a_transposed_convolution_refuses_shapes(
 def test_an_engine_is_numbers(knobs: Any) -> None:
     with pytest.raises(TypeError, match="index and knobs must be integers"):
         Engine(3, knobs)
-    with pytest.raises(TypeError, match=r"Engine\('3', None\): expected integers"):
+    with pytest.raises(TypeError, match=r"index and knobs must be integers; got Engine\('3', None\)"):
         Engine("3")  # type: ignore[arg-type]
 
 

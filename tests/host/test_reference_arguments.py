@@ -154,7 +154,7 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         "too small a batch of 0",
         lambda: Convolution().forward(X[:0, :, :2], W),
         ValueError,
-        r"padding must leave an output that is not empty; got \(7, 7\) for a filter of size 3 with dilation",
+        "the output would be empty",
     ),
     ("empty w", lambda: Convolution().forward(X, W[..., :0]), ValueError, "w.shape[3] must be ...; got 0"),
     (
@@ -253,7 +253,7 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         "t crop",
         lambda: ConvolutionTranspose(padding=4).forward(Y, W),
         ValueError,
-        "padding must leave an output that is not empty; got (4, 4) on spatial axis 0, where it crops",
+        "padding must be smaller; got (4, 4) on spatial axis 0, where it crops all of the 8",
     ),
     ("t extra", lambda: ConvolutionTranspose(output_padding=-1), ValueError, "output_padding must be ...; got -1"),
     (

@@ -138,27 +138,31 @@ def of(package: str) -> type:
 
 
 CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
-    ("masked", lambda a: np.ma.masked_less(a, 0), "numpy.ndarray; convert it with {}.filled(value)"),
-    ("matrix", lambda a: a.reshape(a.shape[0], -1).view(np.matrix), "numpy.ndarray; convert it with numpy.asarray({})"),
+    ("masked", lambda a: np.ma.masked_less(a, 0), "numpy.ndarray; got .... Convert it with {}.filled(value)"),
+    (
+        "matrix",
+        lambda a: a.reshape(a.shape[0], -1).view(np.matrix),
+        "numpy.ndarray; ... Convert it with numpy.asarray({})",
+    ),
     (
         "torch",
         lambda a: of("torch")(),
-        "is a torch.Array: expected a numpy.ndarray; convert it with {}.numpy(force=True)",
+        "{} must be a numpy.ndarray; got a torch.Array. Convert it with {}.numpy(force=True)",
     ),
-    ("cupy", lambda a: of("cupy")(), "is a cupy.Array: expected a numpy.ndarray; convert it with cupy.asnumpy({})"),
+    ("cupy", lambda a: of("cupy")(), "{} must be a numpy.ndarray; got a cupy.Array. Convert it with cupy.asnumpy({})"),
     (
         "cudnnpy",
         lambda a: of("cudnnpy._memory.arrays")(),
-        "expected a numpy.ndarray; convert it with cudnnpy.to_numpy({})",
+        "{} must be a numpy.ndarray; got .... Convert it with cudnnpy.to_numpy({})",
     ),
     (
         "list",
         np.ndarray.tolist,
-        "{} is a builtins.list: expected a numpy.ndarray; convert it with numpy.asarray({}, dtype)",
+        "{} must be a numpy.ndarray; got a builtins.list. Convert it with numpy.asarray({}, dtype)",
     ),
-    ("tuple", lambda a: tuple(a.tolist()), "convert it with numpy.asarray({}, dtype)"),
-    ("number", lambda a: 2.0, "is a builtins.float: expected a numpy.ndarray; convert it with numpy.asarray({})"),
-    ("array interface", lambda a: memoryview(a), "is a builtins.memoryview: expected a numpy.ndarray"),
+    ("tuple", lambda a: tuple(a.tolist()), "Convert it with numpy.asarray({}, dtype)"),
+    ("number", lambda a: 2.0, "{} must be a numpy.ndarray; got a builtins.float. Convert it with numpy.asarray({})"),
+    ("array interface", lambda a: memoryview(a), "must be a numpy.ndarray; got a builtins.memoryview"),
 ]
 
 

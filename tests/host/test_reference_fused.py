@@ -286,7 +286,7 @@ def test_bad_call(changes: dict[str, Any], error: type[Exception], message: str)
 
 def test_bad_rank() -> None:
     for layout, expected in (("NCW", 3), ("NDHWC", 5)):
-        message = f"x has 4 axes: layout={layout!r} expects {expected}"
+        message = f"x must have {expected} axes; got ... (layout={layout!r})"
         refuses(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
         refuses(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
     refuses(lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3] must be ...; got 0")
@@ -310,5 +310,7 @@ def test_bad_out() -> None:
         given = whole | {name: memory[: array.size].reshape(array.shape)}
         message = f"out must not overlap {name} in memory"
         refuses(partial(FusedConvolution().forward, **given, out=out), ValueError, message)
-    refuses(partial(FusedConvolution().forward, X, W, residual=out, out=out), ValueError, "out overlaps residual")
+    refuses(
+        partial(FusedConvolution().forward, X, W, residual=out, out=out), ValueError, "out must not overlap residual"
+    )
     assert (memory == 1).all()

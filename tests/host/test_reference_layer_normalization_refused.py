@@ -61,8 +61,8 @@ def test_bad_array(call: Callable[..., object], right: dict[str, np.ndarray]) ->
             ([1.0], TypeError, " must be a numpy.ndarray; got a builtins.list"),
             (array.astype(np.int32), TypeError, " must be float...; got int32"),
             (array.astype(np.float64), TypeError, " must be float...; got float64"),
-            (array[..., :2], ValueError, f" has shape {(*array.shape[:-1], 2)}: expected "),
-            (array[None], ValueError, f" must have shape ...; got shape {(1, *array.shape)}"),
+            (array[..., :2], ValueError, f" must have ...; got shape {(*array.shape[:-1], 2)}"),
+            (array[None], ValueError, f" must have ...; got shape {(1, *array.shape)}"),
         ]
         if name not in ("scale", "bias"):
             bad.append((None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType"))
@@ -190,7 +190,7 @@ def test_bad_rank() -> None:
         refuses(
             lambda layout=layout, x=x: InstanceNormalization(layout=layout).forward_training(x, one, one),
             ValueError,
-            f"x has {rank} axes: layout={layout!r} expects {expected}",
+            f"x must have {expected} axes; got ... (layout={layout!r})",
         )
     refuses(
         lambda: InstanceNormalization().forward_inference(np.ones((2, 3), np.float32), one, one),

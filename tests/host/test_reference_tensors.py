@@ -142,7 +142,7 @@ def test_set(shape: Any, dtype: Any, memory: str, value: float) -> None:
 def test_set_refuses() -> None:
     out = np.full(3, 7.0)
     for value in (None, "0", 1j, True, np.ones(3)):
-        refuses(lambda value=value: set_tensor(out, value), TypeError, "value must be a real number; got None")
+        refuses(lambda value=value: set_tensor(out, value), TypeError, "value must be a real number; got")
     assert (out == 7).all()
     for name, array, error, message in BAD_ARRAYS:
         refuses(lambda array=array: set_tensor(array, 1.0), error, "out" + message)
@@ -176,7 +176,7 @@ def test_transform(
     x = normal(seed, shape, dtype, memory)
     kept = x.copy()
     if beta:
-        with pytest.raises(ValueError, match=r"beta=.* without out"):
+        with pytest.raises(ValueError, match=r"beta must be 0 where out is None; got"):
             transform_tensor(x, layout=layout, dtype=to, alpha=alpha, beta=beta)
     result = transform_tensor(x, layout=layout, dtype=to, alpha=alpha, stream=object())
     same(result, rounded(alpha * x.astype(np.float64), to))
@@ -233,7 +233,7 @@ except TypeError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "dtype must be the package ml-dtypes to be installed\n...; got 'bfloat16'"
+    assert done.stdout == "dtype must be one that NumPy has without ml-dtypes, which is not installed; got 'bfloat16'\n"
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_out_may_stand_for_the_shape_of_a_gradient(name: str) -> None:
         if (name, method) == ("ConvolutionTranspose", "backward_data"):  # the shape follows
             np.testing.assert_array_equal(out, gradient(first, second))
             continue
-        with pytest.raises(TypeError, match="_shape is missing: expected the shape of the result, or out"):
+        with pytest.raises(TypeError, match="_shape must be the shape of the result where out is None; got None"):
             gradient(first, second)
 
 

@@ -132,7 +132,7 @@ def test_a_difference_is_relative_and_finds_a_single_element() -> None:
     assert not tensors.difference(torch, result, expected).within(STRICT)
     assert tensors.difference(torch, torch.zeros(3), torch.zeros(3)) == (0, 0)
     assert not tensors.difference(torch, torch.ones(3), torch.zeros(3)).within(STRICT)
-    with pytest.raises(ValueError, match="the result has shape"):
+    with pytest.raises(ValueError, match="the result must have shape"):
         tensors.difference(torch, torch.ones(1, 3), torch.ones(3))
 
 

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     networks.add_options(parser)
     given = parser.parse_args(arguments)
     if given.budget is not None and given.budget <= 0:
-        parser.error(f"--budget: {given.budget} given; expected seconds above 0")
+        parser.error(f"--budget must be above 0; got {given.budget}")
     if NETWORKS in (given.only or ()):
         if set(given.only) != {NETWORKS} or given.quick or given.from_json:
             parser.error("--only networks: given with another section, --quick or --from-json; it is a run of its own")

@@ -66,7 +66,7 @@ def why_not(given: argparse.Namespace) -> str:
     if given.merge and others:
         return f"{', '.join(others)}: given with --merge, which measures nothing"
     if given.tune_seconds is not None and given.tune_seconds <= 0:
-        return f"--tune-seconds: {given.tune_seconds} given; expected seconds above 0"
+        return f"--tune-seconds must be above 0; got {given.tune_seconds}"
     return ""
 
 
