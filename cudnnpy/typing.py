@@ -1,0 +1,410 @@
+"""Types for annotations: what the functions and classes of this package take.
+
+The aliases and protocols describe arguments; they are for editors, for type checkers and for code that wraps this
+package. Nothing here is checked at run time by itself: each operation checks its arguments when it is made or called.
+
+`ArrayT` types results. An operation that takes ``x: ArrayT`` and returns ``ArrayT`` returns an array of the library of
+x: a `torch.Tensor` for a `torch.Tensor`, a `cupy.ndarray` for a `cupy.ndarray`. For arrays of a library that this package
+does not know by name, new results are `cudnnpy.DeviceArray`.
+
+Names that cuDNN defines are written in lower case here; the functions of `cudnnpy.descriptors` and the methods of `Graph`
+take them in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from ctypes import c_void_p
+
+__all__ = [
+    "ActivationMode",
+    "Array",
+    "ArrayT",
+    "ComputeDtype",
+    "ConvolutionActivation",
+    "ConvolutionAlgorithm",
+    "ConvolutionMode",
+    "ConvolutionOperation",
+    "DataType",
+    "Device",
+    "Dtype",
+    "DtypeName",
+    "FusedActivation",
+    "FusedOperations",
+    "IndicesType",
+    "Layout",
+    "MathType",
+    "MemoryLayout",
+    "NormalizationActivation",
+    "NormalizationMode",
+    "Padding",
+    "PaddingName",
+    "PerAxis",
+    "PointwiseMode",
+    "Policy",
+    "PoolingMode",
+    "Preference",
+    "ReduceIndices",
+    "ReduceOperation",
+    "Reduction",
+    "ResampleMode",
+    "Shape",
+    "SoftmaxAlgorithm",
+    "SoftmaxMode",
+    "Stream",
+    "SupportsCudaArrayInterface",
+    "SupportsCudaStream",
+    "SupportsDLPack",
+    "SupportsDeviceId",
+    "SupportsToList",
+    "TensorFormat",
+    "TensorOperation",
+    "GraphNormalization",
+]
+
+
+# Arrays
+
+
+class SupportsDLPack(Protocol):
+    """An array that speaks DLPack: PyTorch, CuPy, JAX, cudnnpy.DeviceArray and others.
+
+    NumPy's arrays have these methods as well; an operation on a device raises TypeError for them.
+    """
+
+    def __dlpack__(self, *, stream: int | None = None) -> object:
+        """The DLPack capsule."""
+        ...
+
+    def __dlpack_device__(self) -> tuple[object, int]:
+        """The device's type and ordinal."""
+        ...
+
+
+class SupportsCudaArrayInterface(Protocol):
+    """An array that speaks the CUDA Array Interface: Numba, CuPy, PyTorch and others."""
+
+    @property
+    def __cuda_array_interface__(self) -> Mapping[str, Any]:
+        """The address, shape, strides and element type."""
+        ...
+
+
+Array: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
+"""A device array of any library."""
+
+ArrayT = TypeVar("ArrayT", bound=Array)
+"""The type of a device array; a result of this type is of the library of the argument of this type."""
+
+
+# Streams and devices
+
+
+class SupportsCudaStream(Protocol):
+    """A stream that speaks the `__cuda_stream__` protocol: cuda.core and PyTorch."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The protocol's version, 0, and the address of the cudaStream_t."""
+        ...
+
+
+class _TorchStream(Protocol):
+    @property
+    def cuda_stream(self) -> int: ...
+
+
+class _CupyStream(Protocol):
+    @property
+    def ptr(self) -> int: ...
+
+
+class _NumbaStream(Protocol):
+    @property
+    def handle(self) -> int | c_void_p: ...
+
+
+Stream: TypeAlias = SupportsIndex | SupportsCudaStream | _TorchStream | _CupyStream | _NumbaStream
+"""A CUDA stream: the address of a cudaStream_t, or a stream object of cuda.core, PyTorch, CuPy or Numba."""
+
+
+class SupportsDeviceId(Protocol):
+    """A device object: cuda.core's Device."""
+
+    @property
+    def device_id(self) -> int:
+        """The ordinal."""
+        ...
+
+
+Device: TypeAlias = int | SupportsDeviceId
+"""A CUDA device: its ordinal, or a device object of cuda.core."""
+
+
+# Shapes and what is given for each spatial axis
+
+
+class SupportsToList(Protocol):
+    """A sequence of numbers that is not a Python sequence: a NumPy array of integers."""
+
+    def tolist(self) -> Any:
+        """The numbers as a list."""
+        ...
+
+
+Shape: TypeAlias = Iterable[SupportsIndex]
+"""Sizes of the axes of an array: a tuple, a list, a torch.Size."""
+
+PerAxis: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | SupportsToList
+"""An int for every spatial axis, or one int for each of them."""
+
+PaddingName: TypeAlias = Literal["valid", "same", "half", "full"]
+"""Paddings that are computed from the sizes of the image and the filter."""
+
+Padding: TypeAlias = SupportsIndex | Sequence[SupportsIndex | Sequence[SupportsIndex]] | SupportsToList | PaddingName
+"""An int for every spatial axis, one int or one (before, after) pair for each of them, or a PaddingName."""
+
+Layout: TypeAlias = Literal["NCW", "NCHW", "NCDHW", "NWC", "NHWC", "NDHWC"]
+"""The order of the axes of an array. "NCHW" and "NHWC" stand for any number of spatial axes."""
+
+MemoryLayout: TypeAlias = Literal["C", "channels_last"]
+"""The order of the elements of an array in memory, whatever the order of its axes."""
+
+
+# Element types
+
+
+class _NamedDtype(Protocol):  # numpy.dtype
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def itemsize(self) -> int: ...
+
+
+class _TorchDtype(Protocol):  # torch.dtype
+    @property
+    def is_floating_point(self) -> bool: ...
+
+    @property
+    def itemsize(self) -> int: ...
+
+
+DtypeName: TypeAlias = Literal[
+    "float32",
+    "float64",
+    "float16",
+    "bfloat16",
+    "int8",
+    "int32",
+    "uint8",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float",
+    "double",
+    "half",
+    "float8_e4m3",
+]
+"""Element types of arrays. "float", "double", "half" and "float8_e4m3" are aliases."""
+
+_DtypeObject: TypeAlias = _NamedDtype | _TorchDtype | type[Any]
+
+Dtype: TypeAlias = DtypeName | _DtypeObject
+"""An element type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
+
+ComputeDtype: TypeAlias = Literal["float32", "float64", "float16", "int32", "float", "double", "half"] | _DtypeObject
+"""What the products of a convolution are summed in."""
+
+DataType: TypeAlias = Literal[
+    "float32",
+    "float64",
+    "float16",
+    "int8",
+    "int32",
+    "int8x4",
+    "uint8",
+    "uint8x4",
+    "int8x32",
+    "bfloat16",
+    "int64",
+    "packed_bool",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "fast_float_for_fp8",
+    "float8_e8m0fnu",
+    "float4_e2m1fn",
+    "int4",
+    "uint4",
+    "uint32",
+    "complex64",
+    "complex128",
+    "bool",
+    "fp8_e5m3",
+]
+"""cudnnDataType_t: the element types of tensor descriptors."""
+
+
+# The choice of an algorithm
+
+Preference: TypeAlias = Literal["fastest", "limited_workspace", "no_workspace", "autotune"]
+"""How an algorithm is chosen."""
+
+Policy: TypeAlias = Literal["on_shape_change", "once"]
+"""When an algorithm is chosen again."""
+
+ConvolutionOperation: TypeAlias = Literal["forward", "backward_data", "backward_filter"]
+"""The operations of a convolution that are planned."""
+
+ConvolutionAlgorithm: TypeAlias = Literal[
+    "implicit_gemm",
+    "implicit_precomp_gemm",
+    "gemm",
+    "direct",
+    "fft",
+    "fft_tiling",
+    "winograd",
+    "winograd_nonfused",
+    "0",
+    "1",
+    "3",
+    "none",
+    "small",
+    "large",
+    "deterministic",
+]
+"""cudnnConvolutionFwdAlgo_t, cudnnConvolutionBwdDataAlgo_t and cudnnConvolutionBwdFilterAlgo_t, and Theano's names."""
+
+
+# Modes of the operations
+
+ConvolutionMode: TypeAlias = Literal["cross_correlation", "convolution"]
+"""cudnnConvolutionMode_t: whether the filter is flipped ("convolution")."""
+
+ConvolutionActivation: TypeAlias = Literal["identity", "relu", "sigmoid", "tanh", "elu", "swish"]
+"""Activations of Convolution and ConvolutionTranspose."""
+
+FusedActivation: TypeAlias = Literal["relu", "sigmoid", "tanh", "elu", "swish"]
+"""Activations of FusedConvolution."""
+
+ActivationMode: TypeAlias = Literal["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]
+"""cudnnActivationMode_t: the modes of Activation."""
+
+_CudnnPoolingMode: TypeAlias = Literal["max", "max_deterministic", "average_include_padding", "average_exclude_padding"]
+
+PoolingMode: TypeAlias = Literal[_CudnnPoolingMode, "average_inc_pad", "average_exc_pad"]
+"""cudnnPoolingMode_t: the modes of Pooling, with Theano's names of the averages."""
+
+SoftmaxAlgorithm: TypeAlias = Literal["fast", "accurate", "log"]
+"""cudnnSoftmaxAlgorithm_t: the algorithms of Softmax."""
+
+SoftmaxMode: TypeAlias = Literal["channel", "instance"]
+"""cudnnSoftmaxMode_t: the modes of Softmax."""
+
+NormalizationMode: TypeAlias = Literal["spatial", "per_activation"]
+"""cudnnBatchNormMode_t: the modes of BatchNormalization."""
+
+NormalizationActivation: TypeAlias = Literal["relu"]
+"""Activations of BatchNormalization."""
+
+ReduceOperation: TypeAlias = Literal["add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros"]
+"""cudnnReduceTensorOp_t: the reductions of ReduceTensorDescriptor and Graph.reduction."""
+
+Reduction: TypeAlias = Literal[ReduceOperation, "sum", "mean"]
+"""The reductions of reduce_tensor: "sum" is "add", and "mean" is "avg"."""
+
+
+# Names of other enumerators, for cudnnpy.descriptors and cudnnpy.Graph
+
+TensorFormat: TypeAlias = Literal["nchw", "nhwc", "nchw_vect_c"]
+"""cudnnTensorFormat_t: the memory order of a tensor or filter descriptor."""
+
+MathType: TypeAlias = Literal["default_math", "tensor_op_math", "tensor_op_math_allow_conversion", "fma_math"]
+"""cudnnMathType_t: which instructions a convolution descriptor allows."""
+
+TensorOperation: TypeAlias = Literal["add", "mul", "min", "max", "sqrt", "not"]
+"""cudnnOpTensorOp_t: the operations of OpTensorDescriptor."""
+
+ReduceIndices: TypeAlias = Literal["no_indices", "flattened_indices"]
+"""cudnnReduceTensorIndices_t: whether a minimum or maximum comes with its position."""
+
+IndicesType: TypeAlias = Literal["32bit_indices", "64bit_indices", "16bit_indices", "8bit_indices"]
+"""cudnnIndicesType_t: the integers that such a position is written in."""
+
+FusedOperations: TypeAlias = Literal[
+    "scale_bias_activation_conv_bnstats",
+    "scale_bias_activation_wgrad",
+    "bn_finalize_statistics_training",
+    "bn_finalize_statistics_inference",
+    "conv_scale_bias_add_activation",
+    "scale_bias_add_activation_gen_bitmask",
+    "dactivation_fork_dbatchnorm",
+]
+"""cudnnFusedOps_t: the operations of FusedOpsPlan and its parameter packs."""
+
+PointwiseMode: TypeAlias = Literal[
+    "add",
+    "add_square",
+    "div",
+    "max",
+    "min",
+    "mod",
+    "mul",
+    "pow",
+    "sub",
+    "abs",
+    "ceil",
+    "cos",
+    "exp",
+    "floor",
+    "log",
+    "neg",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "tan",
+    "erf",
+    "identity",
+    "reciprocal",
+    "atan2",
+    "floor_mod",
+    "relu_fwd",
+    "tanh_fwd",
+    "sigmoid_fwd",
+    "elu_fwd",
+    "gelu_fwd",
+    "softplus_fwd",
+    "swish_fwd",
+    "gelu_approx_tanh_fwd",
+    "relu_bwd",
+    "tanh_bwd",
+    "sigmoid_bwd",
+    "elu_bwd",
+    "gelu_bwd",
+    "softplus_bwd",
+    "swish_bwd",
+    "gelu_approx_tanh_bwd",
+    "cmp_eq",
+    "cmp_neq",
+    "cmp_gt",
+    "cmp_ge",
+    "cmp_lt",
+    "cmp_le",
+    "logical_and",
+    "logical_or",
+    "logical_not",
+    "gen_index",
+    "binary_select",
+]
+"""cudnnPointwiseMode_t: the elementwise operations of Graph.pointwise."""
+
+ResampleMode: TypeAlias = Literal[
+    "nearest", "bilinear", "avgpool", "avgpool_include_padding", "avgpool_exclude_padding", "maxpool"
+]
+"""cudnnResampleMode_t: the modes of Graph.resample."""
+
+GraphNormalization: TypeAlias = Literal[
+    "layer_norm", "instance_norm", "batch_norm", "group_norm", "rms_norm", "ada_layer_norm"
+]
+"""cudnnBackendNormMode_t: the modes of Graph.normalization."""
