@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cudnnpy.raw import _api
+from cudnnpy.raw._api import HEADER_VERSION
 from cudnnpy.raw._library import (
     bound,
     call,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cudnnpy.raw._api import *  # noqa: F403
 
 __all__ = [
+    "HEADER_VERSION",
     "attribute_types",
     "bound",
     "call",
@@ -54,6 +56,9 @@ __all__ = [
     "version",
     "version_text",
 ]
+__all__ += _api.__all__  # every name of C, in a form that type checkers understand
+
+_C_NAMES = frozenset(_api.__all__)
 
 
 def functions() -> tuple[str, ...]:
@@ -122,14 +127,12 @@ if not TYPE_CHECKING:  # for a type checker the names are those of _api.pyi
     def __getattr__(name):
         if name in _api.FUNCTIONS:
             value = _unbound(name)
-        elif name.startswith("_") or not hasattr(_api, name):
-            raise AttributeError(missing(name))
-        else:
+        elif name in _C_NAMES:
             value = getattr(_api, name)
+        else:
+            raise AttributeError(missing(name))
         return globals().setdefault(name, value)
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        {*__all__, *_api.FUNCTIONS, *(name for name in vars(_api) if name.startswith(("cudnn", "CUDNN", "lib")))}
-    )
+    return sorted(__all__)

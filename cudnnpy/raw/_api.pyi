@@ -1,13 +1,18 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
 # source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
-# seal: sha256:1def79253254e11e779f4ee1307e8eed015b42b2657aeead6af2096abb06e8f3
+# seal: sha256:0186271ceb28a59fd7393d4849556e30b02279825fb2135de4c9df5ceb9ce646
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType
 from enum import IntEnum
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 _T = TypeVar('_T', bound=Any)
+_T_co = TypeVar('_T_co', bound=Any, covariant=True)
+class _Owner(Protocol[_T_co]):  # an object that ctypes takes where C takes a handle
+    @property
+    def _as_parameter_(self) -> _T_co: ...
+_Handle: TypeAlias = _T | _Owner[_T] | None
 _Ref: TypeAlias = _Pointer[_T] | Array[_T] | _CArgObject | None  # T *
 _Address: TypeAlias = int | c_void_p | Array[Any] | _Pointer[Any] | _CArgObject | bytes | None  # void *
 _Text: TypeAlias = bytes | Array[c_char] | c_char_p | None  # char *
@@ -2244,239 +2249,1610 @@ CUDNN_GNN_ACT_LEAKY_RELU: Final = cudnnGnnActivationOp_t.CUDNN_GNN_ACT_LEAKY_REL
 def cudnnGetVersion() -> int: ...
 def cudnnGetMaxDeviceVersion() -> int: ...
 def cudnnGetCudartVersion() -> int: ...
-def cudnnGetErrorString(status: int) -> bytes: ...
+def cudnnGetErrorString(status: cudnnStatus_t | int) -> bytes: ...
 def cudnnGetLastErrorString(message: _Text, max_size: int) -> None: ...
-def cudnnQueryRuntimeError(handle: cudnnHandle_t | None, rstatus: _Ref[c_int], mode: int, tag: _Ref[cudnnRuntimeTag_t]) -> int: ...
-def cudnnGetProperty(type: int, value: _Ref[c_int]) -> int: ...
+def cudnnQueryRuntimeError(handle: _Handle[cudnnHandle_t], rstatus: _Ref[c_int], mode: cudnnErrQueryMode_t | int, tag: _Ref[cudnnRuntimeTag_t]) -> int: ...
+def cudnnGetProperty(type: libraryPropertyType | int, value: _Ref[c_int]) -> int: ...
 def cudnnCreate(handle: _Ref[cudnnHandle_t]) -> int: ...
-def cudnnDestroy(handle: cudnnHandle_t | None) -> int: ...
-def cudnnSetStream(handle: cudnnHandle_t | None, streamId: _Address) -> int: ...
-def cudnnGetStream(handle: cudnnHandle_t | None, streamId: _Ref[c_void_p]) -> int: ...
+def cudnnDestroy(handle: _Handle[cudnnHandle_t]) -> int: ...
+def cudnnSetStream(handle: _Handle[cudnnHandle_t], streamId: _Address) -> int: ...
+def cudnnGetStream(handle: _Handle[cudnnHandle_t], streamId: _Ref[c_void_p]) -> int: ...
 def cudnnSetCallback(mask: int, udata: _Address, fptr: cudnnCallback_t | None) -> int: ...
 def cudnnGetCallback(mask: _Ref[c_uint], udata: _Ref[c_void_p], fptr: _Ref[cudnnCallback_t]) -> int: ...
 def cudnnGraphVersionCheck() -> int: ...
-def cudnnBackendCreateDescriptor(descriptorType: int, descriptor: _Ref[cudnnBackendDescriptor_t]) -> int: ...
-def cudnnBackendDestroyDescriptor(descriptor: cudnnBackendDescriptor_t | None) -> int: ...
-def cudnnBackendInitialize(descriptor: cudnnBackendDescriptor_t | None) -> int: ...
-def cudnnBackendFinalize(descriptor: cudnnBackendDescriptor_t | None) -> int: ...
-def cudnnBackendSetAttribute(descriptor: cudnnBackendDescriptor_t | None, attributeName: int, attributeType: int, elementCount: int, arrayOfElements: _Address) -> int: ...
-def cudnnBackendGetAttribute(descriptor: cudnnBackendDescriptor_t | None, attributeName: int, attributeType: int, requestedElementCount: int, elementCount: _Ref[c_int64], arrayOfElements: _Address) -> int: ...
-def cudnnGetExecutionPlanWorkspaceSize(handle: cudnnHandle_t | None, executionPlan: cudnnBackendDescriptor_t | None, variantPack: cudnnBackendDescriptor_t | None, workspaceSizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnBackendExecute(handle: cudnnHandle_t | None, executionPlan: cudnnBackendDescriptor_t | None, variantPack: cudnnBackendDescriptor_t | None) -> int: ...
-def cudnnBackendPopulateCudaGraph(handle: cudnnHandle_t | None, executionPlan: cudnnBackendDescriptor_t | None, variantPack: cudnnBackendDescriptor_t | None, graph: _Address) -> int: ...
-def cudnnBackendUpdateCudaGraph(handle: cudnnHandle_t | None, executionPlan: cudnnBackendDescriptor_t | None, variantPack: cudnnBackendDescriptor_t | None, graph: _Address) -> int: ...
+def cudnnBackendCreateDescriptor(descriptorType: cudnnBackendDescriptorType_t | int, descriptor: _Ref[cudnnBackendDescriptor_t]) -> int: ...
+def cudnnBackendDestroyDescriptor(descriptor: _Handle[cudnnBackendDescriptor_t]) -> int: ...
+def cudnnBackendInitialize(descriptor: _Handle[cudnnBackendDescriptor_t]) -> int: ...
+def cudnnBackendFinalize(descriptor: _Handle[cudnnBackendDescriptor_t]) -> int: ...
+def cudnnBackendSetAttribute(descriptor: _Handle[cudnnBackendDescriptor_t], attributeName: cudnnBackendAttributeName_t | int, attributeType: cudnnBackendAttributeType_t | int, elementCount: int, arrayOfElements: _Address) -> int: ...
+def cudnnBackendGetAttribute(descriptor: _Handle[cudnnBackendDescriptor_t], attributeName: cudnnBackendAttributeName_t | int, attributeType: cudnnBackendAttributeType_t | int, requestedElementCount: int, elementCount: _Ref[c_int64], arrayOfElements: _Address) -> int: ...
+def cudnnGetExecutionPlanWorkspaceSize(handle: _Handle[cudnnHandle_t], executionPlan: _Handle[cudnnBackendDescriptor_t], variantPack: _Handle[cudnnBackendDescriptor_t], workspaceSizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnBackendExecute(handle: _Handle[cudnnHandle_t], executionPlan: _Handle[cudnnBackendDescriptor_t], variantPack: _Handle[cudnnBackendDescriptor_t]) -> int: ...
+def cudnnBackendPopulateCudaGraph(handle: _Handle[cudnnHandle_t], executionPlan: _Handle[cudnnBackendDescriptor_t], variantPack: _Handle[cudnnBackendDescriptor_t], graph: _Address) -> int: ...
+def cudnnBackendUpdateCudaGraph(handle: _Handle[cudnnHandle_t], executionPlan: _Handle[cudnnBackendDescriptor_t], variantPack: _Handle[cudnnBackendDescriptor_t], graph: _Address) -> int: ...
 def cudnnCreateTensorDescriptor(tensorDesc: _Ref[cudnnTensorDescriptor_t]) -> int: ...
-def cudnnSetTensor4dDescriptor(tensorDesc: cudnnTensorDescriptor_t | None, format: int, dataType: int, n: int, c: int, h: int, w: int) -> int: ...
-def cudnnSetTensor4dDescriptorEx(tensorDesc: cudnnTensorDescriptor_t | None, dataType: int, n: int, c: int, h: int, w: int, nStride: int, cStride: int, hStride: int, wStride: int) -> int: ...
-def cudnnGetTensor4dDescriptor(tensorDesc: cudnnTensorDescriptor_t | None, dataType: _Ref[c_int], n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int], nStride: _Ref[c_int], cStride: _Ref[c_int], hStride: _Ref[c_int], wStride: _Ref[c_int]) -> int: ...
-def cudnnSetTensorNdDescriptor(tensorDesc: cudnnTensorDescriptor_t | None, dataType: int, nbDims: int, dimA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
-def cudnnSetTensorNdDescriptorEx(tensorDesc: cudnnTensorDescriptor_t | None, format: int, dataType: int, nbDims: int, dimA: _Ref[c_int]) -> int: ...
-def cudnnGetTensorNdDescriptor(tensorDesc: cudnnTensorDescriptor_t | None, nbDimsRequested: int, dataType: _Ref[c_int], nbDims: _Ref[c_int], dimA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
-def cudnnGetTensorSizeInBytes(tensorDesc: cudnnTensorDescriptor_t | None, size: _Ref[c_size_t]) -> int: ...
-def cudnnDestroyTensorDescriptor(tensorDesc: cudnnTensorDescriptor_t | None) -> int: ...
-def cudnnInitTransformDest(transformDesc: cudnnTensorTransformDescriptor_t | None, srcDesc: cudnnTensorDescriptor_t | None, destDesc: cudnnTensorDescriptor_t | None, destSizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnSetTensor4dDescriptor(tensorDesc: _Handle[cudnnTensorDescriptor_t], format: cudnnTensorFormat_t | int, dataType: cudnnDataType_t | int, n: int, c: int, h: int, w: int) -> int: ...
+def cudnnSetTensor4dDescriptorEx(tensorDesc: _Handle[cudnnTensorDescriptor_t], dataType: cudnnDataType_t | int, n: int, c: int, h: int, w: int, nStride: int, cStride: int, hStride: int, wStride: int) -> int: ...
+def cudnnGetTensor4dDescriptor(tensorDesc: _Handle[cudnnTensorDescriptor_t], dataType: _Ref[c_int], n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int], nStride: _Ref[c_int], cStride: _Ref[c_int], hStride: _Ref[c_int], wStride: _Ref[c_int]) -> int: ...
+def cudnnSetTensorNdDescriptor(tensorDesc: _Handle[cudnnTensorDescriptor_t], dataType: cudnnDataType_t | int, nbDims: int, dimA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
+def cudnnSetTensorNdDescriptorEx(tensorDesc: _Handle[cudnnTensorDescriptor_t], format: cudnnTensorFormat_t | int, dataType: cudnnDataType_t | int, nbDims: int, dimA: _Ref[c_int]) -> int: ...
+def cudnnGetTensorNdDescriptor(tensorDesc: _Handle[cudnnTensorDescriptor_t], nbDimsRequested: int, dataType: _Ref[c_int], nbDims: _Ref[c_int], dimA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
+def cudnnGetTensorSizeInBytes(tensorDesc: _Handle[cudnnTensorDescriptor_t], size: _Ref[c_size_t]) -> int: ...
+def cudnnDestroyTensorDescriptor(tensorDesc: _Handle[cudnnTensorDescriptor_t]) -> int: ...
+def cudnnInitTransformDest(transformDesc: _Handle[cudnnTensorTransformDescriptor_t], srcDesc: _Handle[cudnnTensorDescriptor_t], destDesc: _Handle[cudnnTensorDescriptor_t], destSizeInBytes: _Ref[c_size_t]) -> int: ...
 def cudnnCreateTensorTransformDescriptor(transformDesc: _Ref[cudnnTensorTransformDescriptor_t]) -> int: ...
-def cudnnSetTensorTransformDescriptor(transformDesc: cudnnTensorTransformDescriptor_t | None, nbDims: int, destFormat: int, padBeforeA: _Ref[c_int32], padAfterA: _Ref[c_int32], foldA: _Ref[c_uint32], direction: int) -> int: ...
-def cudnnGetTensorTransformDescriptor(transformDesc: cudnnTensorTransformDescriptor_t | None, nbDimsRequested: int, destFormat: _Ref[c_int], padBeforeA: _Ref[c_int32], padAfterA: _Ref[c_int32], foldA: _Ref[c_uint32], direction: _Ref[c_int]) -> int: ...
-def cudnnDestroyTensorTransformDescriptor(transformDesc: cudnnTensorTransformDescriptor_t | None) -> int: ...
-def cudnnTransformTensor(handle: cudnnHandle_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
-def cudnnTransformTensorEx(handle: cudnnHandle_t | None, transDesc: cudnnTensorTransformDescriptor_t | None, alpha: _Address, srcDesc: cudnnTensorDescriptor_t | None, srcData: _Address, beta: _Address, destDesc: cudnnTensorDescriptor_t | None, destData: _Address) -> int: ...
-def cudnnAddTensor(handle: cudnnHandle_t | None, alpha: _Address, aDesc: cudnnTensorDescriptor_t | None, A: _Address, beta: _Address, cDesc: cudnnTensorDescriptor_t | None, C: _Address) -> int: ...
+def cudnnSetTensorTransformDescriptor(transformDesc: _Handle[cudnnTensorTransformDescriptor_t], nbDims: int, destFormat: cudnnTensorFormat_t | int, padBeforeA: _Ref[c_int32], padAfterA: _Ref[c_int32], foldA: _Ref[c_uint32], direction: cudnnFoldingDirection_t | int) -> int: ...
+def cudnnGetTensorTransformDescriptor(transformDesc: _Handle[cudnnTensorTransformDescriptor_t], nbDimsRequested: int, destFormat: _Ref[c_int], padBeforeA: _Ref[c_int32], padAfterA: _Ref[c_int32], foldA: _Ref[c_uint32], direction: _Ref[c_int]) -> int: ...
+def cudnnDestroyTensorTransformDescriptor(transformDesc: _Handle[cudnnTensorTransformDescriptor_t]) -> int: ...
+def cudnnTransformTensor(handle: _Handle[cudnnHandle_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
+def cudnnTransformTensorEx(handle: _Handle[cudnnHandle_t], transDesc: _Handle[cudnnTensorTransformDescriptor_t], alpha: _Address, srcDesc: _Handle[cudnnTensorDescriptor_t], srcData: _Address, beta: _Address, destDesc: _Handle[cudnnTensorDescriptor_t], destData: _Address) -> int: ...
+def cudnnAddTensor(handle: _Handle[cudnnHandle_t], alpha: _Address, aDesc: _Handle[cudnnTensorDescriptor_t], A: _Address, beta: _Address, cDesc: _Handle[cudnnTensorDescriptor_t], C: _Address) -> int: ...
 def cudnnCreateOpTensorDescriptor(opTensorDesc: _Ref[cudnnOpTensorDescriptor_t]) -> int: ...
-def cudnnSetOpTensorDescriptor(opTensorDesc: cudnnOpTensorDescriptor_t | None, opTensorOp: int, opTensorCompType: int, opTensorNanOpt: int) -> int: ...
-def cudnnGetOpTensorDescriptor(opTensorDesc: cudnnOpTensorDescriptor_t | None, opTensorOp: _Ref[c_int], opTensorCompType: _Ref[c_int], opTensorNanOpt: _Ref[c_int]) -> int: ...
-def cudnnDestroyOpTensorDescriptor(opTensorDesc: cudnnOpTensorDescriptor_t | None) -> int: ...
-def cudnnOpTensor(handle: cudnnHandle_t | None, opTensorDesc: cudnnOpTensorDescriptor_t | None, alpha1: _Address, aDesc: cudnnTensorDescriptor_t | None, A: _Address, alpha2: _Address, bDesc: cudnnTensorDescriptor_t | None, B: _Address, beta: _Address, cDesc: cudnnTensorDescriptor_t | None, C: _Address) -> int: ...
+def cudnnSetOpTensorDescriptor(opTensorDesc: _Handle[cudnnOpTensorDescriptor_t], opTensorOp: cudnnOpTensorOp_t | int, opTensorCompType: cudnnDataType_t | int, opTensorNanOpt: cudnnNanPropagation_t | int) -> int: ...
+def cudnnGetOpTensorDescriptor(opTensorDesc: _Handle[cudnnOpTensorDescriptor_t], opTensorOp: _Ref[c_int], opTensorCompType: _Ref[c_int], opTensorNanOpt: _Ref[c_int]) -> int: ...
+def cudnnDestroyOpTensorDescriptor(opTensorDesc: _Handle[cudnnOpTensorDescriptor_t]) -> int: ...
+def cudnnOpTensor(handle: _Handle[cudnnHandle_t], opTensorDesc: _Handle[cudnnOpTensorDescriptor_t], alpha1: _Address, aDesc: _Handle[cudnnTensorDescriptor_t], A: _Address, alpha2: _Address, bDesc: _Handle[cudnnTensorDescriptor_t], B: _Address, beta: _Address, cDesc: _Handle[cudnnTensorDescriptor_t], C: _Address) -> int: ...
 def cudnnCreateReduceTensorDescriptor(reduceTensorDesc: _Ref[cudnnReduceTensorDescriptor_t]) -> int: ...
-def cudnnSetReduceTensorDescriptor(reduceTensorDesc: cudnnReduceTensorDescriptor_t | None, reduceTensorOp: int, reduceTensorCompType: int, reduceTensorNanOpt: int, reduceTensorIndices: int, reduceTensorIndicesType: int) -> int: ...
-def cudnnGetReduceTensorDescriptor(reduceTensorDesc: cudnnReduceTensorDescriptor_t | None, reduceTensorOp: _Ref[c_int], reduceTensorCompType: _Ref[c_int], reduceTensorNanOpt: _Ref[c_int], reduceTensorIndices: _Ref[c_int], reduceTensorIndicesType: _Ref[c_int]) -> int: ...
-def cudnnDestroyReduceTensorDescriptor(reduceTensorDesc: cudnnReduceTensorDescriptor_t | None) -> int: ...
-def cudnnGetReductionIndicesSize(handle: cudnnHandle_t | None, reduceTensorDesc: cudnnReduceTensorDescriptor_t | None, aDesc: cudnnTensorDescriptor_t | None, cDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnGetReductionWorkspaceSize(handle: cudnnHandle_t | None, reduceTensorDesc: cudnnReduceTensorDescriptor_t | None, aDesc: cudnnTensorDescriptor_t | None, cDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnReduceTensor(handle: cudnnHandle_t | None, reduceTensorDesc: cudnnReduceTensorDescriptor_t | None, indices: _Address, indicesSizeInBytes: int, workspace: _Address, workspaceSizeInBytes: int, alpha: _Address, aDesc: cudnnTensorDescriptor_t | None, A: _Address, beta: _Address, cDesc: cudnnTensorDescriptor_t | None, C: _Address) -> int: ...
-def cudnnSetTensor(handle: cudnnHandle_t | None, yDesc: cudnnTensorDescriptor_t | None, y: _Address, valuePtr: _Address) -> int: ...
-def cudnnScaleTensor(handle: cudnnHandle_t | None, yDesc: cudnnTensorDescriptor_t | None, y: _Address, alpha: _Address) -> int: ...
+def cudnnSetReduceTensorDescriptor(reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t], reduceTensorOp: cudnnReduceTensorOp_t | int, reduceTensorCompType: cudnnDataType_t | int, reduceTensorNanOpt: cudnnNanPropagation_t | int, reduceTensorIndices: cudnnReduceTensorIndices_t | int, reduceTensorIndicesType: cudnnIndicesType_t | int) -> int: ...
+def cudnnGetReduceTensorDescriptor(reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t], reduceTensorOp: _Ref[c_int], reduceTensorCompType: _Ref[c_int], reduceTensorNanOpt: _Ref[c_int], reduceTensorIndices: _Ref[c_int], reduceTensorIndicesType: _Ref[c_int]) -> int: ...
+def cudnnDestroyReduceTensorDescriptor(reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t]) -> int: ...
+def cudnnGetReductionIndicesSize(handle: _Handle[cudnnHandle_t], reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t], aDesc: _Handle[cudnnTensorDescriptor_t], cDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnGetReductionWorkspaceSize(handle: _Handle[cudnnHandle_t], reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t], aDesc: _Handle[cudnnTensorDescriptor_t], cDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnReduceTensor(handle: _Handle[cudnnHandle_t], reduceTensorDesc: _Handle[cudnnReduceTensorDescriptor_t], indices: _Address, indicesSizeInBytes: int, workspace: _Address, workspaceSizeInBytes: int, alpha: _Address, aDesc: _Handle[cudnnTensorDescriptor_t], A: _Address, beta: _Address, cDesc: _Handle[cudnnTensorDescriptor_t], C: _Address) -> int: ...
+def cudnnSetTensor(handle: _Handle[cudnnHandle_t], yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, valuePtr: _Address) -> int: ...
+def cudnnScaleTensor(handle: _Handle[cudnnHandle_t], yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, alpha: _Address) -> int: ...
 def cudnnCreateFilterDescriptor(filterDesc: _Ref[cudnnFilterDescriptor_t]) -> int: ...
-def cudnnSetFilter4dDescriptor(filterDesc: cudnnFilterDescriptor_t | None, dataType: int, format: int, k: int, c: int, h: int, w: int) -> int: ...
-def cudnnGetFilter4dDescriptor(filterDesc: cudnnFilterDescriptor_t | None, dataType: _Ref[c_int], format: _Ref[c_int], k: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
-def cudnnSetFilterNdDescriptor(filterDesc: cudnnFilterDescriptor_t | None, dataType: int, format: int, nbDims: int, filterDimA: _Ref[c_int]) -> int: ...
-def cudnnGetFilterNdDescriptor(filterDesc: cudnnFilterDescriptor_t | None, nbDimsRequested: int, dataType: _Ref[c_int], format: _Ref[c_int], nbDims: _Ref[c_int], filterDimA: _Ref[c_int]) -> int: ...
-def cudnnGetFilterSizeInBytes(filterDesc: cudnnFilterDescriptor_t | None, size: _Ref[c_size_t]) -> int: ...
-def cudnnTransformFilter(handle: cudnnHandle_t | None, transDesc: cudnnTensorTransformDescriptor_t | None, alpha: _Address, srcDesc: cudnnFilterDescriptor_t | None, srcData: _Address, beta: _Address, destDesc: cudnnFilterDescriptor_t | None, destData: _Address) -> int: ...
-def cudnnDestroyFilterDescriptor(filterDesc: cudnnFilterDescriptor_t | None) -> int: ...
-def cudnnSoftmaxForward(handle: cudnnHandle_t | None, algo: int, mode: int, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
+def cudnnSetFilter4dDescriptor(filterDesc: _Handle[cudnnFilterDescriptor_t], dataType: cudnnDataType_t | int, format: cudnnTensorFormat_t | int, k: int, c: int, h: int, w: int) -> int: ...
+def cudnnGetFilter4dDescriptor(filterDesc: _Handle[cudnnFilterDescriptor_t], dataType: _Ref[c_int], format: _Ref[c_int], k: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
+def cudnnSetFilterNdDescriptor(filterDesc: _Handle[cudnnFilterDescriptor_t], dataType: cudnnDataType_t | int, format: cudnnTensorFormat_t | int, nbDims: int, filterDimA: _Ref[c_int]) -> int: ...
+def cudnnGetFilterNdDescriptor(filterDesc: _Handle[cudnnFilterDescriptor_t], nbDimsRequested: int, dataType: _Ref[c_int], format: _Ref[c_int], nbDims: _Ref[c_int], filterDimA: _Ref[c_int]) -> int: ...
+def cudnnGetFilterSizeInBytes(filterDesc: _Handle[cudnnFilterDescriptor_t], size: _Ref[c_size_t]) -> int: ...
+def cudnnTransformFilter(handle: _Handle[cudnnHandle_t], transDesc: _Handle[cudnnTensorTransformDescriptor_t], alpha: _Address, srcDesc: _Handle[cudnnFilterDescriptor_t], srcData: _Address, beta: _Address, destDesc: _Handle[cudnnFilterDescriptor_t], destData: _Address) -> int: ...
+def cudnnDestroyFilterDescriptor(filterDesc: _Handle[cudnnFilterDescriptor_t]) -> int: ...
+def cudnnSoftmaxForward(handle: _Handle[cudnnHandle_t], algo: cudnnSoftmaxAlgorithm_t | int, mode: cudnnSoftmaxMode_t | int, alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
 def cudnnCreatePoolingDescriptor(poolingDesc: _Ref[cudnnPoolingDescriptor_t]) -> int: ...
-def cudnnSetPooling2dDescriptor(poolingDesc: cudnnPoolingDescriptor_t | None, mode: int, maxpoolingNanOpt: int, windowHeight: int, windowWidth: int, verticalPadding: int, horizontalPadding: int, verticalStride: int, horizontalStride: int) -> int: ...
-def cudnnGetPooling2dDescriptor(poolingDesc: cudnnPoolingDescriptor_t | None, mode: _Ref[c_int], maxpoolingNanOpt: _Ref[c_int], windowHeight: _Ref[c_int], windowWidth: _Ref[c_int], verticalPadding: _Ref[c_int], horizontalPadding: _Ref[c_int], verticalStride: _Ref[c_int], horizontalStride: _Ref[c_int]) -> int: ...
-def cudnnSetPoolingNdDescriptor(poolingDesc: cudnnPoolingDescriptor_t | None, mode: int, maxpoolingNanOpt: int, nbDims: int, windowDimA: _Ref[c_int], paddingA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
-def cudnnGetPoolingNdDescriptor(poolingDesc: cudnnPoolingDescriptor_t | None, nbDimsRequested: int, mode: _Ref[c_int], maxpoolingNanOpt: _Ref[c_int], nbDims: _Ref[c_int], windowDimA: _Ref[c_int], paddingA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
-def cudnnGetPoolingNdForwardOutputDim(poolingDesc: cudnnPoolingDescriptor_t | None, inputTensorDesc: cudnnTensorDescriptor_t | None, nbDims: int, outputTensorDimA: _Ref[c_int]) -> int: ...
-def cudnnGetPooling2dForwardOutputDim(poolingDesc: cudnnPoolingDescriptor_t | None, inputTensorDesc: cudnnTensorDescriptor_t | None, n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
-def cudnnDestroyPoolingDescriptor(poolingDesc: cudnnPoolingDescriptor_t | None) -> int: ...
-def cudnnPoolingForward(handle: cudnnHandle_t | None, poolingDesc: cudnnPoolingDescriptor_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
+def cudnnSetPooling2dDescriptor(poolingDesc: _Handle[cudnnPoolingDescriptor_t], mode: cudnnPoolingMode_t | int, maxpoolingNanOpt: cudnnNanPropagation_t | int, windowHeight: int, windowWidth: int, verticalPadding: int, horizontalPadding: int, verticalStride: int, horizontalStride: int) -> int: ...
+def cudnnGetPooling2dDescriptor(poolingDesc: _Handle[cudnnPoolingDescriptor_t], mode: _Ref[c_int], maxpoolingNanOpt: _Ref[c_int], windowHeight: _Ref[c_int], windowWidth: _Ref[c_int], verticalPadding: _Ref[c_int], horizontalPadding: _Ref[c_int], verticalStride: _Ref[c_int], horizontalStride: _Ref[c_int]) -> int: ...
+def cudnnSetPoolingNdDescriptor(poolingDesc: _Handle[cudnnPoolingDescriptor_t], mode: cudnnPoolingMode_t | int, maxpoolingNanOpt: cudnnNanPropagation_t | int, nbDims: int, windowDimA: _Ref[c_int], paddingA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
+def cudnnGetPoolingNdDescriptor(poolingDesc: _Handle[cudnnPoolingDescriptor_t], nbDimsRequested: int, mode: _Ref[c_int], maxpoolingNanOpt: _Ref[c_int], nbDims: _Ref[c_int], windowDimA: _Ref[c_int], paddingA: _Ref[c_int], strideA: _Ref[c_int]) -> int: ...
+def cudnnGetPoolingNdForwardOutputDim(poolingDesc: _Handle[cudnnPoolingDescriptor_t], inputTensorDesc: _Handle[cudnnTensorDescriptor_t], nbDims: int, outputTensorDimA: _Ref[c_int]) -> int: ...
+def cudnnGetPooling2dForwardOutputDim(poolingDesc: _Handle[cudnnPoolingDescriptor_t], inputTensorDesc: _Handle[cudnnTensorDescriptor_t], n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
+def cudnnDestroyPoolingDescriptor(poolingDesc: _Handle[cudnnPoolingDescriptor_t]) -> int: ...
+def cudnnPoolingForward(handle: _Handle[cudnnHandle_t], poolingDesc: _Handle[cudnnPoolingDescriptor_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
 def cudnnCreateActivationDescriptor(activationDesc: _Ref[cudnnActivationDescriptor_t]) -> int: ...
-def cudnnSetActivationDescriptor(activationDesc: cudnnActivationDescriptor_t | None, mode: int, reluNanOpt: int, coef: float) -> int: ...
-def cudnnGetActivationDescriptor(activationDesc: cudnnActivationDescriptor_t | None, mode: _Ref[c_int], reluNanOpt: _Ref[c_int], coef: _Ref[c_double]) -> int: ...
-def cudnnSetActivationDescriptorSwishBeta(activationDesc: cudnnActivationDescriptor_t | None, swish_beta: float) -> int: ...
-def cudnnGetActivationDescriptorSwishBeta(activationDesc: cudnnActivationDescriptor_t | None, swish_beta: _Ref[c_double]) -> int: ...
-def cudnnDestroyActivationDescriptor(activationDesc: cudnnActivationDescriptor_t | None) -> int: ...
-def cudnnActivationForward(handle: cudnnHandle_t | None, activationDesc: cudnnActivationDescriptor_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
+def cudnnSetActivationDescriptor(activationDesc: _Handle[cudnnActivationDescriptor_t], mode: cudnnActivationMode_t | int, reluNanOpt: cudnnNanPropagation_t | int, coef: float) -> int: ...
+def cudnnGetActivationDescriptor(activationDesc: _Handle[cudnnActivationDescriptor_t], mode: _Ref[c_int], reluNanOpt: _Ref[c_int], coef: _Ref[c_double]) -> int: ...
+def cudnnSetActivationDescriptorSwishBeta(activationDesc: _Handle[cudnnActivationDescriptor_t], swish_beta: float) -> int: ...
+def cudnnGetActivationDescriptorSwishBeta(activationDesc: _Handle[cudnnActivationDescriptor_t], swish_beta: _Ref[c_double]) -> int: ...
+def cudnnDestroyActivationDescriptor(activationDesc: _Handle[cudnnActivationDescriptor_t]) -> int: ...
+def cudnnActivationForward(handle: _Handle[cudnnHandle_t], activationDesc: _Handle[cudnnActivationDescriptor_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
 def cudnnCreateLRNDescriptor(normDesc: _Ref[cudnnLRNDescriptor_t]) -> int: ...
-def cudnnSetLRNDescriptor(normDesc: cudnnLRNDescriptor_t | None, lrnN: int, lrnAlpha: float, lrnBeta: float, lrnK: float) -> int: ...
-def cudnnGetLRNDescriptor(normDesc: cudnnLRNDescriptor_t | None, lrnN: _Ref[c_uint], lrnAlpha: _Ref[c_double], lrnBeta: _Ref[c_double], lrnK: _Ref[c_double]) -> int: ...
-def cudnnDestroyLRNDescriptor(lrnDesc: cudnnLRNDescriptor_t | None) -> int: ...
-def cudnnLRNCrossChannelForward(handle: cudnnHandle_t | None, normDesc: cudnnLRNDescriptor_t | None, lrnMode: int, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
-def cudnnDivisiveNormalizationForward(handle: cudnnHandle_t | None, normDesc: cudnnLRNDescriptor_t | None, mode: int, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, means: _Address, temp: _Address, temp2: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
-def cudnnDeriveBNTensorDescriptor(derivedBnDesc: cudnnTensorDescriptor_t | None, xDesc: cudnnTensorDescriptor_t | None, mode: int) -> int: ...
-def cudnnBatchNormalizationForwardInference(handle: cudnnHandle_t | None, mode: int, alpha: _Address, beta: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None, bnScale: _Address, bnBias: _Address, estimatedMean: _Address, estimatedVariance: _Address, epsilon: float) -> int: ...
-def cudnnDeriveNormTensorDescriptor(derivedNormScaleBiasDesc: cudnnTensorDescriptor_t | None, derivedNormMeanVarDesc: cudnnTensorDescriptor_t | None, xDesc: cudnnTensorDescriptor_t | None, mode: int, groupCnt: int) -> int: ...
-def cudnnNormalizationForwardInference(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, alpha: _Address, beta: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, normScaleBiasDesc: cudnnTensorDescriptor_t | None, normScale: _Address, normBias: _Address, normMeanVarDesc: cudnnTensorDescriptor_t | None, estimatedMean: _Address, estimatedVariance: _Address, zDesc: cudnnTensorDescriptor_t | None, z: _Address, activationDesc: cudnnActivationDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, y: _Address, epsilon: float, groupCnt: int) -> int: ...
+def cudnnSetLRNDescriptor(normDesc: _Handle[cudnnLRNDescriptor_t], lrnN: int, lrnAlpha: float, lrnBeta: float, lrnK: float) -> int: ...
+def cudnnGetLRNDescriptor(normDesc: _Handle[cudnnLRNDescriptor_t], lrnN: _Ref[c_uint], lrnAlpha: _Ref[c_double], lrnBeta: _Ref[c_double], lrnK: _Ref[c_double]) -> int: ...
+def cudnnDestroyLRNDescriptor(lrnDesc: _Handle[cudnnLRNDescriptor_t]) -> int: ...
+def cudnnLRNCrossChannelForward(handle: _Handle[cudnnHandle_t], normDesc: _Handle[cudnnLRNDescriptor_t], lrnMode: cudnnLRNMode_t | int, alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
+def cudnnDivisiveNormalizationForward(handle: _Handle[cudnnHandle_t], normDesc: _Handle[cudnnLRNDescriptor_t], mode: cudnnDivNormMode_t | int, alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, means: _Address, temp: _Address, temp2: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
+def cudnnDeriveBNTensorDescriptor(derivedBnDesc: _Handle[cudnnTensorDescriptor_t], xDesc: _Handle[cudnnTensorDescriptor_t], mode: cudnnBatchNormMode_t | int) -> int: ...
+def cudnnBatchNormalizationForwardInference(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, alpha: _Address, beta: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, bnScaleBiasMeanVarDesc: _Handle[cudnnTensorDescriptor_t], bnScale: _Address, bnBias: _Address, estimatedMean: _Address, estimatedVariance: _Address, epsilon: float) -> int: ...
+def cudnnDeriveNormTensorDescriptor(derivedNormScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], derivedNormMeanVarDesc: _Handle[cudnnTensorDescriptor_t], xDesc: _Handle[cudnnTensorDescriptor_t], mode: cudnnNormMode_t | int, groupCnt: int) -> int: ...
+def cudnnNormalizationForwardInference(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, alpha: _Address, beta: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, normScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], normScale: _Address, normBias: _Address, normMeanVarDesc: _Handle[cudnnTensorDescriptor_t], estimatedMean: _Address, estimatedVariance: _Address, zDesc: _Handle[cudnnTensorDescriptor_t], z: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, epsilon: float, groupCnt: int) -> int: ...
 def cudnnCreateSpatialTransformerDescriptor(stDesc: _Ref[cudnnSpatialTransformerDescriptor_t]) -> int: ...
-def cudnnSetSpatialTransformerNdDescriptor(stDesc: cudnnSpatialTransformerDescriptor_t | None, samplerType: int, dataType: int, nbDims: int, dimA: _Ref[c_int]) -> int: ...
-def cudnnDestroySpatialTransformerDescriptor(stDesc: cudnnSpatialTransformerDescriptor_t | None) -> int: ...
-def cudnnSpatialTfGridGeneratorForward(handle: cudnnHandle_t | None, stDesc: cudnnSpatialTransformerDescriptor_t | None, theta: _Address, grid: _Address) -> int: ...
-def cudnnSpatialTfSamplerForward(handle: cudnnHandle_t | None, stDesc: cudnnSpatialTransformerDescriptor_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, grid: _Address, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
+def cudnnSetSpatialTransformerNdDescriptor(stDesc: _Handle[cudnnSpatialTransformerDescriptor_t], samplerType: cudnnSamplerType_t | int, dataType: cudnnDataType_t | int, nbDims: int, dimA: _Ref[c_int]) -> int: ...
+def cudnnDestroySpatialTransformerDescriptor(stDesc: _Handle[cudnnSpatialTransformerDescriptor_t]) -> int: ...
+def cudnnSpatialTfGridGeneratorForward(handle: _Handle[cudnnHandle_t], stDesc: _Handle[cudnnSpatialTransformerDescriptor_t], theta: _Address, grid: _Address) -> int: ...
+def cudnnSpatialTfSamplerForward(handle: _Handle[cudnnHandle_t], stDesc: _Handle[cudnnSpatialTransformerDescriptor_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, grid: _Address, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
 def cudnnCreateDropoutDescriptor(dropoutDesc: _Ref[cudnnDropoutDescriptor_t]) -> int: ...
-def cudnnDestroyDropoutDescriptor(dropoutDesc: cudnnDropoutDescriptor_t | None) -> int: ...
-def cudnnDropoutGetStatesSize(handle: cudnnHandle_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnDropoutGetReserveSpaceSize(xdesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnSetDropoutDescriptor(dropoutDesc: cudnnDropoutDescriptor_t | None, handle: cudnnHandle_t | None, dropout: float, states: _Address, stateSizeInBytes: int, seed: int) -> int: ...
-def cudnnRestoreDropoutDescriptor(dropoutDesc: cudnnDropoutDescriptor_t | None, handle: cudnnHandle_t | None, dropout: float, states: _Address, stateSizeInBytes: int, seed: int) -> int: ...
-def cudnnGetDropoutDescriptor(dropoutDesc: cudnnDropoutDescriptor_t | None, handle: cudnnHandle_t | None, dropout: _Ref[c_float], states: _Ref[c_void_p], seed: _Ref[c_ulonglong]) -> int: ...
-def cudnnDropoutForward(handle: cudnnHandle_t | None, dropoutDesc: cudnnDropoutDescriptor_t | None, xdesc: cudnnTensorDescriptor_t | None, x: _Address, ydesc: cudnnTensorDescriptor_t | None, y: _Address, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnDestroyDropoutDescriptor(dropoutDesc: _Handle[cudnnDropoutDescriptor_t]) -> int: ...
+def cudnnDropoutGetStatesSize(handle: _Handle[cudnnHandle_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnDropoutGetReserveSpaceSize(xdesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnSetDropoutDescriptor(dropoutDesc: _Handle[cudnnDropoutDescriptor_t], handle: _Handle[cudnnHandle_t], dropout: float, states: _Address, stateSizeInBytes: int, seed: int) -> int: ...
+def cudnnRestoreDropoutDescriptor(dropoutDesc: _Handle[cudnnDropoutDescriptor_t], handle: _Handle[cudnnHandle_t], dropout: float, states: _Address, stateSizeInBytes: int, seed: int) -> int: ...
+def cudnnGetDropoutDescriptor(dropoutDesc: _Handle[cudnnDropoutDescriptor_t], handle: _Handle[cudnnHandle_t], dropout: _Ref[c_float], states: _Ref[c_void_p], seed: _Ref[c_ulonglong]) -> int: ...
+def cudnnDropoutForward(handle: _Handle[cudnnHandle_t], dropoutDesc: _Handle[cudnnDropoutDescriptor_t], xdesc: _Handle[cudnnTensorDescriptor_t], x: _Address, ydesc: _Handle[cudnnTensorDescriptor_t], y: _Address, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
 def cudnnOpsVersionCheck() -> int: ...
-def cudnnSoftmaxBackward(handle: cudnnHandle_t | None, algo: int, mode: int, alpha: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address) -> int: ...
-def cudnnPoolingBackward(handle: cudnnHandle_t | None, poolingDesc: cudnnPoolingDescriptor_t | None, alpha: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address) -> int: ...
-def cudnnActivationBackward(handle: cudnnHandle_t | None, activationDesc: cudnnActivationDescriptor_t | None, alpha: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address) -> int: ...
-def cudnnLRNCrossChannelBackward(handle: cudnnHandle_t | None, normDesc: cudnnLRNDescriptor_t | None, lrnMode: int, alpha: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address) -> int: ...
-def cudnnDivisiveNormalizationBackward(handle: cudnnHandle_t | None, normDesc: cudnnLRNDescriptor_t | None, mode: int, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, means: _Address, dy: _Address, temp: _Address, temp2: _Address, beta: _Address, dXdMeansDesc: cudnnTensorDescriptor_t | None, dx: _Address, dMeans: _Address) -> int: ...
-def cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: cudnnHandle_t | None, mode: int, bnOps: int, xDesc: cudnnTensorDescriptor_t | None, zDesc: cudnnTensorDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None, activationDesc: cudnnActivationDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: cudnnHandle_t | None, mode: int, bnOps: int, xDesc: cudnnTensorDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, dzDesc: cudnnTensorDescriptor_t | None, dxDesc: cudnnTensorDescriptor_t | None, dBnScaleBiasDesc: cudnnTensorDescriptor_t | None, activationDesc: cudnnActivationDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: cudnnHandle_t | None, mode: int, bnOps: int, activationDesc: cudnnActivationDescriptor_t | None, xDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnBatchNormalizationForwardTraining(handle: cudnnHandle_t | None, mode: int, alpha: _Address, beta: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address, bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None, bnScale: _Address, bnBias: _Address, exponentialAverageFactor: float, resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address) -> int: ...
-def cudnnBatchNormalizationForwardTrainingEx(handle: cudnnHandle_t | None, mode: int, bnOps: int, alpha: _Address, beta: _Address, xDesc: cudnnTensorDescriptor_t | None, xData: _Address, zDesc: cudnnTensorDescriptor_t | None, zData: _Address, yDesc: cudnnTensorDescriptor_t | None, yData: _Address, bnScaleBiasMeanVarDesc: cudnnTensorDescriptor_t | None, bnScale: _Address, bnBias: _Address, exponentialAverageFactor: float, resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address, activationDesc: cudnnActivationDescriptor_t | None, workspace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
-def cudnnBatchNormalizationBackward(handle: cudnnHandle_t | None, mode: int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address, dBnScaleBiasDesc: cudnnTensorDescriptor_t | None, bnScale: _Address, dBnScaleResult: _Address, dBnBiasResult: _Address, epsilon: float, savedMean: _Address, savedInvVariance: _Address) -> int: ...
-def cudnnBatchNormalizationBackwardEx(handle: cudnnHandle_t | None, mode: int, bnOps: int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: cudnnTensorDescriptor_t | None, xData: _Address, yDesc: cudnnTensorDescriptor_t | None, yData: _Address, dyDesc: cudnnTensorDescriptor_t | None, dyData: _Address, dzDesc: cudnnTensorDescriptor_t | None, dzData: _Address, dxDesc: cudnnTensorDescriptor_t | None, dxData: _Address, dBnScaleBiasDesc: cudnnTensorDescriptor_t | None, bnScaleData: _Address, bnBiasData: _Address, dBnScaleData: _Address, dBnBiasData: _Address, epsilon: float, savedMean: _Address, savedInvVariance: _Address, activationDesc: cudnnActivationDescriptor_t | None, workSpace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
-def cudnnGetNormalizationForwardTrainingWorkspaceSize(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, xDesc: cudnnTensorDescriptor_t | None, zDesc: cudnnTensorDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, normScaleBiasDesc: cudnnTensorDescriptor_t | None, activationDesc: cudnnActivationDescriptor_t | None, normMeanVarDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
-def cudnnGetNormalizationBackwardWorkspaceSize(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, xDesc: cudnnTensorDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, dzDesc: cudnnTensorDescriptor_t | None, dxDesc: cudnnTensorDescriptor_t | None, dNormScaleBiasDesc: cudnnTensorDescriptor_t | None, activationDesc: cudnnActivationDescriptor_t | None, normMeanVarDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
-def cudnnGetNormalizationTrainingReserveSpaceSize(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, activationDesc: cudnnActivationDescriptor_t | None, xDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
-def cudnnNormalizationForwardTraining(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, alpha: _Address, beta: _Address, xDesc: cudnnTensorDescriptor_t | None, xData: _Address, normScaleBiasDesc: cudnnTensorDescriptor_t | None, normScale: _Address, normBias: _Address, exponentialAverageFactor: float, normMeanVarDesc: cudnnTensorDescriptor_t | None, resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address, activationDesc: cudnnActivationDescriptor_t | None, zDesc: cudnnTensorDescriptor_t | None, zData: _Address, yDesc: cudnnTensorDescriptor_t | None, yData: _Address, workspace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int, groupCnt: int) -> int: ...
-def cudnnNormalizationBackward(handle: cudnnHandle_t | None, mode: int, normOps: int, algo: int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: cudnnTensorDescriptor_t | None, xData: _Address, yDesc: cudnnTensorDescriptor_t | None, yData: _Address, dyDesc: cudnnTensorDescriptor_t | None, dyData: _Address, dzDesc: cudnnTensorDescriptor_t | None, dzData: _Address, dxDesc: cudnnTensorDescriptor_t | None, dxData: _Address, dNormScaleBiasDesc: cudnnTensorDescriptor_t | None, normScaleData: _Address, normBiasData: _Address, dNormScaleData: _Address, dNormBiasData: _Address, epsilon: float, normMeanVarDesc: cudnnTensorDescriptor_t | None, savedMean: _Address, savedInvVariance: _Address, activationDesc: cudnnActivationDescriptor_t | None, workSpace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int, groupCnt: int) -> int: ...
-def cudnnSpatialTfGridGeneratorBackward(handle: cudnnHandle_t | None, stDesc: cudnnSpatialTransformerDescriptor_t | None, dgrid: _Address, dtheta: _Address) -> int: ...
-def cudnnSpatialTfSamplerBackward(handle: cudnnHandle_t | None, stDesc: cudnnSpatialTransformerDescriptor_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address, alphaDgrid: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, grid: _Address, betaDgrid: _Address, dgrid: _Address) -> int: ...
-def cudnnDropoutBackward(handle: cudnnHandle_t | None, dropoutDesc: cudnnDropoutDescriptor_t | None, dydesc: cudnnTensorDescriptor_t | None, dy: _Address, dxdesc: cudnnTensorDescriptor_t | None, dx: _Address, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnSoftmaxBackward(handle: _Handle[cudnnHandle_t], algo: cudnnSoftmaxAlgorithm_t | int, mode: cudnnSoftmaxMode_t | int, alpha: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address) -> int: ...
+def cudnnPoolingBackward(handle: _Handle[cudnnHandle_t], poolingDesc: _Handle[cudnnPoolingDescriptor_t], alpha: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address) -> int: ...
+def cudnnActivationBackward(handle: _Handle[cudnnHandle_t], activationDesc: _Handle[cudnnActivationDescriptor_t], alpha: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address) -> int: ...
+def cudnnLRNCrossChannelBackward(handle: _Handle[cudnnHandle_t], normDesc: _Handle[cudnnLRNDescriptor_t], lrnMode: cudnnLRNMode_t | int, alpha: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address) -> int: ...
+def cudnnDivisiveNormalizationBackward(handle: _Handle[cudnnHandle_t], normDesc: _Handle[cudnnLRNDescriptor_t], mode: cudnnDivNormMode_t | int, alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, means: _Address, dy: _Address, temp: _Address, temp2: _Address, beta: _Address, dXdMeansDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address, dMeans: _Address) -> int: ...
+def cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, bnOps: cudnnBatchNormOps_t | int, xDesc: _Handle[cudnnTensorDescriptor_t], zDesc: _Handle[cudnnTensorDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], bnScaleBiasMeanVarDesc: _Handle[cudnnTensorDescriptor_t], activationDesc: _Handle[cudnnActivationDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnGetBatchNormalizationBackwardExWorkspaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, bnOps: cudnnBatchNormOps_t | int, xDesc: _Handle[cudnnTensorDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], dzDesc: _Handle[cudnnTensorDescriptor_t], dxDesc: _Handle[cudnnTensorDescriptor_t], dBnScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], activationDesc: _Handle[cudnnActivationDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, bnOps: cudnnBatchNormOps_t | int, activationDesc: _Handle[cudnnActivationDescriptor_t], xDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnBatchNormalizationForwardTraining(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, alpha: _Address, beta: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, bnScaleBiasMeanVarDesc: _Handle[cudnnTensorDescriptor_t], bnScale: _Address, bnBias: _Address, exponentialAverageFactor: float, resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address) -> int: ...
+def cudnnBatchNormalizationForwardTrainingEx(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, bnOps: cudnnBatchNormOps_t | int, alpha: _Address, beta: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], xData: _Address, zDesc: _Handle[cudnnTensorDescriptor_t], zData: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], yData: _Address, bnScaleBiasMeanVarDesc: _Handle[cudnnTensorDescriptor_t], bnScale: _Address, bnBias: _Address, exponentialAverageFactor: float, resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], workspace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnBatchNormalizationBackward(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address, dBnScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], bnScale: _Address, dBnScaleResult: _Address, dBnBiasResult: _Address, epsilon: float, savedMean: _Address, savedInvVariance: _Address) -> int: ...
+def cudnnBatchNormalizationBackwardEx(handle: _Handle[cudnnHandle_t], mode: cudnnBatchNormMode_t | int, bnOps: cudnnBatchNormOps_t | int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], xData: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], yData: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dyData: _Address, dzDesc: _Handle[cudnnTensorDescriptor_t], dzData: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dxData: _Address, dBnScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], bnScaleData: _Address, bnBiasData: _Address, dBnScaleData: _Address, dBnBiasData: _Address, epsilon: float, savedMean: _Address, savedInvVariance: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], workSpace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnGetNormalizationForwardTrainingWorkspaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, xDesc: _Handle[cudnnTensorDescriptor_t], zDesc: _Handle[cudnnTensorDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], normScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], activationDesc: _Handle[cudnnActivationDescriptor_t], normMeanVarDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
+def cudnnGetNormalizationBackwardWorkspaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, xDesc: _Handle[cudnnTensorDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], dzDesc: _Handle[cudnnTensorDescriptor_t], dxDesc: _Handle[cudnnTensorDescriptor_t], dNormScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], activationDesc: _Handle[cudnnActivationDescriptor_t], normMeanVarDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
+def cudnnGetNormalizationTrainingReserveSpaceSize(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, activationDesc: _Handle[cudnnActivationDescriptor_t], xDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t], groupCnt: int) -> int: ...
+def cudnnNormalizationForwardTraining(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, alpha: _Address, beta: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], xData: _Address, normScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], normScale: _Address, normBias: _Address, exponentialAverageFactor: float, normMeanVarDesc: _Handle[cudnnTensorDescriptor_t], resultRunningMean: _Address, resultRunningVariance: _Address, epsilon: float, resultSaveMean: _Address, resultSaveInvVariance: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], zDesc: _Handle[cudnnTensorDescriptor_t], zData: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], yData: _Address, workspace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int, groupCnt: int) -> int: ...
+def cudnnNormalizationBackward(handle: _Handle[cudnnHandle_t], mode: cudnnNormMode_t | int, normOps: cudnnNormOps_t | int, algo: cudnnNormAlgo_t | int, alphaDataDiff: _Address, betaDataDiff: _Address, alphaParamDiff: _Address, betaParamDiff: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], xData: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], yData: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dyData: _Address, dzDesc: _Handle[cudnnTensorDescriptor_t], dzData: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dxData: _Address, dNormScaleBiasDesc: _Handle[cudnnTensorDescriptor_t], normScaleData: _Address, normBiasData: _Address, dNormScaleData: _Address, dNormBiasData: _Address, epsilon: float, normMeanVarDesc: _Handle[cudnnTensorDescriptor_t], savedMean: _Address, savedInvVariance: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], workSpace: _Address, workSpaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int, groupCnt: int) -> int: ...
+def cudnnSpatialTfGridGeneratorBackward(handle: _Handle[cudnnHandle_t], stDesc: _Handle[cudnnSpatialTransformerDescriptor_t], dgrid: _Address, dtheta: _Address) -> int: ...
+def cudnnSpatialTfSamplerBackward(handle: _Handle[cudnnHandle_t], stDesc: _Handle[cudnnSpatialTransformerDescriptor_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address, alphaDgrid: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, grid: _Address, betaDgrid: _Address, dgrid: _Address) -> int: ...
+def cudnnDropoutBackward(handle: _Handle[cudnnHandle_t], dropoutDesc: _Handle[cudnnDropoutDescriptor_t], dydesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, dxdesc: _Handle[cudnnTensorDescriptor_t], dx: _Address, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
 def cudnnCreateRNNDescriptor(rnnDesc: _Ref[cudnnRNNDescriptor_t]) -> int: ...
-def cudnnDestroyRNNDescriptor(rnnDesc: cudnnRNNDescriptor_t | None) -> int: ...
-def cudnnSetRNNDescriptor_v8(rnnDesc: cudnnRNNDescriptor_t | None, algo: int, cellMode: int, biasMode: int, dirMode: int, inputMode: int, dataType: int, mathPrec: int, mathType: int, inputSize: int, hiddenSize: int, projSize: int, numLayers: int, dropoutDesc: cudnnDropoutDescriptor_t | None, auxFlags: int) -> int: ...
-def cudnnGetRNNDescriptor_v8(rnnDesc: cudnnRNNDescriptor_t | None, algo: _Ref[c_int], cellMode: _Ref[c_int], biasMode: _Ref[c_int], dirMode: _Ref[c_int], inputMode: _Ref[c_int], dataType: _Ref[c_int], mathPrec: _Ref[c_int], mathType: _Ref[c_int], inputSize: _Ref[c_int32], hiddenSize: _Ref[c_int32], projSize: _Ref[c_int32], numLayers: _Ref[c_int32], dropoutDesc: _Ref[cudnnDropoutDescriptor_t], auxFlags: _Ref[c_uint32]) -> int: ...
-def cudnnRNNSetClip_v8(rnnDesc: cudnnRNNDescriptor_t | None, clipMode: int, clipNanOpt: int, lclip: float, rclip: float) -> int: ...
-def cudnnRNNSetClip_v9(rnnDesc: cudnnRNNDescriptor_t | None, clipMode: int, lclip: float, rclip: float) -> int: ...
-def cudnnRNNGetClip_v8(rnnDesc: cudnnRNNDescriptor_t | None, clipMode: _Ref[c_int], clipNanOpt: _Ref[c_int], lclip: _Ref[c_double], rclip: _Ref[c_double]) -> int: ...
-def cudnnRNNGetClip_v9(rnnDesc: cudnnRNNDescriptor_t | None, clipMode: _Ref[c_int], lclip: _Ref[c_double], rclip: _Ref[c_double]) -> int: ...
-def cudnnBuildRNNDynamic(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, miniBatch: int) -> int: ...
-def cudnnGetRNNTempSpaceSizes(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, fwdMode: int, xDesc: cudnnRNNDataDescriptor_t | None, workSpaceSize: _Ref[c_size_t], reserveSpaceSize: _Ref[c_size_t]) -> int: ...
-def cudnnGetRNNWeightSpaceSize(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, weightSpaceSize: _Ref[c_size_t]) -> int: ...
-def cudnnGetRNNWeightParams(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, pseudoLayer: int, weightSpaceSize: int, weightSpace: _Address, linLayerID: int, mDesc: cudnnTensorDescriptor_t | None, mAddr: _Ref[c_void_p], bDesc: cudnnTensorDescriptor_t | None, bAddr: _Ref[c_void_p]) -> int: ...
+def cudnnDestroyRNNDescriptor(rnnDesc: _Handle[cudnnRNNDescriptor_t]) -> int: ...
+def cudnnSetRNNDescriptor_v8(rnnDesc: _Handle[cudnnRNNDescriptor_t], algo: cudnnRNNAlgo_t | int, cellMode: cudnnRNNMode_t | int, biasMode: cudnnRNNBiasMode_t | int, dirMode: cudnnDirectionMode_t | int, inputMode: cudnnRNNInputMode_t | int, dataType: cudnnDataType_t | int, mathPrec: cudnnDataType_t | int, mathType: cudnnMathType_t | int, inputSize: int, hiddenSize: int, projSize: int, numLayers: int, dropoutDesc: _Handle[cudnnDropoutDescriptor_t], auxFlags: int) -> int: ...
+def cudnnGetRNNDescriptor_v8(rnnDesc: _Handle[cudnnRNNDescriptor_t], algo: _Ref[c_int], cellMode: _Ref[c_int], biasMode: _Ref[c_int], dirMode: _Ref[c_int], inputMode: _Ref[c_int], dataType: _Ref[c_int], mathPrec: _Ref[c_int], mathType: _Ref[c_int], inputSize: _Ref[c_int32], hiddenSize: _Ref[c_int32], projSize: _Ref[c_int32], numLayers: _Ref[c_int32], dropoutDesc: _Ref[cudnnDropoutDescriptor_t], auxFlags: _Ref[c_uint32]) -> int: ...
+def cudnnRNNSetClip_v8(rnnDesc: _Handle[cudnnRNNDescriptor_t], clipMode: cudnnRNNClipMode_t | int, clipNanOpt: cudnnNanPropagation_t | int, lclip: float, rclip: float) -> int: ...
+def cudnnRNNSetClip_v9(rnnDesc: _Handle[cudnnRNNDescriptor_t], clipMode: cudnnRNNClipMode_t | int, lclip: float, rclip: float) -> int: ...
+def cudnnRNNGetClip_v8(rnnDesc: _Handle[cudnnRNNDescriptor_t], clipMode: _Ref[c_int], clipNanOpt: _Ref[c_int], lclip: _Ref[c_double], rclip: _Ref[c_double]) -> int: ...
+def cudnnRNNGetClip_v9(rnnDesc: _Handle[cudnnRNNDescriptor_t], clipMode: _Ref[c_int], lclip: _Ref[c_double], rclip: _Ref[c_double]) -> int: ...
+def cudnnBuildRNNDynamic(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], miniBatch: int) -> int: ...
+def cudnnGetRNNTempSpaceSizes(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], fwdMode: cudnnForwardMode_t | int, xDesc: _Handle[cudnnRNNDataDescriptor_t], workSpaceSize: _Ref[c_size_t], reserveSpaceSize: _Ref[c_size_t]) -> int: ...
+def cudnnGetRNNWeightSpaceSize(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], weightSpaceSize: _Ref[c_size_t]) -> int: ...
+def cudnnGetRNNWeightParams(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], pseudoLayer: int, weightSpaceSize: int, weightSpace: _Address, linLayerID: int, mDesc: _Handle[cudnnTensorDescriptor_t], mAddr: _Ref[c_void_p], bDesc: _Handle[cudnnTensorDescriptor_t], bAddr: _Ref[c_void_p]) -> int: ...
 def cudnnCreateRNNDataDescriptor(rnnDataDesc: _Ref[cudnnRNNDataDescriptor_t]) -> int: ...
-def cudnnDestroyRNNDataDescriptor(rnnDataDesc: cudnnRNNDataDescriptor_t | None) -> int: ...
-def cudnnSetRNNDataDescriptor(rnnDataDesc: cudnnRNNDataDescriptor_t | None, dataType: int, layout: int, maxSeqLength: int, batchSize: int, vectorSize: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
-def cudnnGetRNNDataDescriptor(rnnDataDesc: cudnnRNNDataDescriptor_t | None, dataType: _Ref[c_int], layout: _Ref[c_int], maxSeqLength: _Ref[c_int], batchSize: _Ref[c_int], vectorSize: _Ref[c_int], arrayLengthRequested: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
-def cudnnRNNForward(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, fwdMode: int, devSeqLengths: _Ref[c_int32], xDesc: cudnnRNNDataDescriptor_t | None, x: _Address, yDesc: cudnnRNNDataDescriptor_t | None, y: _Address, hDesc: cudnnTensorDescriptor_t | None, hx: _Address, hy: _Address, cDesc: cudnnTensorDescriptor_t | None, cx: _Address, cy: _Address, weightSpaceSize: int, weightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
+def cudnnDestroyRNNDataDescriptor(rnnDataDesc: _Handle[cudnnRNNDataDescriptor_t]) -> int: ...
+def cudnnSetRNNDataDescriptor(rnnDataDesc: _Handle[cudnnRNNDataDescriptor_t], dataType: cudnnDataType_t | int, layout: cudnnRNNDataLayout_t | int, maxSeqLength: int, batchSize: int, vectorSize: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
+def cudnnGetRNNDataDescriptor(rnnDataDesc: _Handle[cudnnRNNDataDescriptor_t], dataType: _Ref[c_int], layout: _Ref[c_int], maxSeqLength: _Ref[c_int], batchSize: _Ref[c_int], vectorSize: _Ref[c_int], arrayLengthRequested: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
+def cudnnRNNForward(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], fwdMode: cudnnForwardMode_t | int, devSeqLengths: _Ref[c_int32], xDesc: _Handle[cudnnRNNDataDescriptor_t], x: _Address, yDesc: _Handle[cudnnRNNDataDescriptor_t], y: _Address, hDesc: _Handle[cudnnTensorDescriptor_t], hx: _Address, hy: _Address, cDesc: _Handle[cudnnTensorDescriptor_t], cx: _Address, cy: _Address, weightSpaceSize: int, weightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
 def cudnnCreateSeqDataDescriptor(seqDataDesc: _Ref[cudnnSeqDataDescriptor_t]) -> int: ...
-def cudnnDestroySeqDataDescriptor(seqDataDesc: cudnnSeqDataDescriptor_t | None) -> int: ...
-def cudnnSetSeqDataDescriptor(seqDataDesc: cudnnSeqDataDescriptor_t | None, dataType: int, nbDims: int, dimA: _Ref[c_int], axes: _Ref[c_int], seqLengthArraySize: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
-def cudnnGetSeqDataDescriptor(seqDataDesc: cudnnSeqDataDescriptor_t | None, dataType: _Ref[c_int], nbDims: _Ref[c_int], nbDimsRequested: int, dimA: _Ref[c_int], axes: _Ref[c_int], seqLengthArraySize: _Ref[c_size_t], seqLengthSizeRequested: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
+def cudnnDestroySeqDataDescriptor(seqDataDesc: _Handle[cudnnSeqDataDescriptor_t]) -> int: ...
+def cudnnSetSeqDataDescriptor(seqDataDesc: _Handle[cudnnSeqDataDescriptor_t], dataType: cudnnDataType_t | int, nbDims: int, dimA: _Ref[c_int], axes: _Ref[c_int], seqLengthArraySize: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
+def cudnnGetSeqDataDescriptor(seqDataDesc: _Handle[cudnnSeqDataDescriptor_t], dataType: _Ref[c_int], nbDims: _Ref[c_int], nbDimsRequested: int, dimA: _Ref[c_int], axes: _Ref[c_int], seqLengthArraySize: _Ref[c_size_t], seqLengthSizeRequested: int, seqLengthArray: _Ref[c_int], paddingFill: _Address) -> int: ...
 def cudnnCreateAttnDescriptor(attnDesc: _Ref[cudnnAttnDescriptor_t]) -> int: ...
-def cudnnDestroyAttnDescriptor(attnDesc: cudnnAttnDescriptor_t | None) -> int: ...
-def cudnnSetAttnDescriptor(attnDesc: cudnnAttnDescriptor_t | None, attnMode: int, nHeads: int, smScaler: float, dataType: int, computePrec: int, mathType: int, attnDropoutDesc: cudnnDropoutDescriptor_t | None, postDropoutDesc: cudnnDropoutDescriptor_t | None, qSize: int, kSize: int, vSize: int, qProjSize: int, kProjSize: int, vProjSize: int, oProjSize: int, qoMaxSeqLength: int, kvMaxSeqLength: int, maxBatchSize: int, maxBeamSize: int) -> int: ...
-def cudnnGetAttnDescriptor(attnDesc: cudnnAttnDescriptor_t | None, attnMode: _Ref[c_uint], nHeads: _Ref[c_int], smScaler: _Ref[c_double], dataType: _Ref[c_int], computePrec: _Ref[c_int], mathType: _Ref[c_int], attnDropoutDesc: _Ref[cudnnDropoutDescriptor_t], postDropoutDesc: _Ref[cudnnDropoutDescriptor_t], qSize: _Ref[c_int], kSize: _Ref[c_int], vSize: _Ref[c_int], qProjSize: _Ref[c_int], kProjSize: _Ref[c_int], vProjSize: _Ref[c_int], oProjSize: _Ref[c_int], qoMaxSeqLength: _Ref[c_int], kvMaxSeqLength: _Ref[c_int], maxBatchSize: _Ref[c_int], maxBeamSize: _Ref[c_int]) -> int: ...
-def cudnnGetMultiHeadAttnBuffers(handle: cudnnHandle_t | None, attnDesc: cudnnAttnDescriptor_t | None, weightSizeInBytes: _Ref[c_size_t], workSpaceSizeInBytes: _Ref[c_size_t], reserveSpaceSizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnGetMultiHeadAttnWeights(handle: cudnnHandle_t | None, attnDesc: cudnnAttnDescriptor_t | None, wKind: int, weightSizeInBytes: int, weights: _Address, wDesc: cudnnTensorDescriptor_t | None, wAddr: _Ref[c_void_p]) -> int: ...
-def cudnnMultiHeadAttnForward(handle: cudnnHandle_t | None, attnDesc: cudnnAttnDescriptor_t | None, currIdx: int, loWinIdx: _Ref[c_int], hiWinIdx: _Ref[c_int], devSeqLengthsQO: _Ref[c_int], devSeqLengthsKV: _Ref[c_int], qDesc: cudnnSeqDataDescriptor_t | None, queries: _Address, residuals: _Address, kDesc: cudnnSeqDataDescriptor_t | None, keys: _Address, vDesc: cudnnSeqDataDescriptor_t | None, values: _Address, oDesc: cudnnSeqDataDescriptor_t | None, out: _Address, weightSizeInBytes: int, weights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
+def cudnnDestroyAttnDescriptor(attnDesc: _Handle[cudnnAttnDescriptor_t]) -> int: ...
+def cudnnSetAttnDescriptor(attnDesc: _Handle[cudnnAttnDescriptor_t], attnMode: int, nHeads: int, smScaler: float, dataType: cudnnDataType_t | int, computePrec: cudnnDataType_t | int, mathType: cudnnMathType_t | int, attnDropoutDesc: _Handle[cudnnDropoutDescriptor_t], postDropoutDesc: _Handle[cudnnDropoutDescriptor_t], qSize: int, kSize: int, vSize: int, qProjSize: int, kProjSize: int, vProjSize: int, oProjSize: int, qoMaxSeqLength: int, kvMaxSeqLength: int, maxBatchSize: int, maxBeamSize: int) -> int: ...
+def cudnnGetAttnDescriptor(attnDesc: _Handle[cudnnAttnDescriptor_t], attnMode: _Ref[c_uint], nHeads: _Ref[c_int], smScaler: _Ref[c_double], dataType: _Ref[c_int], computePrec: _Ref[c_int], mathType: _Ref[c_int], attnDropoutDesc: _Ref[cudnnDropoutDescriptor_t], postDropoutDesc: _Ref[cudnnDropoutDescriptor_t], qSize: _Ref[c_int], kSize: _Ref[c_int], vSize: _Ref[c_int], qProjSize: _Ref[c_int], kProjSize: _Ref[c_int], vProjSize: _Ref[c_int], oProjSize: _Ref[c_int], qoMaxSeqLength: _Ref[c_int], kvMaxSeqLength: _Ref[c_int], maxBatchSize: _Ref[c_int], maxBeamSize: _Ref[c_int]) -> int: ...
+def cudnnGetMultiHeadAttnBuffers(handle: _Handle[cudnnHandle_t], attnDesc: _Handle[cudnnAttnDescriptor_t], weightSizeInBytes: _Ref[c_size_t], workSpaceSizeInBytes: _Ref[c_size_t], reserveSpaceSizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnGetMultiHeadAttnWeights(handle: _Handle[cudnnHandle_t], attnDesc: _Handle[cudnnAttnDescriptor_t], wKind: cudnnMultiHeadAttnWeightKind_t | int, weightSizeInBytes: int, weights: _Address, wDesc: _Handle[cudnnTensorDescriptor_t], wAddr: _Ref[c_void_p]) -> int: ...
+def cudnnMultiHeadAttnForward(handle: _Handle[cudnnHandle_t], attnDesc: _Handle[cudnnAttnDescriptor_t], currIdx: int, loWinIdx: _Ref[c_int], hiWinIdx: _Ref[c_int], devSeqLengthsQO: _Ref[c_int], devSeqLengthsKV: _Ref[c_int], qDesc: _Handle[cudnnSeqDataDescriptor_t], queries: _Address, residuals: _Address, kDesc: _Handle[cudnnSeqDataDescriptor_t], keys: _Address, vDesc: _Handle[cudnnSeqDataDescriptor_t], values: _Address, oDesc: _Handle[cudnnSeqDataDescriptor_t], out: _Address, weightSizeInBytes: int, weights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
 def cudnnAdvVersionCheck() -> int: ...
-def cudnnRNNBackwardData_v8(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, devSeqLengths: _Ref[c_int32], yDesc: cudnnRNNDataDescriptor_t | None, y: _Address, dy: _Address, xDesc: cudnnRNNDataDescriptor_t | None, dx: _Address, hDesc: cudnnTensorDescriptor_t | None, hx: _Address, dhy: _Address, dhx: _Address, cDesc: cudnnTensorDescriptor_t | None, cx: _Address, dcy: _Address, dcx: _Address, weightSpaceSize: int, weightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
-def cudnnRNNBackwardWeights_v8(handle: cudnnHandle_t | None, rnnDesc: cudnnRNNDescriptor_t | None, addGrad: int, devSeqLengths: _Ref[c_int32], xDesc: cudnnRNNDataDescriptor_t | None, x: _Address, hDesc: cudnnTensorDescriptor_t | None, hx: _Address, yDesc: cudnnRNNDataDescriptor_t | None, y: _Address, weightSpaceSize: int, dweightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
-def cudnnMultiHeadAttnBackwardData(handle: cudnnHandle_t | None, attnDesc: cudnnAttnDescriptor_t | None, loWinIdx: _Ref[c_int], hiWinIdx: _Ref[c_int], devSeqLengthsDQDO: _Ref[c_int], devSeqLengthsDKDV: _Ref[c_int], doDesc: cudnnSeqDataDescriptor_t | None, dout: _Address, dqDesc: cudnnSeqDataDescriptor_t | None, dqueries: _Address, queries: _Address, dkDesc: cudnnSeqDataDescriptor_t | None, dkeys: _Address, keys: _Address, dvDesc: cudnnSeqDataDescriptor_t | None, dvalues: _Address, values: _Address, weightSizeInBytes: int, weights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
-def cudnnMultiHeadAttnBackwardWeights(handle: cudnnHandle_t | None, attnDesc: cudnnAttnDescriptor_t | None, addGrad: int, qDesc: cudnnSeqDataDescriptor_t | None, queries: _Address, kDesc: cudnnSeqDataDescriptor_t | None, keys: _Address, vDesc: cudnnSeqDataDescriptor_t | None, values: _Address, doDesc: cudnnSeqDataDescriptor_t | None, dout: _Address, weightSizeInBytes: int, weights: _Address, dweights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
+def cudnnRNNBackwardData_v8(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], devSeqLengths: _Ref[c_int32], yDesc: _Handle[cudnnRNNDataDescriptor_t], y: _Address, dy: _Address, xDesc: _Handle[cudnnRNNDataDescriptor_t], dx: _Address, hDesc: _Handle[cudnnTensorDescriptor_t], hx: _Address, dhy: _Address, dhx: _Address, cDesc: _Handle[cudnnTensorDescriptor_t], cx: _Address, dcy: _Address, dcx: _Address, weightSpaceSize: int, weightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
+def cudnnRNNBackwardWeights_v8(handle: _Handle[cudnnHandle_t], rnnDesc: _Handle[cudnnRNNDescriptor_t], addGrad: cudnnWgradMode_t | int, devSeqLengths: _Ref[c_int32], xDesc: _Handle[cudnnRNNDataDescriptor_t], x: _Address, hDesc: _Handle[cudnnTensorDescriptor_t], hx: _Address, yDesc: _Handle[cudnnRNNDataDescriptor_t], y: _Address, weightSpaceSize: int, dweightSpace: _Address, workSpaceSize: int, workSpace: _Address, reserveSpaceSize: int, reserveSpace: _Address) -> int: ...
+def cudnnMultiHeadAttnBackwardData(handle: _Handle[cudnnHandle_t], attnDesc: _Handle[cudnnAttnDescriptor_t], loWinIdx: _Ref[c_int], hiWinIdx: _Ref[c_int], devSeqLengthsDQDO: _Ref[c_int], devSeqLengthsDKDV: _Ref[c_int], doDesc: _Handle[cudnnSeqDataDescriptor_t], dout: _Address, dqDesc: _Handle[cudnnSeqDataDescriptor_t], dqueries: _Address, queries: _Address, dkDesc: _Handle[cudnnSeqDataDescriptor_t], dkeys: _Address, keys: _Address, dvDesc: _Handle[cudnnSeqDataDescriptor_t], dvalues: _Address, values: _Address, weightSizeInBytes: int, weights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
+def cudnnMultiHeadAttnBackwardWeights(handle: _Handle[cudnnHandle_t], attnDesc: _Handle[cudnnAttnDescriptor_t], addGrad: cudnnWgradMode_t | int, qDesc: _Handle[cudnnSeqDataDescriptor_t], queries: _Address, kDesc: _Handle[cudnnSeqDataDescriptor_t], keys: _Address, vDesc: _Handle[cudnnSeqDataDescriptor_t], values: _Address, doDesc: _Handle[cudnnSeqDataDescriptor_t], dout: _Address, weightSizeInBytes: int, weights: _Address, dweights: _Address, workSpaceSizeInBytes: int, workSpace: _Address, reserveSpaceSizeInBytes: int, reserveSpace: _Address) -> int: ...
 def cudnnCreateCTCLossDescriptor(ctcLossDesc: _Ref[cudnnCTCLossDescriptor_t]) -> int: ...
-def cudnnSetCTCLossDescriptor(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int) -> int: ...
-def cudnnSetCTCLossDescriptorEx(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int, normMode: int, gradMode: int) -> int: ...
-def cudnnSetCTCLossDescriptor_v8(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int, normMode: int, gradMode: int, maxLabelLength: int) -> int: ...
-def cudnnSetCTCLossDescriptor_v9(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: int, normMode: int, ctcGradMode: int, maxLabelLength: int) -> int: ...
-def cudnnGetCTCLossDescriptor(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: _Ref[c_int]) -> int: ...
-def cudnnGetCTCLossDescriptorEx(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: _Ref[c_int], normMode: _Ref[c_int], gradMode: _Ref[c_int]) -> int: ...
-def cudnnGetCTCLossDescriptor_v8(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: _Ref[c_int], normMode: _Ref[c_int], gradMode: _Ref[c_int], maxLabelLength: _Ref[c_int]) -> int: ...
-def cudnnGetCTCLossDescriptor_v9(ctcLossDesc: cudnnCTCLossDescriptor_t | None, compType: _Ref[c_int], normMode: _Ref[c_int], ctcGradMode: _Ref[c_int], maxLabelLength: _Ref[c_int]) -> int: ...
-def cudnnDestroyCTCLossDescriptor(ctcLossDesc: cudnnCTCLossDescriptor_t | None) -> int: ...
-def cudnnCTCLoss(handle: cudnnHandle_t | None, probsDesc: cudnnTensorDescriptor_t | None, probs: _Address, hostLabels: _Ref[c_int], hostLabelLengths: _Ref[c_int], hostInputLengths: _Ref[c_int], costs: _Address, gradientsDesc: cudnnTensorDescriptor_t | None, gradients: _Address, algo: int, ctcLossDesc: cudnnCTCLossDescriptor_t | None, workspace: _Address, workSpaceSizeInBytes: int) -> int: ...
-def cudnnCTCLoss_v8(handle: cudnnHandle_t | None, algo: int, ctcLossDesc: cudnnCTCLossDescriptor_t | None, probsDesc: cudnnTensorDescriptor_t | None, probs: _Address, labels: _Ref[c_int], labelLengths: _Ref[c_int], inputLengths: _Ref[c_int], costs: _Address, gradientsDesc: cudnnTensorDescriptor_t | None, gradients: _Address, workSpaceSizeInBytes: int, workspace: _Address) -> int: ...
-def cudnnGetCTCLossWorkspaceSize(handle: cudnnHandle_t | None, probsDesc: cudnnTensorDescriptor_t | None, gradientsDesc: cudnnTensorDescriptor_t | None, labels: _Ref[c_int], labelLengths: _Ref[c_int], inputLengths: _Ref[c_int], algo: int, ctcLossDesc: cudnnCTCLossDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnGetCTCLossWorkspaceSize_v8(handle: cudnnHandle_t | None, algo: int, ctcLossDesc: cudnnCTCLossDescriptor_t | None, probsDesc: cudnnTensorDescriptor_t | None, gradientsDesc: cudnnTensorDescriptor_t | None, sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnSetCTCLossDescriptor(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: cudnnDataType_t | int) -> int: ...
+def cudnnSetCTCLossDescriptorEx(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: cudnnDataType_t | int, normMode: cudnnLossNormalizationMode_t | int, gradMode: cudnnNanPropagation_t | int) -> int: ...
+def cudnnSetCTCLossDescriptor_v8(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: cudnnDataType_t | int, normMode: cudnnLossNormalizationMode_t | int, gradMode: cudnnNanPropagation_t | int, maxLabelLength: int) -> int: ...
+def cudnnSetCTCLossDescriptor_v9(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: cudnnDataType_t | int, normMode: cudnnLossNormalizationMode_t | int, ctcGradMode: cudnnCTCGradMode_t | int, maxLabelLength: int) -> int: ...
+def cudnnGetCTCLossDescriptor(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: _Ref[c_int]) -> int: ...
+def cudnnGetCTCLossDescriptorEx(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: _Ref[c_int], normMode: _Ref[c_int], gradMode: _Ref[c_int]) -> int: ...
+def cudnnGetCTCLossDescriptor_v8(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: _Ref[c_int], normMode: _Ref[c_int], gradMode: _Ref[c_int], maxLabelLength: _Ref[c_int]) -> int: ...
+def cudnnGetCTCLossDescriptor_v9(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], compType: _Ref[c_int], normMode: _Ref[c_int], ctcGradMode: _Ref[c_int], maxLabelLength: _Ref[c_int]) -> int: ...
+def cudnnDestroyCTCLossDescriptor(ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t]) -> int: ...
+def cudnnCTCLoss(handle: _Handle[cudnnHandle_t], probsDesc: _Handle[cudnnTensorDescriptor_t], probs: _Address, hostLabels: _Ref[c_int], hostLabelLengths: _Ref[c_int], hostInputLengths: _Ref[c_int], costs: _Address, gradientsDesc: _Handle[cudnnTensorDescriptor_t], gradients: _Address, algo: cudnnCTCLossAlgo_t | int, ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], workspace: _Address, workSpaceSizeInBytes: int) -> int: ...
+def cudnnCTCLoss_v8(handle: _Handle[cudnnHandle_t], algo: cudnnCTCLossAlgo_t | int, ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], probsDesc: _Handle[cudnnTensorDescriptor_t], probs: _Address, labels: _Ref[c_int], labelLengths: _Ref[c_int], inputLengths: _Ref[c_int], costs: _Address, gradientsDesc: _Handle[cudnnTensorDescriptor_t], gradients: _Address, workSpaceSizeInBytes: int, workspace: _Address) -> int: ...
+def cudnnGetCTCLossWorkspaceSize(handle: _Handle[cudnnHandle_t], probsDesc: _Handle[cudnnTensorDescriptor_t], gradientsDesc: _Handle[cudnnTensorDescriptor_t], labels: _Ref[c_int], labelLengths: _Ref[c_int], inputLengths: _Ref[c_int], algo: cudnnCTCLossAlgo_t | int, ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnGetCTCLossWorkspaceSize_v8(handle: _Handle[cudnnHandle_t], algo: cudnnCTCLossAlgo_t | int, ctcLossDesc: _Handle[cudnnCTCLossDescriptor_t], probsDesc: _Handle[cudnnTensorDescriptor_t], gradientsDesc: _Handle[cudnnTensorDescriptor_t], sizeInBytes: _Ref[c_size_t]) -> int: ...
 def cudnnCreateConvolutionDescriptor(convDesc: _Ref[cudnnConvolutionDescriptor_t]) -> int: ...
-def cudnnDestroyConvolutionDescriptor(convDesc: cudnnConvolutionDescriptor_t | None) -> int: ...
-def cudnnSetConvolutionMathType(convDesc: cudnnConvolutionDescriptor_t | None, mathType: int) -> int: ...
-def cudnnGetConvolutionMathType(convDesc: cudnnConvolutionDescriptor_t | None, mathType: _Ref[c_int]) -> int: ...
-def cudnnSetConvolutionGroupCount(convDesc: cudnnConvolutionDescriptor_t | None, groupCount: int) -> int: ...
-def cudnnGetConvolutionGroupCount(convDesc: cudnnConvolutionDescriptor_t | None, groupCount: _Ref[c_int]) -> int: ...
-def cudnnSetConvolutionReorderType(convDesc: cudnnConvolutionDescriptor_t | None, reorderType: int) -> int: ...
-def cudnnGetConvolutionReorderType(convDesc: cudnnConvolutionDescriptor_t | None, reorderType: _Ref[c_int]) -> int: ...
-def cudnnSetConvolution2dDescriptor(convDesc: cudnnConvolutionDescriptor_t | None, pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: int, computeType: int) -> int: ...
-def cudnnGetConvolution2dDescriptor(convDesc: cudnnConvolutionDescriptor_t | None, pad_h: _Ref[c_int], pad_w: _Ref[c_int], u: _Ref[c_int], v: _Ref[c_int], dilation_h: _Ref[c_int], dilation_w: _Ref[c_int], mode: _Ref[c_int], computeType: _Ref[c_int]) -> int: ...
-def cudnnSetConvolutionNdDescriptor(convDesc: cudnnConvolutionDescriptor_t | None, arrayLength: int, padA: _Ref[c_int], filterStrideA: _Ref[c_int], dilationA: _Ref[c_int], mode: int, computeType: int) -> int: ...
-def cudnnGetConvolutionNdDescriptor(convDesc: cudnnConvolutionDescriptor_t | None, arrayLengthRequested: int, arrayLength: _Ref[c_int], padA: _Ref[c_int], strideA: _Ref[c_int], dilationA: _Ref[c_int], mode: _Ref[c_int], computeType: _Ref[c_int]) -> int: ...
-def cudnnGetConvolution2dForwardOutputDim(convDesc: cudnnConvolutionDescriptor_t | None, inputTensorDesc: cudnnTensorDescriptor_t | None, filterDesc: cudnnFilterDescriptor_t | None, n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
-def cudnnGetConvolutionNdForwardOutputDim(convDesc: cudnnConvolutionDescriptor_t | None, inputTensorDesc: cudnnTensorDescriptor_t | None, filterDesc: cudnnFilterDescriptor_t | None, nbDims: int, tensorOuputDimA: _Ref[c_int]) -> int: ...
-def cudnnGetConvolutionForwardAlgorithmMaxCount(handle: cudnnHandle_t | None, count: _Ref[c_int]) -> int: ...
-def cudnnGetConvolutionForwardAlgorithm_v7(handle: cudnnHandle_t | None, srcDesc: cudnnTensorDescriptor_t | None, filterDesc: cudnnFilterDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, destDesc: cudnnTensorDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t]) -> int: ...
-def cudnnFindConvolutionForwardAlgorithm(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, wDesc: cudnnFilterDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t]) -> int: ...
-def cudnnFindConvolutionForwardAlgorithmEx(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, x: _Address, wDesc: cudnnFilterDescriptor_t | None, w: _Address, convDesc: cudnnConvolutionDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, y: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
-def cudnnIm2Col(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, x: _Address, wDesc: cudnnFilterDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, colBuffer: _Address) -> int: ...
-def cudnnReorderFilterAndBias(handle: cudnnHandle_t | None, filterDesc: cudnnFilterDescriptor_t | None, reorderType: int, filterData: _Address, reorderedFilterData: _Address, reorderBias: int, biasData: _Address, reorderedBiasData: _Address) -> int: ...
-def cudnnGetConvolutionForwardWorkspaceSize(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, wDesc: cudnnFilterDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, algo: int, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnConvolutionForward(handle: cudnnHandle_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, wDesc: cudnnFilterDescriptor_t | None, w: _Address, convDesc: cudnnConvolutionDescriptor_t | None, algo: int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
-def cudnnConvolutionBiasActivationForward(handle: cudnnHandle_t | None, alpha1: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, wDesc: cudnnFilterDescriptor_t | None, w: _Address, convDesc: cudnnConvolutionDescriptor_t | None, algo: int, workSpace: _Address, workSpaceSizeInBytes: int, alpha2: _Address, zDesc: cudnnTensorDescriptor_t | None, z: _Address, biasDesc: cudnnTensorDescriptor_t | None, bias: _Address, activationDesc: cudnnActivationDescriptor_t | None, yDesc: cudnnTensorDescriptor_t | None, y: _Address) -> int: ...
-def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(handle: cudnnHandle_t | None, count: _Ref[c_int]) -> int: ...
-def cudnnFindConvolutionBackwardDataAlgorithm(handle: cudnnHandle_t | None, wDesc: cudnnFilterDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, dxDesc: cudnnTensorDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t]) -> int: ...
-def cudnnFindConvolutionBackwardDataAlgorithmEx(handle: cudnnHandle_t | None, wDesc: cudnnFilterDescriptor_t | None, w: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, convDesc: cudnnConvolutionDescriptor_t | None, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
-def cudnnGetConvolutionBackwardDataAlgorithm_v7(handle: cudnnHandle_t | None, filterDesc: cudnnFilterDescriptor_t | None, diffDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, gradDesc: cudnnTensorDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t]) -> int: ...
-def cudnnGetConvolutionBackwardDataWorkspaceSize(handle: cudnnHandle_t | None, wDesc: cudnnFilterDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, dxDesc: cudnnTensorDescriptor_t | None, algo: int, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnConvolutionBackwardData(handle: cudnnHandle_t | None, alpha: _Address, wDesc: cudnnFilterDescriptor_t | None, w: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, convDesc: cudnnConvolutionDescriptor_t | None, algo: int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, dxDesc: cudnnTensorDescriptor_t | None, dx: _Address) -> int: ...
-def cudnnGetFoldedConvBackwardDataDescriptors(handle: cudnnHandle_t | None, filterDesc: cudnnFilterDescriptor_t | None, diffDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, gradDesc: cudnnTensorDescriptor_t | None, transformFormat: int, foldedFilterDesc: cudnnFilterDescriptor_t | None, paddedDiffDesc: cudnnTensorDescriptor_t | None, foldedConvDesc: cudnnConvolutionDescriptor_t | None, foldedGradDesc: cudnnTensorDescriptor_t | None, filterFoldTransDesc: cudnnTensorTransformDescriptor_t | None, diffPadTransDesc: cudnnTensorTransformDescriptor_t | None, gradFoldTransDesc: cudnnTensorTransformDescriptor_t | None, gradUnfoldTransDesc: cudnnTensorTransformDescriptor_t | None) -> int: ...
+def cudnnDestroyConvolutionDescriptor(convDesc: _Handle[cudnnConvolutionDescriptor_t]) -> int: ...
+def cudnnSetConvolutionMathType(convDesc: _Handle[cudnnConvolutionDescriptor_t], mathType: cudnnMathType_t | int) -> int: ...
+def cudnnGetConvolutionMathType(convDesc: _Handle[cudnnConvolutionDescriptor_t], mathType: _Ref[c_int]) -> int: ...
+def cudnnSetConvolutionGroupCount(convDesc: _Handle[cudnnConvolutionDescriptor_t], groupCount: int) -> int: ...
+def cudnnGetConvolutionGroupCount(convDesc: _Handle[cudnnConvolutionDescriptor_t], groupCount: _Ref[c_int]) -> int: ...
+def cudnnSetConvolutionReorderType(convDesc: _Handle[cudnnConvolutionDescriptor_t], reorderType: cudnnReorderType_t | int) -> int: ...
+def cudnnGetConvolutionReorderType(convDesc: _Handle[cudnnConvolutionDescriptor_t], reorderType: _Ref[c_int]) -> int: ...
+def cudnnSetConvolution2dDescriptor(convDesc: _Handle[cudnnConvolutionDescriptor_t], pad_h: int, pad_w: int, u: int, v: int, dilation_h: int, dilation_w: int, mode: cudnnConvolutionMode_t | int, computeType: cudnnDataType_t | int) -> int: ...
+def cudnnGetConvolution2dDescriptor(convDesc: _Handle[cudnnConvolutionDescriptor_t], pad_h: _Ref[c_int], pad_w: _Ref[c_int], u: _Ref[c_int], v: _Ref[c_int], dilation_h: _Ref[c_int], dilation_w: _Ref[c_int], mode: _Ref[c_int], computeType: _Ref[c_int]) -> int: ...
+def cudnnSetConvolutionNdDescriptor(convDesc: _Handle[cudnnConvolutionDescriptor_t], arrayLength: int, padA: _Ref[c_int], filterStrideA: _Ref[c_int], dilationA: _Ref[c_int], mode: cudnnConvolutionMode_t | int, computeType: cudnnDataType_t | int) -> int: ...
+def cudnnGetConvolutionNdDescriptor(convDesc: _Handle[cudnnConvolutionDescriptor_t], arrayLengthRequested: int, arrayLength: _Ref[c_int], padA: _Ref[c_int], strideA: _Ref[c_int], dilationA: _Ref[c_int], mode: _Ref[c_int], computeType: _Ref[c_int]) -> int: ...
+def cudnnGetConvolution2dForwardOutputDim(convDesc: _Handle[cudnnConvolutionDescriptor_t], inputTensorDesc: _Handle[cudnnTensorDescriptor_t], filterDesc: _Handle[cudnnFilterDescriptor_t], n: _Ref[c_int], c: _Ref[c_int], h: _Ref[c_int], w: _Ref[c_int]) -> int: ...
+def cudnnGetConvolutionNdForwardOutputDim(convDesc: _Handle[cudnnConvolutionDescriptor_t], inputTensorDesc: _Handle[cudnnTensorDescriptor_t], filterDesc: _Handle[cudnnFilterDescriptor_t], nbDims: int, tensorOuputDimA: _Ref[c_int]) -> int: ...
+def cudnnGetConvolutionForwardAlgorithmMaxCount(handle: _Handle[cudnnHandle_t], count: _Ref[c_int]) -> int: ...
+def cudnnGetConvolutionForwardAlgorithm_v7(handle: _Handle[cudnnHandle_t], srcDesc: _Handle[cudnnTensorDescriptor_t], filterDesc: _Handle[cudnnFilterDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], destDesc: _Handle[cudnnTensorDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t]) -> int: ...
+def cudnnFindConvolutionForwardAlgorithm(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], wDesc: _Handle[cudnnFilterDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t]) -> int: ...
+def cudnnFindConvolutionForwardAlgorithmEx(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, wDesc: _Handle[cudnnFilterDescriptor_t], w: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionFwdAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
+def cudnnIm2Col(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, wDesc: _Handle[cudnnFilterDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], colBuffer: _Address) -> int: ...
+def cudnnReorderFilterAndBias(handle: _Handle[cudnnHandle_t], filterDesc: _Handle[cudnnFilterDescriptor_t], reorderType: cudnnReorderType_t | int, filterData: _Address, reorderedFilterData: _Address, reorderBias: int, biasData: _Address, reorderedBiasData: _Address) -> int: ...
+def cudnnGetConvolutionForwardWorkspaceSize(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], wDesc: _Handle[cudnnFilterDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], algo: cudnnConvolutionFwdAlgo_t | int, sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnConvolutionForward(handle: _Handle[cudnnHandle_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, wDesc: _Handle[cudnnFilterDescriptor_t], w: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], algo: cudnnConvolutionFwdAlgo_t | int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
+def cudnnConvolutionBiasActivationForward(handle: _Handle[cudnnHandle_t], alpha1: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, wDesc: _Handle[cudnnFilterDescriptor_t], w: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], algo: cudnnConvolutionFwdAlgo_t | int, workSpace: _Address, workSpaceSizeInBytes: int, alpha2: _Address, zDesc: _Handle[cudnnTensorDescriptor_t], z: _Address, biasDesc: _Handle[cudnnTensorDescriptor_t], bias: _Address, activationDesc: _Handle[cudnnActivationDescriptor_t], yDesc: _Handle[cudnnTensorDescriptor_t], y: _Address) -> int: ...
+def cudnnGetConvolutionBackwardDataAlgorithmMaxCount(handle: _Handle[cudnnHandle_t], count: _Ref[c_int]) -> int: ...
+def cudnnFindConvolutionBackwardDataAlgorithm(handle: _Handle[cudnnHandle_t], wDesc: _Handle[cudnnFilterDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], dxDesc: _Handle[cudnnTensorDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t]) -> int: ...
+def cudnnFindConvolutionBackwardDataAlgorithmEx(handle: _Handle[cudnnHandle_t], wDesc: _Handle[cudnnFilterDescriptor_t], w: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
+def cudnnGetConvolutionBackwardDataAlgorithm_v7(handle: _Handle[cudnnHandle_t], filterDesc: _Handle[cudnnFilterDescriptor_t], diffDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], gradDesc: _Handle[cudnnTensorDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdDataAlgoPerf_t]) -> int: ...
+def cudnnGetConvolutionBackwardDataWorkspaceSize(handle: _Handle[cudnnHandle_t], wDesc: _Handle[cudnnFilterDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], dxDesc: _Handle[cudnnTensorDescriptor_t], algo: cudnnConvolutionBwdDataAlgo_t | int, sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnConvolutionBackwardData(handle: _Handle[cudnnHandle_t], alpha: _Address, wDesc: _Handle[cudnnFilterDescriptor_t], w: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], algo: cudnnConvolutionBwdDataAlgo_t | int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, dxDesc: _Handle[cudnnTensorDescriptor_t], dx: _Address) -> int: ...
+def cudnnGetFoldedConvBackwardDataDescriptors(handle: _Handle[cudnnHandle_t], filterDesc: _Handle[cudnnFilterDescriptor_t], diffDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], gradDesc: _Handle[cudnnTensorDescriptor_t], transformFormat: cudnnTensorFormat_t | int, foldedFilterDesc: _Handle[cudnnFilterDescriptor_t], paddedDiffDesc: _Handle[cudnnTensorDescriptor_t], foldedConvDesc: _Handle[cudnnConvolutionDescriptor_t], foldedGradDesc: _Handle[cudnnTensorDescriptor_t], filterFoldTransDesc: _Handle[cudnnTensorTransformDescriptor_t], diffPadTransDesc: _Handle[cudnnTensorTransformDescriptor_t], gradFoldTransDesc: _Handle[cudnnTensorTransformDescriptor_t], gradUnfoldTransDesc: _Handle[cudnnTensorTransformDescriptor_t]) -> int: ...
 def cudnnCnnVersionCheck() -> int: ...
-def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(handle: cudnnHandle_t | None, count: _Ref[c_int]) -> int: ...
-def cudnnFindConvolutionBackwardFilterAlgorithm(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, dwDesc: cudnnFilterDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t]) -> int: ...
-def cudnnFindConvolutionBackwardFilterAlgorithmEx(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, x: _Address, dyDesc: cudnnTensorDescriptor_t | None, y: _Address, convDesc: cudnnConvolutionDescriptor_t | None, dwDesc: cudnnFilterDescriptor_t | None, dw: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
-def cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle: cudnnHandle_t | None, srcDesc: cudnnTensorDescriptor_t | None, diffDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, gradDesc: cudnnFilterDescriptor_t | None, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t]) -> int: ...
-def cudnnGetConvolutionBackwardFilterWorkspaceSize(handle: cudnnHandle_t | None, xDesc: cudnnTensorDescriptor_t | None, dyDesc: cudnnTensorDescriptor_t | None, convDesc: cudnnConvolutionDescriptor_t | None, gradDesc: cudnnFilterDescriptor_t | None, algo: int, sizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnConvolutionBackwardFilter(handle: cudnnHandle_t | None, alpha: _Address, xDesc: cudnnTensorDescriptor_t | None, x: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, convDesc: cudnnConvolutionDescriptor_t | None, algo: int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, dwDesc: cudnnFilterDescriptor_t | None, dw: _Address) -> int: ...
-def cudnnConvolutionBackwardBias(handle: cudnnHandle_t | None, alpha: _Address, dyDesc: cudnnTensorDescriptor_t | None, dy: _Address, beta: _Address, dbDesc: cudnnTensorDescriptor_t | None, db: _Address) -> int: ...
-def cudnnCreateFusedOpsConstParamPack(constPack: _Ref[cudnnFusedOpsConstParamPack_t], ops: int) -> int: ...
-def cudnnDestroyFusedOpsConstParamPack(constPack: cudnnFusedOpsConstParamPack_t | None) -> int: ...
-def cudnnSetFusedOpsConstParamPackAttribute(constPack: cudnnFusedOpsConstParamPack_t | None, paramLabel: int, param: _Address) -> int: ...
-def cudnnGetFusedOpsConstParamPackAttribute(constPack: cudnnFusedOpsConstParamPack_t | None, paramLabel: int, param: _Address, isNULL: _Ref[c_int]) -> int: ...
-def cudnnCreateFusedOpsVariantParamPack(varPack: _Ref[cudnnFusedOpsVariantParamPack_t], ops: int) -> int: ...
-def cudnnDestroyFusedOpsVariantParamPack(varPack: cudnnFusedOpsVariantParamPack_t | None) -> int: ...
-def cudnnSetFusedOpsVariantParamPackAttribute(varPack: cudnnFusedOpsVariantParamPack_t | None, paramLabel: int, ptr: _Address) -> int: ...
-def cudnnGetFusedOpsVariantParamPackAttribute(varPack: cudnnFusedOpsVariantParamPack_t | None, paramLabel: int, ptr: _Address) -> int: ...
-def cudnnCreateFusedOpsPlan(plan: _Ref[cudnnFusedOpsPlan_t], ops: int) -> int: ...
-def cudnnDestroyFusedOpsPlan(plan: cudnnFusedOpsPlan_t | None) -> int: ...
-def cudnnMakeFusedOpsPlan(handle: cudnnHandle_t | None, plan: cudnnFusedOpsPlan_t | None, constPack: cudnnFusedOpsConstParamPack_t | None, workspaceSizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnFusedOpsExecute(handle: cudnnHandle_t | None, plan: cudnnFusedOpsPlan_t | None, varPack: cudnnFusedOpsVariantParamPack_t | None) -> int: ...
+def cudnnGetConvolutionBackwardFilterAlgorithmMaxCount(handle: _Handle[cudnnHandle_t], count: _Ref[c_int]) -> int: ...
+def cudnnFindConvolutionBackwardFilterAlgorithm(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], dwDesc: _Handle[cudnnFilterDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t]) -> int: ...
+def cudnnFindConvolutionBackwardFilterAlgorithmEx(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], y: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], dwDesc: _Handle[cudnnFilterDescriptor_t], dw: _Address, requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t], workSpace: _Address, workSpaceSizeInBytes: int) -> int: ...
+def cudnnGetConvolutionBackwardFilterAlgorithm_v7(handle: _Handle[cudnnHandle_t], srcDesc: _Handle[cudnnTensorDescriptor_t], diffDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], gradDesc: _Handle[cudnnFilterDescriptor_t], requestedAlgoCount: int, returnedAlgoCount: _Ref[c_int], perfResults: _Ref[cudnnConvolutionBwdFilterAlgoPerf_t]) -> int: ...
+def cudnnGetConvolutionBackwardFilterWorkspaceSize(handle: _Handle[cudnnHandle_t], xDesc: _Handle[cudnnTensorDescriptor_t], dyDesc: _Handle[cudnnTensorDescriptor_t], convDesc: _Handle[cudnnConvolutionDescriptor_t], gradDesc: _Handle[cudnnFilterDescriptor_t], algo: cudnnConvolutionBwdFilterAlgo_t | int, sizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnConvolutionBackwardFilter(handle: _Handle[cudnnHandle_t], alpha: _Address, xDesc: _Handle[cudnnTensorDescriptor_t], x: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, convDesc: _Handle[cudnnConvolutionDescriptor_t], algo: cudnnConvolutionBwdFilterAlgo_t | int, workSpace: _Address, workSpaceSizeInBytes: int, beta: _Address, dwDesc: _Handle[cudnnFilterDescriptor_t], dw: _Address) -> int: ...
+def cudnnConvolutionBackwardBias(handle: _Handle[cudnnHandle_t], alpha: _Address, dyDesc: _Handle[cudnnTensorDescriptor_t], dy: _Address, beta: _Address, dbDesc: _Handle[cudnnTensorDescriptor_t], db: _Address) -> int: ...
+def cudnnCreateFusedOpsConstParamPack(constPack: _Ref[cudnnFusedOpsConstParamPack_t], ops: cudnnFusedOps_t | int) -> int: ...
+def cudnnDestroyFusedOpsConstParamPack(constPack: _Handle[cudnnFusedOpsConstParamPack_t]) -> int: ...
+def cudnnSetFusedOpsConstParamPackAttribute(constPack: _Handle[cudnnFusedOpsConstParamPack_t], paramLabel: cudnnFusedOpsConstParamLabel_t | int, param: _Address) -> int: ...
+def cudnnGetFusedOpsConstParamPackAttribute(constPack: _Handle[cudnnFusedOpsConstParamPack_t], paramLabel: cudnnFusedOpsConstParamLabel_t | int, param: _Address, isNULL: _Ref[c_int]) -> int: ...
+def cudnnCreateFusedOpsVariantParamPack(varPack: _Ref[cudnnFusedOpsVariantParamPack_t], ops: cudnnFusedOps_t | int) -> int: ...
+def cudnnDestroyFusedOpsVariantParamPack(varPack: _Handle[cudnnFusedOpsVariantParamPack_t]) -> int: ...
+def cudnnSetFusedOpsVariantParamPackAttribute(varPack: _Handle[cudnnFusedOpsVariantParamPack_t], paramLabel: cudnnFusedOpsVariantParamLabel_t | int, ptr: _Address) -> int: ...
+def cudnnGetFusedOpsVariantParamPackAttribute(varPack: _Handle[cudnnFusedOpsVariantParamPack_t], paramLabel: cudnnFusedOpsVariantParamLabel_t | int, ptr: _Address) -> int: ...
+def cudnnCreateFusedOpsPlan(plan: _Ref[cudnnFusedOpsPlan_t], ops: cudnnFusedOps_t | int) -> int: ...
+def cudnnDestroyFusedOpsPlan(plan: _Handle[cudnnFusedOpsPlan_t]) -> int: ...
+def cudnnMakeFusedOpsPlan(handle: _Handle[cudnnHandle_t], plan: _Handle[cudnnFusedOpsPlan_t], constPack: _Handle[cudnnFusedOpsConstParamPack_t], workspaceSizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnFusedOpsExecute(handle: _Handle[cudnnHandle_t], plan: _Handle[cudnnFusedOpsPlan_t], varPack: _Handle[cudnnFusedOpsVariantParamPack_t]) -> int: ...
 def cudnnSubquadraticOpsVersionCheck() -> int: ...
-def cudnnCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, bias: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, activation: int) -> int: ...
-def cudnnCausalConv1dBackward(stream: _Address, x: _Address, weight: _Address, bias: _Address, dy: _Address, dx: _Address, dweight: _Address, dbias: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, dwDataType: int, activation: int) -> int: ...
-def cudnnCausalConv1dNwhForward(stream: _Address, x: _Address, weight: _Address, bias: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, activation: int) -> int: ...
-def cudnnCausalConv1dNwhBackward(stream: _Address, x: _Address, weight: _Address, bias: _Address, dy: _Address, dx: _Address, dweight: _Address, dbias: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, dwDataType: int, activation: int) -> int: ...
-def cudnnB2BCausalConv1dForward(stream: _Address, x: _Address, weightsProj: _Address, weightsMixer: _Address, skipBias: _Address, y: _Address, yGated: _Address, batch: int, dim: int, seqLen: int, kernelSizeProj: int, kernelSizeMixer: int, dataType: int) -> int: ...
-def cudnnB2BCausalConv1dBackward(stream: _Address, x: _Address, weightsProj: _Address, weightsMixer: _Address, skipBias: _Address, y: _Address, dy: _Address, dx: _Address, dweightsProj: _Address, dweightsMixer: _Address, dskipBias: _Address, batch: int, dim: int, seqLen: int, kernelSizeProj: int, kernelSizeMixer: int, dataType: int, dwDataType: int) -> int: ...
-def cudnnFFTCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int) -> int: ...
-def cudnnFFTCausalConv1dBackward(stream: _Address, x: _Address, weight: _Address, dy: _Address, dx: _Address, dweight: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int) -> int: ...
-def cudnnLongFFTCausalConv1dGetBufferSizes(batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, workspaceSizeInBytes: _Ref[c_size_t], reserveSpaceSizeInBytes: _Ref[c_size_t]) -> int: ...
-def cudnnLongFFTCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, workspace: _Address, workspaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
-def cudnnLongFFTCausalConv1dBackward(stream: _Address, dy: _Address, dx: _Address, dweight: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: int, workspace: _Address, workspaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
-def cudnnGnnAggSimpleForward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], nodeFeatures: _Address, edgeFeatures: _Address, concatFeatures: _Address, output: _Address, outPositions: _Address, nodeFeatDim: int, edgeFeatDim: int, concatFeatDim: int, dataType: int, aggOp: int) -> int: ...
-def cudnnGnnAggSimpleBackward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOutput: _Address, outPositions: _Address, gradNodeFeatures: _Address, gradEdgeFeatures: _Address, gradConcatFeatures: _Address, nodeFeatDim: int, edgeFeatDim: int, concatFeatDim: int, dataType: int, aggOp: int) -> int: ...
-def cudnnGnnMhaGatForward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, dropoutMask: _Ref[c_float], output: _Address, smScores: _Address, dimNode: int, dimEdge: int, params: _Ref[cudnnGnnMhaParams_t], dataType: int) -> int: ...
-def cudnnGnnMhaGatBackward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOut: _Address, srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, smScores: _Address, dropoutMask: _Ref[c_float], gradAttention: _Ref[c_float], gradSrcFeatures: _Address, gradDstFeatures: _Address, gradEdgeFeatures: _Address, gradWeights: _Address, gradSmScores: _Address, gradWspaceFeat: _Address, gradWspaceWeights: _Address, dimNode: int, dimEdge: int, params: _Ref[cudnnGnnMhaParams_t], dataType: int, gradDataType: int, gradWeightType: int) -> int: ...
-def cudnnGnnMhaGatV2Forward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, dropoutMask: _Ref[c_float], output: _Address, smScores: _Address, actScores: _Address, dimNode: int, params: _Ref[cudnnGnnMhaParams_t], dataType: int) -> int: ...
-def cudnnGnnMhaGatV2Backward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOut: _Address, srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, smScores: _Address, actScores: _Address, dropoutMask: _Ref[c_float], gradAttention: _Ref[c_float], gradSrcFeatures: _Address, gradDstFeatures: _Address, gradEdgeFeatures: _Address, gradWeights: _Address, gradSmScores: _Address, gradWspaceFeat: _Address, gradWspaceWeights: _Address, dimNode: int, params: _Ref[cudnnGnnMhaParams_t], dataType: int, gradType: int) -> int: ...
+def cudnnCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, bias: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, activation: cudnnCausalConv1dActivation_t | int) -> int: ...
+def cudnnCausalConv1dBackward(stream: _Address, x: _Address, weight: _Address, bias: _Address, dy: _Address, dx: _Address, dweight: _Address, dbias: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, dwDataType: cudnnDataType_t | int, activation: cudnnCausalConv1dActivation_t | int) -> int: ...
+def cudnnCausalConv1dNwhForward(stream: _Address, x: _Address, weight: _Address, bias: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, activation: cudnnCausalConv1dActivation_t | int) -> int: ...
+def cudnnCausalConv1dNwhBackward(stream: _Address, x: _Address, weight: _Address, bias: _Address, dy: _Address, dx: _Address, dweight: _Address, dbias: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, dwDataType: cudnnDataType_t | int, activation: cudnnCausalConv1dActivation_t | int) -> int: ...
+def cudnnB2BCausalConv1dForward(stream: _Address, x: _Address, weightsProj: _Address, weightsMixer: _Address, skipBias: _Address, y: _Address, yGated: _Address, batch: int, dim: int, seqLen: int, kernelSizeProj: int, kernelSizeMixer: int, dataType: cudnnDataType_t | int) -> int: ...
+def cudnnB2BCausalConv1dBackward(stream: _Address, x: _Address, weightsProj: _Address, weightsMixer: _Address, skipBias: _Address, y: _Address, dy: _Address, dx: _Address, dweightsProj: _Address, dweightsMixer: _Address, dskipBias: _Address, batch: int, dim: int, seqLen: int, kernelSizeProj: int, kernelSizeMixer: int, dataType: cudnnDataType_t | int, dwDataType: cudnnDataType_t | int) -> int: ...
+def cudnnFFTCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int) -> int: ...
+def cudnnFFTCausalConv1dBackward(stream: _Address, x: _Address, weight: _Address, dy: _Address, dx: _Address, dweight: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int) -> int: ...
+def cudnnLongFFTCausalConv1dGetBufferSizes(batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, workspaceSizeInBytes: _Ref[c_size_t], reserveSpaceSizeInBytes: _Ref[c_size_t]) -> int: ...
+def cudnnLongFFTCausalConv1dForward(stream: _Address, x: _Address, weight: _Address, y: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, workspace: _Address, workspaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnLongFFTCausalConv1dBackward(stream: _Address, dy: _Address, dx: _Address, dweight: _Address, batch: int, dim: int, seqLen: int, kernelSize: int, dataType: cudnnDataType_t | int, workspace: _Address, workspaceSizeInBytes: int, reserveSpace: _Address, reserveSpaceSizeInBytes: int) -> int: ...
+def cudnnGnnAggSimpleForward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], nodeFeatures: _Address, edgeFeatures: _Address, concatFeatures: _Address, output: _Address, outPositions: _Address, nodeFeatDim: int, edgeFeatDim: int, concatFeatDim: int, dataType: cudnnDataType_t | int, aggOp: cudnnGnnAggOp_t | int) -> int: ...
+def cudnnGnnAggSimpleBackward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOutput: _Address, outPositions: _Address, gradNodeFeatures: _Address, gradEdgeFeatures: _Address, gradConcatFeatures: _Address, nodeFeatDim: int, edgeFeatDim: int, concatFeatDim: int, dataType: cudnnDataType_t | int, aggOp: cudnnGnnAggOp_t | int) -> int: ...
+def cudnnGnnMhaGatForward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, dropoutMask: _Ref[c_float], output: _Address, smScores: _Address, dimNode: int, dimEdge: int, params: _Ref[cudnnGnnMhaParams_t], dataType: cudnnDataType_t | int) -> int: ...
+def cudnnGnnMhaGatBackward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOut: _Address, srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, smScores: _Address, dropoutMask: _Ref[c_float], gradAttention: _Ref[c_float], gradSrcFeatures: _Address, gradDstFeatures: _Address, gradEdgeFeatures: _Address, gradWeights: _Address, gradSmScores: _Address, gradWspaceFeat: _Address, gradWspaceWeights: _Address, dimNode: int, dimEdge: int, params: _Ref[cudnnGnnMhaParams_t], dataType: cudnnDataType_t | int, gradDataType: cudnnDataType_t | int, gradWeightType: cudnnDataType_t | int) -> int: ...
+def cudnnGnnMhaGatV2Forward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, dropoutMask: _Ref[c_float], output: _Address, smScores: _Address, actScores: _Address, dimNode: int, params: _Ref[cudnnGnnMhaParams_t], dataType: cudnnDataType_t | int) -> int: ...
+def cudnnGnnMhaGatV2Backward(stream: _Address, graph: _Ref[cudnnGnnCscGraph_t], gradOut: _Address, srcFeatures: _Address, dstFeatures: _Address, edgeFeatures: _Address, attnWeights: _Address, smScores: _Address, actScores: _Address, dropoutMask: _Ref[c_float], gradAttention: _Ref[c_float], gradSrcFeatures: _Address, gradDstFeatures: _Address, gradEdgeFeatures: _Address, gradWeights: _Address, gradSmScores: _Address, gradWspaceFeat: _Address, gradWspaceWeights: _Address, dimNode: int, params: _Ref[cudnnGnnMhaParams_t], dataType: cudnnDataType_t | int, gradType: cudnnDataType_t | int) -> int: ...
+
+__all__ = [
+    'CUDNN_MAJOR',
+    'CUDNN_MINOR',
+    'CUDNN_PATCHLEVEL',
+    'CUDNN_VERSION',
+    'CUDNN_MAX_SM_MAJOR_NUMBER',
+    'CUDNN_MAX_SM_MINOR_NUMBER',
+    'CUDNN_MAX_DEVICE_VERSION',
+    'CUDNN_GRAPH_MAJOR',
+    'CUDNN_GRAPH_MINOR',
+    'CUDNN_GRAPH_PATCH',
+    'CUDNN_SEV_ERROR_EN',
+    'CUDNN_SEV_WARNING_EN',
+    'CUDNN_SEV_INFO_EN',
+    'CUDNN_DIM_MAX',
+    'CUDNN_OPS_MAJOR',
+    'CUDNN_OPS_MINOR',
+    'CUDNN_OPS_PATCH',
+    'CUDNN_LRN_MIN_N',
+    'CUDNN_LRN_MAX_N',
+    'CUDNN_LRN_MIN_K',
+    'CUDNN_LRN_MIN_BETA',
+    'CUDNN_BN_MIN_EPSILON',
+    'CUDNN_ADV_MAJOR',
+    'CUDNN_ADV_MINOR',
+    'CUDNN_ADV_PATCH',
+    'CUDNN_RNN_PADDED_IO_DISABLED',
+    'CUDNN_RNN_PADDED_IO_ENABLED',
+    'CUDNN_SEQDATA_DIM_COUNT',
+    'CUDNN_ATTN_QUERYMAP_ALL_TO_ONE',
+    'CUDNN_ATTN_QUERYMAP_ONE_TO_ONE',
+    'CUDNN_ATTN_DISABLE_PROJ_BIASES',
+    'CUDNN_ATTN_ENABLE_PROJ_BIASES',
+    'CUDNN_ATTN_WKIND_COUNT',
+    'CUDNN_CNN_MAJOR',
+    'CUDNN_CNN_MINOR',
+    'CUDNN_CNN_PATCH',
+    'cudnnContext',
+    'cudnnRuntimeTag_t',
+    'cudnnBackendDescriptor',
+    'cudnnTensorStruct',
+    'cudnnPoolingStruct',
+    'cudnnFilterStruct',
+    'cudnnLRNStruct',
+    'cudnnActivationStruct',
+    'cudnnSpatialTransformerStruct',
+    'cudnnOpTensorStruct',
+    'cudnnReduceTensorStruct',
+    'cudnnCTCLossStruct',
+    'cudnnTensorTransformStruct',
+    'cudnnDropoutStruct',
+    'cudnnRNNStruct',
+    'cudnnRNNDataStruct',
+    'cudnnSeqDataStruct',
+    'cudnnAttnStruct',
+    'cudnnConvolutionStruct',
+    'cudnnFusedOpsConstParamStruct',
+    'cudnnFusedOpsVariantParamStruct',
+    'cudnnFusedOpsPlanStruct',
+    'cudnnHandle_t',
+    'cudnnBackendDescriptor_t',
+    'cudnnTensorDescriptor_t',
+    'cudnnPoolingDescriptor_t',
+    'cudnnFilterDescriptor_t',
+    'cudnnLRNDescriptor_t',
+    'cudnnActivationDescriptor_t',
+    'cudnnSpatialTransformerDescriptor_t',
+    'cudnnOpTensorDescriptor_t',
+    'cudnnReduceTensorDescriptor_t',
+    'cudnnCTCLossDescriptor_t',
+    'cudnnTensorTransformDescriptor_t',
+    'cudnnDropoutDescriptor_t',
+    'cudnnRNNDescriptor_t',
+    'cudnnRNNDataDescriptor_t',
+    'cudnnSeqDataDescriptor_t',
+    'cudnnAttnDescriptor_t',
+    'cudnnConvolutionDescriptor_t',
+    'cudnnFusedOpsConstParamPack_t',
+    'cudnnFusedOpsVariantParamPack_t',
+    'cudnnFusedOpsPlan_t',
+    'libraryPropertyType',
+    'cudnnStatus_t',
+    'cudnnErrQueryMode_t',
+    'cudnnDataType_t',
+    'cudnnMathType_t',
+    'cudnnNanPropagation_t',
+    'cudnnCTCGradMode_t',
+    'cudnnTensorFormat_t',
+    'cudnnReduceTensorOp_t',
+    'cudnnActivationMode_t',
+    'cudnnSeverity_t',
+    'cudnnConvolutionMode_t',
+    'cudnnReorderType_t',
+    'cudnnPointwiseMode_t',
+    'cudnnResampleMode_t',
+    'cudnnSignalMode_t',
+    'cudnnGenStatsMode_t',
+    'cudnnBnFinalizeStatsMode_t',
+    'cudnnRngDistribution_t',
+    'cudnnMoeGroupedMatmulMode_t',
+    'cudnnBackendAttributeName_t',
+    'cudnnBackendAttributeType_t',
+    'cudnnBackendDescriptorType_t',
+    'cudnnBackendNumericalNote_t',
+    'cudnnBackendBehaviorNote_t',
+    'cudnnBackendKnobType_t',
+    'cudnnBackendLayoutType_t',
+    'cudnnBackendHeurMode_t',
+    'cudnnBackendTensorReordering_t',
+    'cudnnPaddingMode_t',
+    'cudnnBackendNormMode_t',
+    'cudnnBackendNormFwdPhase_t',
+    'cudnnBackendReshapeMode_t',
+    'cudnnBackendOperationGraphMode_t',
+    'cudnnCudaGraphRetention_t',
+    'cudnnDeterminism_t',
+    'cudnnFoldingDirection_t',
+    'cudnnOpTensorOp_t',
+    'cudnnReduceTensorIndices_t',
+    'cudnnIndicesType_t',
+    'cudnnSoftmaxAlgorithm_t',
+    'cudnnSoftmaxMode_t',
+    'cudnnPoolingMode_t',
+    'cudnnLRNMode_t',
+    'cudnnDivNormMode_t',
+    'cudnnBatchNormMode_t',
+    'cudnnBatchNormOps_t',
+    'cudnnNormMode_t',
+    'cudnnNormAlgo_t',
+    'cudnnNormOps_t',
+    'cudnnSamplerType_t',
+    'cudnnConvolutionFwdAlgo_t',
+    'cudnnConvolutionBwdFilterAlgo_t',
+    'cudnnConvolutionBwdDataAlgo_t',
+    'cudnnCTCLossAlgo_t',
+    'cudnnRNNAlgo_t',
+    'cudnnForwardMode_t',
+    'cudnnRNNMode_t',
+    'cudnnRNNBiasMode_t',
+    'cudnnDirectionMode_t',
+    'cudnnRNNInputMode_t',
+    'cudnnRNNClipMode_t',
+    'cudnnRNNDataLayout_t',
+    'cudnnSeqDataAxis_t',
+    'cudnnMultiHeadAttnWeightKind_t',
+    'cudnnWgradMode_t',
+    'cudnnLossNormalizationMode_t',
+    'cudnnFusedOps_t',
+    'cudnnFusedOpsConstParamLabel_t',
+    'cudnnFusedOpsPointerPlaceHolder_t',
+    'cudnnFusedOpsVariantParamLabel_t',
+    'cudnnCausalConv1dActivation_t',
+    'cudnnGnnAggOp_t',
+    'cudnnGnnActivationOp_t',
+    'cudnnDebugStruct',
+    'cudnnFractionStruct',
+    'cudnnConvolutionFwdAlgoPerfStruct',
+    'cudnnConvolutionBwdDataAlgoPerfStruct',
+    'cudnnConvolutionBwdFilterAlgoPerfStruct',
+    'cudnnGnnCscGraph_t',
+    'cudnnGnnMhaParams_t',
+    'cudnnDebug_t',
+    'cudnnFraction_t',
+    'cudnnConvolutionFwdAlgoPerf_t',
+    'cudnnConvolutionBwdDataAlgoPerf_t',
+    'cudnnConvolutionBwdFilterAlgoPerf_t',
+    'cudnnCallback_t',
+    'MAJOR_VERSION',
+    'MINOR_VERSION',
+    'PATCH_LEVEL',
+    'CUDNN_STATUS_SUCCESS',
+    'CUDNN_STATUS_NOT_INITIALIZED',
+    'CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH',
+    'CUDNN_STATUS_SERIALIZATION_VERSION_MISMATCH',
+    'CUDNN_STATUS_DEPRECATED',
+    'CUDNN_STATUS_LICENSE_ERROR',
+    'CUDNN_STATUS_RUNTIME_IN_PROGRESS',
+    'CUDNN_STATUS_RUNTIME_FP_OVERFLOW',
+    'CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED',
+    'CUDNN_STATUS_BAD_PARAM',
+    'CUDNN_STATUS_BAD_PARAM_NULL_POINTER',
+    'CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER',
+    'CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED',
+    'CUDNN_STATUS_BAD_PARAM_OUT_OF_BOUND',
+    'CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT',
+    'CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH',
+    'CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH',
+    'CUDNN_STATUS_BAD_PARAM_DUPLICATED_ENTRIES',
+    'CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE',
+    'CUDNN_STATUS_BAD_PARAM_CUDA_GRAPH_MISMATCH',
+    'CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE',
+    'CUDNN_STATUS_NOT_SUPPORTED',
+    'CUDNN_STATUS_NOT_SUPPORTED_GRAPH_PATTERN',
+    'CUDNN_STATUS_NOT_SUPPORTED_SHAPE',
+    'CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE',
+    'CUDNN_STATUS_NOT_SUPPORTED_LAYOUT',
+    'CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDA_DRIVER',
+    'CUDNN_STATUS_NOT_SUPPORTED_INCOMPATIBLE_CUDART',
+    'CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH',
+    'CUDNN_STATUS_NOT_SUPPORTED_RUNTIME_PREREQUISITE_MISSING',
+    'CUDNN_STATUS_NOT_SUPPORTED_SUBLIBRARY_UNAVAILABLE',
+    'CUDNN_STATUS_NOT_SUPPORTED_SHARED_MEMORY_INSUFFICIENT',
+    'CUDNN_STATUS_NOT_SUPPORTED_PADDING',
+    'CUDNN_STATUS_NOT_SUPPORTED_BAD_LAUNCH_PARAM',
+    'CUDNN_STATUS_NOT_SUPPORTED_CUDA_GRAPH_NATIVE_API',
+    'CUDNN_STATUS_NOT_SUPPORTED_INVALID_DYNAMIC_SHAPE',
+    'CUDNN_STATUS_INTERNAL_ERROR',
+    'CUDNN_STATUS_INTERNAL_ERROR_COMPILATION_FAILED',
+    'CUDNN_STATUS_INTERNAL_ERROR_UNEXPECTED_VALUE',
+    'CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED',
+    'CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED',
+    'CUDNN_STATUS_INTERNAL_ERROR_BAD_LAUNCH_PARAM',
+    'CUDNN_STATUS_INTERNAL_ERROR_TEXTURE_CREATION_FAILED',
+    'CUDNN_STATUS_EXECUTION_FAILED',
+    'CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER',
+    'CUDNN_STATUS_EXECUTION_FAILED_CUBLAS',
+    'CUDNN_STATUS_EXECUTION_FAILED_CUDART',
+    'CUDNN_STATUS_EXECUTION_FAILED_CURAND',
+    'CUDNN_STATUS_ALLOC_FAILED',
+    'CUDNN_STATUS_INVALID_VALUE',
+    'CUDNN_STATUS_ARCH_MISMATCH',
+    'CUDNN_STATUS_MAPPING_ERROR',
+    'CUDNN_STATUS_RUNTIME_PREREQUISITE_MISSING',
+    'CUDNN_STATUS_VERSION_MISMATCH',
+    'CUDNN_ERRQUERY_RAWCODE',
+    'CUDNN_ERRQUERY_NONBLOCKING',
+    'CUDNN_ERRQUERY_BLOCKING',
+    'CUDNN_DATA_FLOAT',
+    'CUDNN_DATA_DOUBLE',
+    'CUDNN_DATA_HALF',
+    'CUDNN_DATA_INT8',
+    'CUDNN_DATA_INT32',
+    'CUDNN_DATA_INT8x4',
+    'CUDNN_DATA_UINT8',
+    'CUDNN_DATA_UINT8x4',
+    'CUDNN_DATA_INT8x32',
+    'CUDNN_DATA_BFLOAT16',
+    'CUDNN_DATA_INT64',
+    'CUDNN_DATA_BOOLEAN',
+    'CUDNN_DATA_FP8_E4M3',
+    'CUDNN_DATA_FP8_E5M2',
+    'CUDNN_DATA_FAST_FLOAT_FOR_FP8',
+    'CUDNN_DATA_FP8_E8M0',
+    'CUDNN_DATA_FP4_E2M1',
+    'CUDNN_DATA_INT4',
+    'CUDNN_DATA_UINT4',
+    'CUDNN_DATA_UINT32',
+    'CUDNN_DATA_COMPLEX_FP32',
+    'CUDNN_DATA_COMPLEX_FP64',
+    'CUDNN_DATA_BYTE_BOOLEAN',
+    'CUDNN_DATA_FP8_E5M3',
+    'CUDNN_DEFAULT_MATH',
+    'CUDNN_TENSOR_OP_MATH',
+    'CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION',
+    'CUDNN_FMA_MATH',
+    'CUDNN_NOT_PROPAGATE_NAN',
+    'CUDNN_PROPAGATE_NAN',
+    'CUDNN_CTC_ZERO_OOB_GRADIENTS',
+    'CUDNN_CTC_SKIP_OOB_GRADIENTS',
+    'CUDNN_TENSOR_NCHW',
+    'CUDNN_TENSOR_NHWC',
+    'CUDNN_TENSOR_NCHW_VECT_C',
+    'CUDNN_REDUCE_TENSOR_ADD',
+    'CUDNN_REDUCE_TENSOR_MUL',
+    'CUDNN_REDUCE_TENSOR_MIN',
+    'CUDNN_REDUCE_TENSOR_MAX',
+    'CUDNN_REDUCE_TENSOR_AMAX',
+    'CUDNN_REDUCE_TENSOR_AVG',
+    'CUDNN_REDUCE_TENSOR_NORM1',
+    'CUDNN_REDUCE_TENSOR_NORM2',
+    'CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS',
+    'CUDNN_ACTIVATION_SIGMOID',
+    'CUDNN_ACTIVATION_RELU',
+    'CUDNN_ACTIVATION_TANH',
+    'CUDNN_ACTIVATION_CLIPPED_RELU',
+    'CUDNN_ACTIVATION_ELU',
+    'CUDNN_ACTIVATION_IDENTITY',
+    'CUDNN_ACTIVATION_SWISH',
+    'CUDNN_SEV_FATAL',
+    'CUDNN_SEV_ERROR',
+    'CUDNN_SEV_WARNING',
+    'CUDNN_SEV_INFO',
+    'CUDNN_CONVOLUTION',
+    'CUDNN_CROSS_CORRELATION',
+    'CUDNN_DEFAULT_REORDER',
+    'CUDNN_NO_REORDER',
+    'CUDNN_POINTWISE_ADD',
+    'CUDNN_POINTWISE_ADD_SQUARE',
+    'CUDNN_POINTWISE_DIV',
+    'CUDNN_POINTWISE_MAX',
+    'CUDNN_POINTWISE_MIN',
+    'CUDNN_POINTWISE_MOD',
+    'CUDNN_POINTWISE_MUL',
+    'CUDNN_POINTWISE_POW',
+    'CUDNN_POINTWISE_SUB',
+    'CUDNN_POINTWISE_ABS',
+    'CUDNN_POINTWISE_CEIL',
+    'CUDNN_POINTWISE_COS',
+    'CUDNN_POINTWISE_EXP',
+    'CUDNN_POINTWISE_FLOOR',
+    'CUDNN_POINTWISE_LOG',
+    'CUDNN_POINTWISE_NEG',
+    'CUDNN_POINTWISE_RSQRT',
+    'CUDNN_POINTWISE_SIN',
+    'CUDNN_POINTWISE_SQRT',
+    'CUDNN_POINTWISE_TAN',
+    'CUDNN_POINTWISE_ERF',
+    'CUDNN_POINTWISE_IDENTITY',
+    'CUDNN_POINTWISE_RECIPROCAL',
+    'CUDNN_POINTWISE_ATAN2',
+    'CUDNN_POINTWISE_FLOOR_MOD',
+    'CUDNN_POINTWISE_RELU_FWD',
+    'CUDNN_POINTWISE_TANH_FWD',
+    'CUDNN_POINTWISE_SIGMOID_FWD',
+    'CUDNN_POINTWISE_ELU_FWD',
+    'CUDNN_POINTWISE_GELU_FWD',
+    'CUDNN_POINTWISE_SOFTPLUS_FWD',
+    'CUDNN_POINTWISE_SWISH_FWD',
+    'CUDNN_POINTWISE_GELU_APPROX_TANH_FWD',
+    'CUDNN_POINTWISE_RELU_BWD',
+    'CUDNN_POINTWISE_TANH_BWD',
+    'CUDNN_POINTWISE_SIGMOID_BWD',
+    'CUDNN_POINTWISE_ELU_BWD',
+    'CUDNN_POINTWISE_GELU_BWD',
+    'CUDNN_POINTWISE_SOFTPLUS_BWD',
+    'CUDNN_POINTWISE_SWISH_BWD',
+    'CUDNN_POINTWISE_GELU_APPROX_TANH_BWD',
+    'CUDNN_POINTWISE_CMP_EQ',
+    'CUDNN_POINTWISE_CMP_NEQ',
+    'CUDNN_POINTWISE_CMP_GT',
+    'CUDNN_POINTWISE_CMP_GE',
+    'CUDNN_POINTWISE_CMP_LT',
+    'CUDNN_POINTWISE_CMP_LE',
+    'CUDNN_POINTWISE_LOGICAL_AND',
+    'CUDNN_POINTWISE_LOGICAL_OR',
+    'CUDNN_POINTWISE_LOGICAL_NOT',
+    'CUDNN_POINTWISE_GEN_INDEX',
+    'CUDNN_POINTWISE_BINARY_SELECT',
+    'CUDNN_RESAMPLE_NEAREST',
+    'CUDNN_RESAMPLE_BILINEAR',
+    'CUDNN_RESAMPLE_AVGPOOL',
+    'CUDNN_RESAMPLE_AVGPOOL_INCLUDE_PADDING',
+    'CUDNN_RESAMPLE_AVGPOOL_EXCLUDE_PADDING',
+    'CUDNN_RESAMPLE_MAXPOOL',
+    'CUDNN_SIGNAL_SET',
+    'CUDNN_SIGNAL_WAIT',
+    'CUDNN_GENSTATS_SUM_SQSUM',
+    'CUDNN_BN_FINALIZE_STATISTICS_TRAINING',
+    'CUDNN_BN_FINALIZE_STATISTICS_INFERENCE',
+    'CUDNN_RNG_DISTRIBUTION_BERNOULLI',
+    'CUDNN_RNG_DISTRIBUTION_UNIFORM',
+    'CUDNN_RNG_DISTRIBUTION_NORMAL',
+    'CUDNN_MOE_GROUPED_MATMUL_MODE_NONE',
+    'CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER',
+    'CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER',
+    'CUDNN_ATTR_POINTWISE_MODE',
+    'CUDNN_ATTR_POINTWISE_MATH_PREC',
+    'CUDNN_ATTR_POINTWISE_NAN_PROPAGATION',
+    'CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP',
+    'CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP',
+    'CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE',
+    'CUDNN_ATTR_POINTWISE_ELU_ALPHA',
+    'CUDNN_ATTR_POINTWISE_SOFTPLUS_BETA',
+    'CUDNN_ATTR_POINTWISE_SWISH_BETA',
+    'CUDNN_ATTR_POINTWISE_AXIS',
+    'CUDNN_ATTR_CONVOLUTION_COMP_TYPE',
+    'CUDNN_ATTR_CONVOLUTION_CONV_MODE',
+    'CUDNN_ATTR_CONVOLUTION_DILATIONS',
+    'CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES',
+    'CUDNN_ATTR_CONVOLUTION_POST_PADDINGS',
+    'CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS',
+    'CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS',
+    'CUDNN_ATTR_ENGINEHEUR_MODE',
+    'CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH',
+    'CUDNN_ATTR_ENGINEHEUR_RESULTS',
+    'CUDNN_ATTR_ENGINEHEUR_SM_COUNT_TARGET',
+    'CUDNN_ATTR_ENGINEHEUR_DEVICEPROP',
+    'CUDNN_ATTR_ENGINEHEUR_SHARED_MEMORY_LIMIT',
+    'CUDNN_ATTR_ENGINECFG_ENGINE',
+    'CUDNN_ATTR_ENGINECFG_INTERMEDIATE_INFO',
+    'CUDNN_ATTR_ENGINECFG_KNOB_CHOICES',
+    'CUDNN_ATTR_ENGINECFG_WORKSPACE_SIZE',
+    'CUDNN_ATTR_ENGINECFG_SHARED_MEMORY_USED',
+    'CUDNN_ATTR_EXECUTION_PLAN_HANDLE',
+    'CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG',
+    'CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE',
+    'CUDNN_ATTR_EXECUTION_PLAN_COMPUTED_INTERMEDIATE_UIDS',
+    'CUDNN_ATTR_EXECUTION_PLAN_RUN_ONLY_INTERMEDIATE_UIDS',
+    'CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION',
+    'CUDNN_ATTR_EXECUTION_PLAN_KERNEL_CACHE',
+    'CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP',
+    'CUDNN_ATTR_EXECUTION_PLAN_CUDA_GRAPH_RETENTION',
+    'CUDNN_ATTR_INTERMEDIATE_INFO_UNIQUE_ID',
+    'CUDNN_ATTR_INTERMEDIATE_INFO_SIZE',
+    'CUDNN_ATTR_INTERMEDIATE_INFO_DEPENDENT_DATA_UIDS',
+    'CUDNN_ATTR_INTERMEDIATE_INFO_DEPENDENT_ATTRIBUTES',
+    'CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE',
+    'CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X',
+    'CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY',
+    'CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR',
+    'CUDNN_ATTR_OPERATION_POINTWISE_XDESC',
+    'CUDNN_ATTR_OPERATION_POINTWISE_BDESC',
+    'CUDNN_ATTR_OPERATION_POINTWISE_YDESC',
+    'CUDNN_ATTR_OPERATION_POINTWISE_ALPHA1',
+    'CUDNN_ATTR_OPERATION_POINTWISE_ALPHA2',
+    'CUDNN_ATTR_OPERATION_POINTWISE_DXDESC',
+    'CUDNN_ATTR_OPERATION_POINTWISE_DYDESC',
+    'CUDNN_ATTR_OPERATION_POINTWISE_TDESC',
+    'CUDNN_ATTR_OPERATION_GENSTATS_MODE',
+    'CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_GENSTATS_XDESC',
+    'CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC',
+    'CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_STATS_MODE',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SUM_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_Y_SQ_SUM_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_BIAS_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_PREV_RUNNING_VAR_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_UPDATED_RUNNING_VAR_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_SAVED_INV_STD_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_EQ_BIAS_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_ACCUM_COUNT_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_EPSILON_DESC',
+    'CUDNN_ATTR_OPERATION_BN_FINALIZE_EXP_AVERATE_FACTOR_DESC',
+    'CUDNN_ATTR_OPERATIONGRAPH_HANDLE',
+    'CUDNN_ATTR_OPERATIONGRAPH_OPS',
+    'CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT',
+    'CUDNN_ATTR_OPERATIONGRAPH_IS_DYNAMIC_SHAPE_ENABLED',
+    'CUDNN_ATTR_OPERATIONGRAPH_IS_SAME_TOPOLOGY',
+    'CUDNN_ATTR_OPERATIONGRAPH_IS_OVERRIDE_SHAPE_ENABLED',
+    'CUDNN_ATTR_OPERATIONGRAPH_MODE',
+    'CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT',
+    'CUDNN_ATTR_TENSOR_DATA_TYPE',
+    'CUDNN_ATTR_TENSOR_DIMENSIONS',
+    'CUDNN_ATTR_TENSOR_STRIDES',
+    'CUDNN_ATTR_TENSOR_VECTOR_COUNT',
+    'CUDNN_ATTR_TENSOR_VECTORIZED_DIMENSION',
+    'CUDNN_ATTR_TENSOR_UNIQUE_ID',
+    'CUDNN_ATTR_TENSOR_IS_VIRTUAL',
+    'CUDNN_ATTR_TENSOR_IS_BY_VALUE',
+    'CUDNN_ATTR_TENSOR_REORDERING_MODE',
+    'CUDNN_ATTR_TENSOR_CONSTANT_VALUE',
+    'CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC',
+    'CUDNN_ATTR_TENSOR_RAGGED_OFFSET_MULTIPLIER',
+    'CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS',
+    'CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS',
+    'CUDNN_ATTR_VARIANT_PACK_INTERMEDIATES',
+    'CUDNN_ATTR_VARIANT_PACK_WORKSPACE',
+    'CUDNN_ATTR_VARIANT_PACK_OVERRIDE_UNIQUE_IDS',
+    'CUDNN_ATTR_VARIANT_PACK_OVERRIDE_SHAPES',
+    'CUDNN_ATTR_VARIANT_PACK_OVERRIDE_STRIDES',
+    'CUDNN_ATTR_LAYOUT_INFO_TENSOR_UID',
+    'CUDNN_ATTR_LAYOUT_INFO_TYPES',
+    'CUDNN_ATTR_KNOB_INFO_TYPE',
+    'CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE',
+    'CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE',
+    'CUDNN_ATTR_KNOB_INFO_STRIDE',
+    'CUDNN_ATTR_ENGINE_OPERATION_GRAPH',
+    'CUDNN_ATTR_ENGINE_GLOBAL_INDEX',
+    'CUDNN_ATTR_ENGINE_KNOB_INFO',
+    'CUDNN_ATTR_ENGINE_NUMERICAL_NOTE',
+    'CUDNN_ATTR_ENGINE_LAYOUT_INFO',
+    'CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE',
+    'CUDNN_ATTR_ENGINE_SM_COUNT_TARGET',
+    'CUDNN_ATTR_ENGINE_DEVICEPROP',
+    'CUDNN_ATTR_ENGINE_DISABLE_CLUSTER_COOPERATIVE',
+    'CUDNN_ATTR_ENGINE_SHARED_MEMORY_LIMIT',
+    'CUDNN_ATTR_MATMUL_COMP_TYPE',
+    'CUDNN_ATTR_MATMUL_PADDING_VALUE',
+    'CUDNN_ATTR_OPERATION_MATMUL_ADESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_BDESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_CDESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_DESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_IRREGULARLY_STRIDED_BATCH_COUNT',
+    'CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC',
+    'CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC',
+    'CUDNN_ATTR_REDUCTION_OPERATOR',
+    'CUDNN_ATTR_REDUCTION_COMP_TYPE',
+    'CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC',
+    'CUDNN_ATTR_OPERATION_REDUCTION_XDESC',
+    'CUDNN_ATTR_OPERATION_REDUCTION_YDESC',
+    'CUDNN_ATTR_OPERATION_REDUCTION_DESC',
+    'CUDNN_ATTR_OPERATION_REDUCTION_GROUP_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_INVSTD_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_BN_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_X_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DY_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_DBN_BIAS_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_DY_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_X_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BN_BWD_WEIGHTS_EQ_BIAS',
+    'CUDNN_ATTR_OPERATION_REDUCTION_DIMS',
+    'CUDNN_ATTR_OPERATION_REDUCTION_INIT_VALUES',
+    'CUDNN_ATTR_OPERATION_REDUCTION_SUBGRAPH',
+    'CUDNN_ATTR_OPERATION_REDUCTION_SUBGRAPH_ACCUMULATOR_UIDS',
+    'CUDNN_ATTR_OPERATION_REDUCTION_SUBGRAPH_CURRENT_UIDS',
+    'CUDNN_ATTR_OPERATION_REDUCTION_SUBGRAPH_OUTPUT_UIDS',
+    'CUDNN_ATTR_OPERATION_REDUCTION_SUBGRAPH_COMPUTE_TYPES',
+    'CUDNN_ATTR_RESAMPLE_MODE',
+    'CUDNN_ATTR_RESAMPLE_COMP_TYPE',
+    'CUDNN_ATTR_RESAMPLE_SPATIAL_DIMS',
+    'CUDNN_ATTR_RESAMPLE_POST_PADDINGS',
+    'CUDNN_ATTR_RESAMPLE_PRE_PADDINGS',
+    'CUDNN_ATTR_RESAMPLE_STRIDES',
+    'CUDNN_ATTR_RESAMPLE_WINDOW_DIMS',
+    'CUDNN_ATTR_RESAMPLE_NAN_PROPAGATION',
+    'CUDNN_ATTR_RESAMPLE_PADDING_MODE',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_XDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_YDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_IDXDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_ALPHA',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_BETA',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_FWD_DESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DXDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DYDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_IDXDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_ALPHA',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_BETA',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_DESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_XDESC',
+    'CUDNN_ATTR_OPERATION_RESAMPLE_BWD_YDESC',
+    'CUDNN_ATTR_OPERATION_CONCAT_AXIS',
+    'CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS',
+    'CUDNN_ATTR_OPERATION_CONCAT_INPLACE_INDEX',
+    'CUDNN_ATTR_OPERATION_CONCAT_OUTPUT_DESC',
+    'CUDNN_ATTR_OPERATION_SIGNAL_MODE',
+    'CUDNN_ATTR_OPERATION_SIGNAL_FLAGDESC',
+    'CUDNN_ATTR_OPERATION_SIGNAL_VALUE',
+    'CUDNN_ATTR_OPERATION_SIGNAL_XDESC',
+    'CUDNN_ATTR_OPERATION_SIGNAL_YDESC',
+    'CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_CONTAINER_DESC',
+    'CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_YDESC',
+    'CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_SEQUENCE_DESC',
+    'CUDNN_ATTR_OPERATION_PAGED_CACHE_LOAD_PAGE_TABLE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_MODE',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_PHASE',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_XDESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_INV_VARIANCE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_BIAS_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_EPSILON_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_EXP_AVG_FACTOR_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_INPUT_RUNNING_VAR_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_OUTPUT_RUNNING_VAR_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_YDESC',
+    'CUDNN_ATTR_OPERATION_NORM_FWD_PEER_STAT_DESCS',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_MODE',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_XDESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_MEAN_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_INV_VARIANCE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_DYDESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_EPSILON_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_DSCALE_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_DBIAS_DESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_DXDESC',
+    'CUDNN_ATTR_OPERATION_NORM_BWD_PEER_STAT_DESCS',
+    'CUDNN_ATTR_OPERATION_RESHAPE_XDESC',
+    'CUDNN_ATTR_OPERATION_RESHAPE_YDESC',
+    'CUDNN_ATTR_OPERATION_RESHAPE_MODE',
+    'CUDNN_ATTR_OPERATION_TRANSPOSE_XDESC',
+    'CUDNN_ATTR_OPERATION_TRANSPOSE_YDESC',
+    'CUDNN_ATTR_OPERATION_TRANSPOSE_PERMUTATION',
+    'CUDNN_ATTR_OPERATION_SLICE_XDESC',
+    'CUDNN_ATTR_OPERATION_SLICE_YDESC',
+    'CUDNN_ATTR_OPERATION_SLICE_START_INDICES',
+    'CUDNN_ATTR_OPERATION_SLICE_LIMIT_INDICES',
+    'CUDNN_ATTR_OPERATION_SLICE_STRIDES',
+    'CUDNN_ATTR_OPERATION_ROPE_FWD_XDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_FWD_YDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_FWD_FREQSDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_FWD_OUTPUT_SCALE',
+    'CUDNN_ATTR_OPERATION_ROPE_FWD_ROPE_DIM',
+    'CUDNN_ATTR_OPERATION_ROPE_BWD_DYDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_BWD_DXDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_BWD_FREQSDESC',
+    'CUDNN_ATTR_OPERATION_ROPE_BWD_OUTPUT_SCALE',
+    'CUDNN_ATTR_OPERATION_ROPE_BWD_ROPE_DIM',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_XDESC',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_YDESC',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_LOWER_BANDWIDTH',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_UPPER_BANDWIDTH',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_AXIS',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_PAD_VALUE',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_KV_TOKEN_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_EXPAND_BAND_MATRIX_SPECULATIVE_MASK_DESC',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_XDESC',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_YDESC',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_LOWER_BANDWIDTH',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_UPPER_BANDWIDTH',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_AXIS',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MATRIX_PAD_VALUE',
+    'CUDNN_ATTR_OPERATION_CONTRACT_BAND_MAX_TOKEN_VALUE',
+    'CUDNN_ATTR_RNG_DISTRIBUTION',
+    'CUDNN_ATTR_RNG_NORMAL_DIST_MEAN',
+    'CUDNN_ATTR_RNG_NORMAL_DIST_STANDARD_DEVIATION',
+    'CUDNN_ATTR_RNG_UNIFORM_DIST_MAXIMUM',
+    'CUDNN_ATTR_RNG_UNIFORM_DIST_MINIMUM',
+    'CUDNN_ATTR_RNG_BERNOULLI_DIST_PROBABILITY',
+    'CUDNN_ATTR_OPERATION_RNG_YDESC',
+    'CUDNN_ATTR_OPERATION_RNG_SEED',
+    'CUDNN_ATTR_OPERATION_RNG_DESC',
+    'CUDNN_ATTR_OPERATION_RNG_OFFSET_DESC',
+    'CUDNN_ATTR_KERNEL_CACHE_OPERATION_GRAPH',
+    'CUDNN_ATTR_KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED',
+    'CUDNN_ATTR_KERNEL_CACHE_JSON_REPRESENTATION',
+    'CUDNN_ATTR_KERNEL_CACHE_REVISION',
+    'CUDNN_ATTR_KERNEL_CACHE_ENTRY_COUNT',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_XDESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_YDESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_QUANTIZE_BLOCK_SIZE',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_XDESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_SCALE_DESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_YDESC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_BLOCK_SIZE',
+    'CUDNN_ATTR_OPERATION_BLOCK_SCALE_DEQUANTIZE_NEG_SCALE',
+    'CUDNN_ATTR_DEVICEPROP_DEVICE_ID',
+    'CUDNN_ATTR_DEVICEPROP_HANDLE',
+    'CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_BLOCK_MASK_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_PAGE_TABLE_KDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_PAGE_TABLE_VDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_INPUT_UID',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SUBGRAPH_OUTPUT_UID',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SOFTMAX_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_SEED_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_RNG_DUMP_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DROPOUT_PROBABILITY',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_UNFUSE_FMA',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_CU_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_CU_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DESCALE_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DESCALE_KDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DESCALE_VDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_DESCALE_SDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SCALE_SDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_SCALE_ODESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_AMAX_SDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_FWD_AMAX_ODESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_ODESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_STATSDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SCALEDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DQDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DKDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DVDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DODDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SINK_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DSINK_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_Q',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_MAX_TOTAL_SEQ_LEN_KV',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SUBGRAPH',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SUBGRAPH_INPUT_UID',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_SUBGRAPH_OUTPUT_UID',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_CU_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_CU_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DROPOUT_SEED_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DROPOUT_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DROPOUT_PROBABILITY',
+    'CUDNN_ATTR_OPERATION_SDPA_BWD_DBIAS_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MODE',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOKEN_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_WEIGHT_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_FIRST_TOKEN_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_OUTPUT_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOKEN_INDEX_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOKEN_KS_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_TOP_K',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_BWD_MATH_PREC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_BWD_TOKEN_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_BWD_DWEIGHT_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_BWD_FIRST_TOKEN_OFFSET_DESC',
+    'CUDNN_ATTR_OPERATION_MOE_GROUPED_MATMUL_BWD_DOUTPUT_DESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_XDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_LEFT_BOUND_DESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_SHIFT_RIGHT_BOUND_DESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_BDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_YDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_COMPARISON_MODE',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_CU_SEQ_LEN_KVDESC',
+    'CUDNN_ATTR_OPERATION_DIAGONAL_BAND_MASK_CU_SEQ_LEN_QDESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_XDESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_YDESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_STATS_DESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_MAX_DESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_SUM_EXP_DESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_SINK_DESC',
+    'CUDNN_ATTR_OPERATION_SOFTMAX_STATS_LOG2',
+    'CUDNN_TYPE_HANDLE',
+    'CUDNN_TYPE_DATA_TYPE',
+    'CUDNN_TYPE_BOOLEAN',
+    'CUDNN_TYPE_INT64',
+    'CUDNN_TYPE_FLOAT',
+    'CUDNN_TYPE_DOUBLE',
+    'CUDNN_TYPE_VOID_PTR',
+    'CUDNN_TYPE_CONVOLUTION_MODE',
+    'CUDNN_TYPE_HEUR_MODE',
+    'CUDNN_TYPE_KNOB_TYPE',
+    'CUDNN_TYPE_NAN_PROPOGATION',
+    'CUDNN_TYPE_NUMERICAL_NOTE',
+    'CUDNN_TYPE_LAYOUT_TYPE',
+    'CUDNN_TYPE_ATTRIB_NAME',
+    'CUDNN_TYPE_POINTWISE_MODE',
+    'CUDNN_TYPE_BACKEND_DESCRIPTOR',
+    'CUDNN_TYPE_GENSTATS_MODE',
+    'CUDNN_TYPE_BN_FINALIZE_STATS_MODE',
+    'CUDNN_TYPE_REDUCTION_OPERATOR_TYPE',
+    'CUDNN_TYPE_BEHAVIOR_NOTE',
+    'CUDNN_TYPE_TENSOR_REORDERING_MODE',
+    'CUDNN_TYPE_RESAMPLE_MODE',
+    'CUDNN_TYPE_PADDING_MODE',
+    'CUDNN_TYPE_INT32',
+    'CUDNN_TYPE_CHAR',
+    'CUDNN_TYPE_SIGNAL_MODE',
+    'CUDNN_TYPE_FRACTION',
+    'CUDNN_TYPE_NORM_MODE',
+    'CUDNN_TYPE_NORM_FWD_PHASE',
+    'CUDNN_TYPE_RNG_DISTRIBUTION',
+    'CUDNN_TYPE_MOE_GROUPED_MATMUL_MODE',
+    'CUDNN_TYPE_RESHAPE_MODE',
+    'CUDNN_TYPE_OPERATIONGRAPH_MODE',
+    'CUDNN_TYPE_CUDA_GRAPH_RETENTION',
+    'CUDNN_BACKEND_POINTWISE_DESCRIPTOR',
+    'CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR',
+    'CUDNN_BACKEND_ENGINE_DESCRIPTOR',
+    'CUDNN_BACKEND_ENGINECFG_DESCRIPTOR',
+    'CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR',
+    'CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR',
+    'CUDNN_BACKEND_INTERMEDIATE_INFO_DESCRIPTOR',
+    'CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR',
+    'CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR',
+    'CUDNN_BACKEND_LAYOUT_INFO_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR',
+    'CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR',
+    'CUDNN_BACKEND_TENSOR_DESCRIPTOR',
+    'CUDNN_BACKEND_MATMUL_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_BN_FINALIZE_STATISTICS_DESCRIPTOR',
+    'CUDNN_BACKEND_REDUCTION_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_BN_BWD_WEIGHTS_DESCRIPTOR',
+    'CUDNN_BACKEND_RESAMPLE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_RESAMPLE_BWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_CONCAT_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_SIGNAL_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR',
+    'CUDNN_BACKEND_RNG_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR',
+    'CUDNN_BACKEND_KERNEL_CACHE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_PAGED_CACHE_LOAD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_BLOCK_SCALE_QUANTIZE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_BLOCK_SCALE_DEQUANTIZE_DESCRIPTOR',
+    'CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_EXPAND_BAND_MATRIX_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_CONTRACT_BAND_MATRIX_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_SDPA_BWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_SOFTMAX_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_TRANSPOSE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_SLICE_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL_BWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_ROPE_FWD_DESCRIPTOR',
+    'CUDNN_BACKEND_OPERATION_ROPE_BWD_DESCRIPTOR',
+    'CUDNN_NUMERICAL_NOTE_TENSOR_CORE',
+    'CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS',
+    'CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION',
+    'CUDNN_NUMERICAL_NOTE_FFT',
+    'CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC',
+    'CUDNN_NUMERICAL_NOTE_WINOGRAD',
+    'CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_4x4',
+    'CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_6x6',
+    'CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13',
+    'CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP',
+    'CUDNN_NUMERICAL_NOTE_TYPE_COUNT',
+    'CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION',
+    'CUDNN_BEHAVIOR_NOTE_REQUIRES_FILTER_INT8x32_REORDER',
+    'CUDNN_BEHAVIOR_NOTE_REQUIRES_BIAS_INT8x32_REORDER',
+    'CUDNN_BEHAVIOR_NOTE_SUPPORTS_CUDA_GRAPH_NATIVE_API',
+    'CUDNN_BEHAVIOR_NOTE_CUBLASLT_DEPENDENCY',
+    'CUDNN_BEHAVIOR_NOTE_TYPE_COUNT',
+    'CUDNN_KNOB_TYPE_SPLIT_K',
+    'CUDNN_KNOB_TYPE_SWIZZLE',
+    'CUDNN_KNOB_TYPE_TILE_SIZE',
+    'CUDNN_KNOB_TYPE_USE_TEX',
+    'CUDNN_KNOB_TYPE_EDGE',
+    'CUDNN_KNOB_TYPE_KBLOCK',
+    'CUDNN_KNOB_TYPE_LDGA',
+    'CUDNN_KNOB_TYPE_LDGB',
+    'CUDNN_KNOB_TYPE_CHUNK_K',
+    'CUDNN_KNOB_TYPE_SPLIT_H',
+    'CUDNN_KNOB_TYPE_WINO_TILE',
+    'CUDNN_KNOB_TYPE_MULTIPLY',
+    'CUDNN_KNOB_TYPE_SPLIT_K_BUF',
+    'CUDNN_KNOB_TYPE_TILEK',
+    'CUDNN_KNOB_TYPE_STAGES',
+    'CUDNN_KNOB_TYPE_REDUCTION_MODE',
+    'CUDNN_KNOB_TYPE_CTA_SPLIT_K_MODE',
+    'CUDNN_KNOB_TYPE_SPLIT_K_SLC',
+    'CUDNN_KNOB_TYPE_IDX_MODE',
+    'CUDNN_KNOB_TYPE_SLICED',
+    'CUDNN_KNOB_TYPE_SPLIT_RS',
+    'CUDNN_KNOB_TYPE_SINGLEBUFFER',
+    'CUDNN_KNOB_TYPE_LDGC',
+    'CUDNN_KNOB_TYPE_SPECFILT',
+    'CUDNN_KNOB_TYPE_KERNEL_CFG',
+    'CUDNN_KNOB_TYPE_WORKSPACE',
+    'CUDNN_KNOB_TYPE_TILE_CGA',
+    'CUDNN_KNOB_TYPE_TILE_CGA_M',
+    'CUDNN_KNOB_TYPE_TILE_CGA_N',
+    'CUDNN_KNOB_TYPE_BLOCK_SIZE',
+    'CUDNN_KNOB_TYPE_OCCUPANCY',
+    'CUDNN_KNOB_TYPE_ARRAY_SIZE_PER_THREAD',
+    'CUDNN_KNOB_TYPE_NUM_C_PER_BLOCK',
+    'CUDNN_KNOB_TYPE_SPLIT_COLS',
+    'CUDNN_KNOB_TYPE_TILE_ROWS',
+    'CUDNN_KNOB_TYPE_TILE_COLS',
+    'CUDNN_KNOB_TYPE_LOAD_SIZE',
+    'CUDNN_KNOB_TYPE_CTA_COUNT',
+    'CUDNN_KNOB_TYPE_STREAM_K',
+    'CUDNN_KNOB_TYPE_SPLIT_P_SLC',
+    'CUDNN_KNOB_TYPE_TILE_M',
+    'CUDNN_KNOB_TYPE_TILE_N',
+    'CUDNN_KNOB_TYPE_WARP_SPEC_CFG',
+    'CUDNN_KNOB_TYPE_SWAP_AB',
+    'CUDNN_KNOB_TYPE_INPUT_TMA_ENABLE',
+    'CUDNN_KNOB_TYPE_OUTPUT_TMA_ENABLE',
+    'CUDNN_KNOB_TYPE_COUNTS',
+    'CUDNN_LAYOUT_TYPE_PREFERRED_NCHW',
+    'CUDNN_LAYOUT_TYPE_PREFERRED_NHWC',
+    'CUDNN_LAYOUT_TYPE_PREFERRED_PAD4CK',
+    'CUDNN_LAYOUT_TYPE_PREFERRED_PAD8CK',
+    'CUDNN_LAYOUT_TYPE_COUNT',
+    'CUDNN_HEUR_MODE_INSTANT',
+    'CUDNN_HEUR_MODE_B',
+    'CUDNN_HEUR_MODE_FALLBACK',
+    'CUDNN_HEUR_MODE_A',
+    'CUDNN_HEUR_MODES_COUNT',
+    'CUDNN_TENSOR_REORDERING_NONE',
+    'CUDNN_TENSOR_REORDERING_INT8x32',
+    'CUDNN_TENSOR_REORDERING_F16x16',
+    'CUDNN_TENSOR_REORDERING_F8_128x4',
+    'CUDNN_ZERO_PAD',
+    'CUDNN_NEG_INF_PAD',
+    'CUDNN_EDGE_VAL_PAD',
+    'CUDNN_LAYER_NORM',
+    'CUDNN_INSTANCE_NORM',
+    'CUDNN_BATCH_NORM',
+    'CUDNN_GROUP_NORM',
+    'CUDNN_RMS_NORM',
+    'CUDNN_ADA_LAYER_NORM',
+    'CUDNN_NORM_FWD_INFERENCE',
+    'CUDNN_NORM_FWD_TRAINING',
+    'CUDNN_RESHAPE_VIEW_ONLY',
+    'CUDNN_RESHAPE_LOGICAL',
+    'CUDNN_OPERATIONGRAPH_MODE_AUTO',
+    'CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD',
+    'CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA',
+    'CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER',
+    'CUDNN_OPERATIONGRAPH_MODE_NORM_FWD_INFER',
+    'CUDNN_OPERATIONGRAPH_MODE_NORM_FWD_TRAIN',
+    'CUDNN_OPERATIONGRAPH_MODE_NORM_BWD',
+    'CUDNN_OPERATIONGRAPH_MODE_GENERIC_CONV_FUSION',
+    'CUDNN_OPERATIONGRAPH_MODE_RESAMPLE_FWD',
+    'CUDNN_OPERATIONGRAPH_MODE_RESAMPLE_BWD',
+    'CUDNN_OPERATIONGRAPH_MODE_BLAS_MATMUL',
+    'CUDNN_OPERATIONGRAPH_MODE_GENERIC_MATMUL_FUSION',
+    'CUDNN_OPERATIONGRAPH_MODE_GENERIC_POINTWISE_FUSION',
+    'CUDNN_OPERATIONGRAPH_MODE_SDPA_FWD',
+    'CUDNN_OPERATIONGRAPH_MODE_SDPA_BWD',
+    'CUDNN_OPERATIONGRAPH_MODE_UNIFIED_SDPA_FWD',
+    'CUDNN_OPERATIONGRAPH_MODE_UNIFIED_SDPA_BWD',
+    'CUDNN_CUDA_GRAPH_RETENTION_PER_GRAPH',
+    'CUDNN_CUDA_GRAPH_RETENTION_NONE',
+    'CUDNN_NON_DETERMINISTIC',
+    'CUDNN_DETERMINISTIC',
+    'CUDNN_TRANSFORM_FOLD',
+    'CUDNN_TRANSFORM_UNFOLD',
+    'CUDNN_OP_TENSOR_ADD',
+    'CUDNN_OP_TENSOR_MUL',
+    'CUDNN_OP_TENSOR_MIN',
+    'CUDNN_OP_TENSOR_MAX',
+    'CUDNN_OP_TENSOR_SQRT',
+    'CUDNN_OP_TENSOR_NOT',
+    'CUDNN_REDUCE_TENSOR_NO_INDICES',
+    'CUDNN_REDUCE_TENSOR_FLATTENED_INDICES',
+    'CUDNN_32BIT_INDICES',
+    'CUDNN_64BIT_INDICES',
+    'CUDNN_16BIT_INDICES',
+    'CUDNN_8BIT_INDICES',
+    'CUDNN_SOFTMAX_FAST',
+    'CUDNN_SOFTMAX_ACCURATE',
+    'CUDNN_SOFTMAX_LOG',
+    'CUDNN_SOFTMAX_MODE_INSTANCE',
+    'CUDNN_SOFTMAX_MODE_CHANNEL',
+    'CUDNN_POOLING_MAX',
+    'CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING',
+    'CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING',
+    'CUDNN_POOLING_MAX_DETERMINISTIC',
+    'CUDNN_LRN_CROSS_CHANNEL_DIM1',
+    'CUDNN_DIVNORM_PRECOMPUTED_MEANS',
+    'CUDNN_BATCHNORM_PER_ACTIVATION',
+    'CUDNN_BATCHNORM_SPATIAL',
+    'CUDNN_BATCHNORM_SPATIAL_PERSISTENT',
+    'CUDNN_BATCHNORM_OPS_BN',
+    'CUDNN_BATCHNORM_OPS_BN_ACTIVATION',
+    'CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION',
+    'CUDNN_NORM_PER_ACTIVATION',
+    'CUDNN_NORM_PER_CHANNEL',
+    'CUDNN_NORM_ALGO_STANDARD',
+    'CUDNN_NORM_ALGO_PERSIST',
+    'CUDNN_NORM_OPS_NORM',
+    'CUDNN_NORM_OPS_NORM_ACTIVATION',
+    'CUDNN_NORM_OPS_NORM_ADD_ACTIVATION',
+    'CUDNN_SAMPLER_BILINEAR',
+    'CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM',
+    'CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM',
+    'CUDNN_CONVOLUTION_FWD_ALGO_GEMM',
+    'CUDNN_CONVOLUTION_FWD_ALGO_DIRECT',
+    'CUDNN_CONVOLUTION_FWD_ALGO_FFT',
+    'CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING',
+    'CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD',
+    'CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED',
+    'CUDNN_CONVOLUTION_FWD_ALGO_COUNT',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING',
+    'CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_0',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_1',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED',
+    'CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT',
+    'CUDNN_CTC_LOSS_ALGO_DETERMINISTIC',
+    'CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC',
+    'CUDNN_RNN_ALGO_STANDARD',
+    'CUDNN_RNN_ALGO_PERSIST_STATIC',
+    'CUDNN_RNN_ALGO_PERSIST_DYNAMIC',
+    'CUDNN_RNN_ALGO_PERSIST_STATIC_SMALL_H',
+    'CUDNN_RNN_ALGO_COUNT',
+    'CUDNN_FWD_MODE_INFERENCE',
+    'CUDNN_FWD_MODE_TRAINING',
+    'CUDNN_RNN_RELU',
+    'CUDNN_RNN_TANH',
+    'CUDNN_LSTM',
+    'CUDNN_GRU',
+    'CUDNN_RNN_NO_BIAS',
+    'CUDNN_RNN_SINGLE_INP_BIAS',
+    'CUDNN_RNN_DOUBLE_BIAS',
+    'CUDNN_RNN_SINGLE_REC_BIAS',
+    'CUDNN_UNIDIRECTIONAL',
+    'CUDNN_BIDIRECTIONAL',
+    'CUDNN_LINEAR_INPUT',
+    'CUDNN_SKIP_INPUT',
+    'CUDNN_RNN_CLIP_NONE',
+    'CUDNN_RNN_CLIP_MINMAX',
+    'CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED',
+    'CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED',
+    'CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED',
+    'CUDNN_SEQDATA_TIME_DIM',
+    'CUDNN_SEQDATA_BATCH_DIM',
+    'CUDNN_SEQDATA_BEAM_DIM',
+    'CUDNN_SEQDATA_VECT_DIM',
+    'CUDNN_MH_ATTN_Q_WEIGHTS',
+    'CUDNN_MH_ATTN_K_WEIGHTS',
+    'CUDNN_MH_ATTN_V_WEIGHTS',
+    'CUDNN_MH_ATTN_O_WEIGHTS',
+    'CUDNN_MH_ATTN_Q_BIASES',
+    'CUDNN_MH_ATTN_K_BIASES',
+    'CUDNN_MH_ATTN_V_BIASES',
+    'CUDNN_MH_ATTN_O_BIASES',
+    'CUDNN_WGRAD_MODE_ADD',
+    'CUDNN_WGRAD_MODE_SET',
+    'CUDNN_LOSS_NORMALIZATION_NONE',
+    'CUDNN_LOSS_NORMALIZATION_SOFTMAX',
+    'CUDNN_FUSED_SCALE_BIAS_ACTIVATION_CONV_BNSTATS',
+    'CUDNN_FUSED_SCALE_BIAS_ACTIVATION_WGRAD',
+    'CUDNN_FUSED_BN_FINALIZE_STATISTICS_TRAINING',
+    'CUDNN_FUSED_BN_FINALIZE_STATISTICS_INFERENCE',
+    'CUDNN_FUSED_CONV_SCALE_BIAS_ADD_ACTIVATION',
+    'CUDNN_FUSED_SCALE_BIAS_ADD_ACTIVATION_GEN_BITMASK',
+    'CUDNN_FUSED_DACTIVATION_FORK_DBATCHNORM',
+    'CUDNN_PARAM_XDESC',
+    'CUDNN_PARAM_XDATA_PLACEHOLDER',
+    'CUDNN_PARAM_BN_MODE',
+    'CUDNN_PARAM_BN_EQSCALEBIAS_DESC',
+    'CUDNN_PARAM_BN_EQSCALE_PLACEHOLDER',
+    'CUDNN_PARAM_BN_EQBIAS_PLACEHOLDER',
+    'CUDNN_PARAM_ACTIVATION_DESC',
+    'CUDNN_PARAM_CONV_DESC',
+    'CUDNN_PARAM_WDESC',
+    'CUDNN_PARAM_WDATA_PLACEHOLDER',
+    'CUDNN_PARAM_DWDESC',
+    'CUDNN_PARAM_DWDATA_PLACEHOLDER',
+    'CUDNN_PARAM_YDESC',
+    'CUDNN_PARAM_YDATA_PLACEHOLDER',
+    'CUDNN_PARAM_DYDESC',
+    'CUDNN_PARAM_DYDATA_PLACEHOLDER',
+    'CUDNN_PARAM_YSTATS_DESC',
+    'CUDNN_PARAM_YSUM_PLACEHOLDER',
+    'CUDNN_PARAM_YSQSUM_PLACEHOLDER',
+    'CUDNN_PARAM_BN_SCALEBIAS_MEANVAR_DESC',
+    'CUDNN_PARAM_BN_SCALE_PLACEHOLDER',
+    'CUDNN_PARAM_BN_BIAS_PLACEHOLDER',
+    'CUDNN_PARAM_BN_SAVED_MEAN_PLACEHOLDER',
+    'CUDNN_PARAM_BN_SAVED_INVSTD_PLACEHOLDER',
+    'CUDNN_PARAM_BN_RUNNING_MEAN_PLACEHOLDER',
+    'CUDNN_PARAM_BN_RUNNING_VAR_PLACEHOLDER',
+    'CUDNN_PARAM_ZDESC',
+    'CUDNN_PARAM_ZDATA_PLACEHOLDER',
+    'CUDNN_PARAM_BN_Z_EQSCALEBIAS_DESC',
+    'CUDNN_PARAM_BN_Z_EQSCALE_PLACEHOLDER',
+    'CUDNN_PARAM_BN_Z_EQBIAS_PLACEHOLDER',
+    'CUDNN_PARAM_ACTIVATION_BITMASK_DESC',
+    'CUDNN_PARAM_ACTIVATION_BITMASK_PLACEHOLDER',
+    'CUDNN_PARAM_DXDESC',
+    'CUDNN_PARAM_DXDATA_PLACEHOLDER',
+    'CUDNN_PARAM_DZDESC',
+    'CUDNN_PARAM_DZDATA_PLACEHOLDER',
+    'CUDNN_PARAM_BN_DSCALE_PLACEHOLDER',
+    'CUDNN_PARAM_BN_DBIAS_PLACEHOLDER',
+    'CUDNN_PTR_NULL',
+    'CUDNN_PTR_ELEM_ALIGNED',
+    'CUDNN_PTR_16B_ALIGNED',
+    'CUDNN_PTR_XDATA',
+    'CUDNN_PTR_BN_EQSCALE',
+    'CUDNN_PTR_BN_EQBIAS',
+    'CUDNN_PTR_WDATA',
+    'CUDNN_PTR_DWDATA',
+    'CUDNN_PTR_YDATA',
+    'CUDNN_PTR_DYDATA',
+    'CUDNN_PTR_YSUM',
+    'CUDNN_PTR_YSQSUM',
+    'CUDNN_PTR_WORKSPACE',
+    'CUDNN_PTR_BN_SCALE',
+    'CUDNN_PTR_BN_BIAS',
+    'CUDNN_PTR_BN_SAVED_MEAN',
+    'CUDNN_PTR_BN_SAVED_INVSTD',
+    'CUDNN_PTR_BN_RUNNING_MEAN',
+    'CUDNN_PTR_BN_RUNNING_VAR',
+    'CUDNN_PTR_ZDATA',
+    'CUDNN_PTR_BN_Z_EQSCALE',
+    'CUDNN_PTR_BN_Z_EQBIAS',
+    'CUDNN_PTR_ACTIVATION_BITMASK',
+    'CUDNN_PTR_DXDATA',
+    'CUDNN_PTR_DZDATA',
+    'CUDNN_PTR_BN_DSCALE',
+    'CUDNN_PTR_BN_DBIAS',
+    'CUDNN_SCALAR_SIZE_T_WORKSPACE_SIZE_IN_BYTES',
+    'CUDNN_SCALAR_INT64_T_BN_ACCUMULATION_COUNT',
+    'CUDNN_SCALAR_DOUBLE_BN_EXP_AVG_FACTOR',
+    'CUDNN_SCALAR_DOUBLE_BN_EPSILON',
+    'CUDNN_CAUSAL_CONV1D_ACTIVATION_IDENTITY',
+    'CUDNN_CAUSAL_CONV1D_ACTIVATION_SILU',
+    'CUDNN_GNN_AGG_SUM',
+    'CUDNN_GNN_AGG_MEAN',
+    'CUDNN_GNN_AGG_MAX',
+    'CUDNN_GNN_AGG_MIN',
+    'CUDNN_GNN_ACT_LINEAR',
+    'CUDNN_GNN_ACT_RELU',
+    'CUDNN_GNN_ACT_SIGMOID',
+    'CUDNN_GNN_ACT_TANH',
+    'CUDNN_GNN_ACT_ELU',
+    'CUDNN_GNN_ACT_SCALAR',
+    'CUDNN_GNN_ACT_LEAKY_RELU',
+    'cudnnGetVersion',
+    'cudnnGetMaxDeviceVersion',
+    'cudnnGetCudartVersion',
+    'cudnnGetErrorString',
+    'cudnnGetLastErrorString',
+    'cudnnQueryRuntimeError',
+    'cudnnGetProperty',
+    'cudnnCreate',
+    'cudnnDestroy',
+    'cudnnSetStream',
+    'cudnnGetStream',
+    'cudnnSetCallback',
+    'cudnnGetCallback',
+    'cudnnGraphVersionCheck',
+    'cudnnBackendCreateDescriptor',
+    'cudnnBackendDestroyDescriptor',
+    'cudnnBackendInitialize',
+    'cudnnBackendFinalize',
+    'cudnnBackendSetAttribute',
+    'cudnnBackendGetAttribute',
+    'cudnnGetExecutionPlanWorkspaceSize',
+    'cudnnBackendExecute',
+    'cudnnBackendPopulateCudaGraph',
+    'cudnnBackendUpdateCudaGraph',
+    'cudnnCreateTensorDescriptor',
+    'cudnnSetTensor4dDescriptor',
+    'cudnnSetTensor4dDescriptorEx',
+    'cudnnGetTensor4dDescriptor',
+    'cudnnSetTensorNdDescriptor',
+    'cudnnSetTensorNdDescriptorEx',
+    'cudnnGetTensorNdDescriptor',
+    'cudnnGetTensorSizeInBytes',
+    'cudnnDestroyTensorDescriptor',
+    'cudnnInitTransformDest',
+    'cudnnCreateTensorTransformDescriptor',
+    'cudnnSetTensorTransformDescriptor',
+    'cudnnGetTensorTransformDescriptor',
+    'cudnnDestroyTensorTransformDescriptor',
+    'cudnnTransformTensor',
+    'cudnnTransformTensorEx',
+    'cudnnAddTensor',
+    'cudnnCreateOpTensorDescriptor',
+    'cudnnSetOpTensorDescriptor',
+    'cudnnGetOpTensorDescriptor',
+    'cudnnDestroyOpTensorDescriptor',
+    'cudnnOpTensor',
+    'cudnnCreateReduceTensorDescriptor',
+    'cudnnSetReduceTensorDescriptor',
+    'cudnnGetReduceTensorDescriptor',
+    'cudnnDestroyReduceTensorDescriptor',
+    'cudnnGetReductionIndicesSize',
+    'cudnnGetReductionWorkspaceSize',
+    'cudnnReduceTensor',
+    'cudnnSetTensor',
+    'cudnnScaleTensor',
+    'cudnnCreateFilterDescriptor',
+    'cudnnSetFilter4dDescriptor',
+    'cudnnGetFilter4dDescriptor',
+    'cudnnSetFilterNdDescriptor',
+    'cudnnGetFilterNdDescriptor',
+    'cudnnGetFilterSizeInBytes',
+    'cudnnTransformFilter',
+    'cudnnDestroyFilterDescriptor',
+    'cudnnSoftmaxForward',
+    'cudnnCreatePoolingDescriptor',
+    'cudnnSetPooling2dDescriptor',
+    'cudnnGetPooling2dDescriptor',
+    'cudnnSetPoolingNdDescriptor',
+    'cudnnGetPoolingNdDescriptor',
+    'cudnnGetPoolingNdForwardOutputDim',
+    'cudnnGetPooling2dForwardOutputDim',
+    'cudnnDestroyPoolingDescriptor',
+    'cudnnPoolingForward',
+    'cudnnCreateActivationDescriptor',
+    'cudnnSetActivationDescriptor',
+    'cudnnGetActivationDescriptor',
+    'cudnnSetActivationDescriptorSwishBeta',
+    'cudnnGetActivationDescriptorSwishBeta',
+    'cudnnDestroyActivationDescriptor',
+    'cudnnActivationForward',
+    'cudnnCreateLRNDescriptor',
+    'cudnnSetLRNDescriptor',
+    'cudnnGetLRNDescriptor',
+    'cudnnDestroyLRNDescriptor',
+    'cudnnLRNCrossChannelForward',
+    'cudnnDivisiveNormalizationForward',
+    'cudnnDeriveBNTensorDescriptor',
+    'cudnnBatchNormalizationForwardInference',
+    'cudnnDeriveNormTensorDescriptor',
+    'cudnnNormalizationForwardInference',
+    'cudnnCreateSpatialTransformerDescriptor',
+    'cudnnSetSpatialTransformerNdDescriptor',
+    'cudnnDestroySpatialTransformerDescriptor',
+    'cudnnSpatialTfGridGeneratorForward',
+    'cudnnSpatialTfSamplerForward',
+    'cudnnCreateDropoutDescriptor',
+    'cudnnDestroyDropoutDescriptor',
+    'cudnnDropoutGetStatesSize',
+    'cudnnDropoutGetReserveSpaceSize',
+    'cudnnSetDropoutDescriptor',
+    'cudnnRestoreDropoutDescriptor',
+    'cudnnGetDropoutDescriptor',
+    'cudnnDropoutForward',
+    'cudnnOpsVersionCheck',
+    'cudnnSoftmaxBackward',
+    'cudnnPoolingBackward',
+    'cudnnActivationBackward',
+    'cudnnLRNCrossChannelBackward',
+    'cudnnDivisiveNormalizationBackward',
+    'cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize',
+    'cudnnGetBatchNormalizationBackwardExWorkspaceSize',
+    'cudnnGetBatchNormalizationTrainingExReserveSpaceSize',
+    'cudnnBatchNormalizationForwardTraining',
+    'cudnnBatchNormalizationForwardTrainingEx',
+    'cudnnBatchNormalizationBackward',
+    'cudnnBatchNormalizationBackwardEx',
+    'cudnnGetNormalizationForwardTrainingWorkspaceSize',
+    'cudnnGetNormalizationBackwardWorkspaceSize',
+    'cudnnGetNormalizationTrainingReserveSpaceSize',
+    'cudnnNormalizationForwardTraining',
+    'cudnnNormalizationBackward',
+    'cudnnSpatialTfGridGeneratorBackward',
+    'cudnnSpatialTfSamplerBackward',
+    'cudnnDropoutBackward',
+    'cudnnCreateRNNDescriptor',
+    'cudnnDestroyRNNDescriptor',
+    'cudnnSetRNNDescriptor_v8',
+    'cudnnGetRNNDescriptor_v8',
+    'cudnnRNNSetClip_v8',
+    'cudnnRNNSetClip_v9',
+    'cudnnRNNGetClip_v8',
+    'cudnnRNNGetClip_v9',
+    'cudnnBuildRNNDynamic',
+    'cudnnGetRNNTempSpaceSizes',
+    'cudnnGetRNNWeightSpaceSize',
+    'cudnnGetRNNWeightParams',
+    'cudnnCreateRNNDataDescriptor',
+    'cudnnDestroyRNNDataDescriptor',
+    'cudnnSetRNNDataDescriptor',
+    'cudnnGetRNNDataDescriptor',
+    'cudnnRNNForward',
+    'cudnnCreateSeqDataDescriptor',
+    'cudnnDestroySeqDataDescriptor',
+    'cudnnSetSeqDataDescriptor',
+    'cudnnGetSeqDataDescriptor',
+    'cudnnCreateAttnDescriptor',
+    'cudnnDestroyAttnDescriptor',
+    'cudnnSetAttnDescriptor',
+    'cudnnGetAttnDescriptor',
+    'cudnnGetMultiHeadAttnBuffers',
+    'cudnnGetMultiHeadAttnWeights',
+    'cudnnMultiHeadAttnForward',
+    'cudnnAdvVersionCheck',
+    'cudnnRNNBackwardData_v8',
+    'cudnnRNNBackwardWeights_v8',
+    'cudnnMultiHeadAttnBackwardData',
+    'cudnnMultiHeadAttnBackwardWeights',
+    'cudnnCreateCTCLossDescriptor',
+    'cudnnSetCTCLossDescriptor',
+    'cudnnSetCTCLossDescriptorEx',
+    'cudnnSetCTCLossDescriptor_v8',
+    'cudnnSetCTCLossDescriptor_v9',
+    'cudnnGetCTCLossDescriptor',
+    'cudnnGetCTCLossDescriptorEx',
+    'cudnnGetCTCLossDescriptor_v8',
+    'cudnnGetCTCLossDescriptor_v9',
+    'cudnnDestroyCTCLossDescriptor',
+    'cudnnCTCLoss',
+    'cudnnCTCLoss_v8',
+    'cudnnGetCTCLossWorkspaceSize',
+    'cudnnGetCTCLossWorkspaceSize_v8',
+    'cudnnCreateConvolutionDescriptor',
+    'cudnnDestroyConvolutionDescriptor',
+    'cudnnSetConvolutionMathType',
+    'cudnnGetConvolutionMathType',
+    'cudnnSetConvolutionGroupCount',
+    'cudnnGetConvolutionGroupCount',
+    'cudnnSetConvolutionReorderType',
+    'cudnnGetConvolutionReorderType',
+    'cudnnSetConvolution2dDescriptor',
+    'cudnnGetConvolution2dDescriptor',
+    'cudnnSetConvolutionNdDescriptor',
+    'cudnnGetConvolutionNdDescriptor',
+    'cudnnGetConvolution2dForwardOutputDim',
+    'cudnnGetConvolutionNdForwardOutputDim',
+    'cudnnGetConvolutionForwardAlgorithmMaxCount',
+    'cudnnGetConvolutionForwardAlgorithm_v7',
+    'cudnnFindConvolutionForwardAlgorithm',
+    'cudnnFindConvolutionForwardAlgorithmEx',
+    'cudnnIm2Col',
+    'cudnnReorderFilterAndBias',
+    'cudnnGetConvolutionForwardWorkspaceSize',
+    'cudnnConvolutionForward',
+    'cudnnConvolutionBiasActivationForward',
+    'cudnnGetConvolutionBackwardDataAlgorithmMaxCount',
+    'cudnnFindConvolutionBackwardDataAlgorithm',
+    'cudnnFindConvolutionBackwardDataAlgorithmEx',
+    'cudnnGetConvolutionBackwardDataAlgorithm_v7',
+    'cudnnGetConvolutionBackwardDataWorkspaceSize',
+    'cudnnConvolutionBackwardData',
+    'cudnnGetFoldedConvBackwardDataDescriptors',
+    'cudnnCnnVersionCheck',
+    'cudnnGetConvolutionBackwardFilterAlgorithmMaxCount',
+    'cudnnFindConvolutionBackwardFilterAlgorithm',
+    'cudnnFindConvolutionBackwardFilterAlgorithmEx',
+    'cudnnGetConvolutionBackwardFilterAlgorithm_v7',
+    'cudnnGetConvolutionBackwardFilterWorkspaceSize',
+    'cudnnConvolutionBackwardFilter',
+    'cudnnConvolutionBackwardBias',
+    'cudnnCreateFusedOpsConstParamPack',
+    'cudnnDestroyFusedOpsConstParamPack',
+    'cudnnSetFusedOpsConstParamPackAttribute',
+    'cudnnGetFusedOpsConstParamPackAttribute',
+    'cudnnCreateFusedOpsVariantParamPack',
+    'cudnnDestroyFusedOpsVariantParamPack',
+    'cudnnSetFusedOpsVariantParamPackAttribute',
+    'cudnnGetFusedOpsVariantParamPackAttribute',
+    'cudnnCreateFusedOpsPlan',
+    'cudnnDestroyFusedOpsPlan',
+    'cudnnMakeFusedOpsPlan',
+    'cudnnFusedOpsExecute',
+    'cudnnSubquadraticOpsVersionCheck',
+    'cudnnCausalConv1dForward',
+    'cudnnCausalConv1dBackward',
+    'cudnnCausalConv1dNwhForward',
+    'cudnnCausalConv1dNwhBackward',
+    'cudnnB2BCausalConv1dForward',
+    'cudnnB2BCausalConv1dBackward',
+    'cudnnFFTCausalConv1dForward',
+    'cudnnFFTCausalConv1dBackward',
+    'cudnnLongFFTCausalConv1dGetBufferSizes',
+    'cudnnLongFFTCausalConv1dForward',
+    'cudnnLongFFTCausalConv1dBackward',
+    'cudnnGnnAggSimpleForward',
+    'cudnnGnnAggSimpleBackward',
+    'cudnnGnnMhaGatForward',
+    'cudnnGnnMhaGatBackward',
+    'cudnnGnnMhaGatV2Forward',
+    'cudnnGnnMhaGatV2Backward',
+]

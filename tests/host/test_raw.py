@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import inspect
 import re
@@ -237,6 +238,38 @@ def test_the_stub_has_the_same_functions_with_the_same_parameters() -> None:
     assert list(declared) == list(raw.functions())
     for name, text in declared.items():
         assert re.findall(r"(\w+): ", text) == [parameter for parameter, _kind, _direction in raw.parameters(name)]
+
+
+def test_every_name_of_c_is_exported_at_run_time_and_for_type_checkers() -> None:
+    with open(_api.__file__ + "i") as file:
+        stub = ast.parse(file.read())
+    (listed,) = [node.value for node in stub.body if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"]
+    declared = set()
+    for node in stub.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            declared.add(node.name)
+        elif isinstance(node, ast.AnnAssign | ast.Assign):
+            declared.add((node.target if isinstance(node, ast.AnnAssign) else node.targets[0]).id)
+    tables = {"HEADER_VERSION", "ENUMS", "FUNCTIONS", "NOT_NULL", "SINGLE_ATTRIBUTES", "REQUIRED_ATTRIBUTES"}
+    tables |= {"ATTRIBUTE_C_TYPES", "ATTRIBUTE_TYPES", "ATTRIBUTE_KINDS"}
+    tables |= {"ENUMERATORS_SINCE", "ENUMERATORS_DEPRECATED"}
+    public = {name for name in declared if not name.startswith("_")} - tables
+    assert set(ast.literal_eval(listed)) == set(_api.__all__) == public
+    assert set(raw.functions()) < set(_api.__all__) < set(raw.__all__)
+    assert set(dir(raw)) == set(raw.__all__)
+
+
+def test_a_star_import_brings_every_name_of_c_and_loads_no_library() -> None:
+    assert python(
+        "from cudnnpy.raw import *\n"
+        "from cudnnpy.raw import _library\n"
+        "print(cudnnHandle_t.__name__, cudnnCreate.__name__, int(CUDNN_DATA_HALF), _library._loaded)"
+    ).split() == ["LP_cudnnContext", "cudnnCreate", "2", "None"]
+
+
+@pytest.mark.parametrize("name", ["POINTER", "FUNCTIONS", "c_int", "IntEnum", "_enum"])
+def test_a_name_that_the_tables_use_is_no_name_of_the_module(name: str) -> None:
+    assert not hasattr(raw, name)
 
 
 def test_enumerators_compare_and_pass_as_numbers() -> None:

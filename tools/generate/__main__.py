@@ -1,22 +1,28 @@
-"""`python -m tools.generate [--check]`: headers -> api.jsonl -> cudnnpy/raw/_api.py, _api.pyi, docs/coverage.md."""
+"""`python -m tools.generate [--check]`: headers -> api.jsonl -> cudnnpy/raw/_api.py, _api.pyi, docs/coverage.md.
+
+It writes cudnnpy/__init__.pyi as well, from the table of public names in cudnnpy/__init__.py.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from tools.generate import records, render
+import cudnnpy
+from tools.generate import exports, records, render
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The only files that the generator writes, in both of its modes.
-_OUTPUTS = {
+# The only files that the generator writes, in both of its modes: these from the headers, and the package's own stub.
+_OUTPUTS: dict[Path, Callable[[render.Api], str]] = {
     ROOT / "cudnnpy" / "raw" / "_api.py": render.module,
     ROOT / "cudnnpy" / "raw" / "_api.pyi": render.stub,
     ROOT / "docs" / "coverage.md": render.coverage,
 }
+_PACKAGE_STUB = ROOT / "cudnnpy" / "__init__.pyi"
 _REPAIR = "python -m tools.generate"
 
 
@@ -41,6 +47,7 @@ def main() -> int:
     api = records.API.read_text() if options.from_api else _from_headers()
     parsed = render.Api(records.load(api))
     wanted = {records.API: api, **{path: make(parsed) for path, make in _OUTPUTS.items()}}
+    wanted[_PACKAGE_STUB] = exports.stub(cudnnpy._LAZY)
     changed = 0
     for path, text in wanted.items():
         present = path.read_text() if path.exists() else ""

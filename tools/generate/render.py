@@ -82,6 +82,18 @@ def _banner(api: Api, what: str) -> str:
     )
 
 
+def _public_names(api: Api) -> list[str]:
+    """`__all__` of the module and of its stub: every C name, in the order in which they are defined."""
+    enumerators = [member["name"] for members in api.enums.values() for member in members]
+    types = [*api.opaque, *api.handles, *api.enums, *api.structs, *api.aliases, *api.callbacks]
+    names = [*_names(api.of("macro")), *types, *enumerators, *_names(api.of("function"))]
+    return ["__all__ = [", *(f"    {name!r}," for name in names), "]"]
+
+
+def _names(records: list[Record]) -> list[str]:
+    return [record["name"] for record in records]
+
+
 def _enum_body(members: list[Record]) -> list[str]:
     return [f"    {m['name']} = {m['value']}" for m in members]
 
@@ -182,6 +194,7 @@ def module(api: Api) -> str:
     out += ["", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
     out += ["ENUMERATORS_SINCE = {", *(f"    {m['name']!r}: {m['since']!r}," for m in newer), "}"]
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
+    out += ["", *_public_names(api)]
     return sealed(_banner(api, "the C API as data"), "\n".join(out) + "\n")
 
 
@@ -198,9 +211,14 @@ def stub(api: Api) -> str:
         "from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p",
         "from ctypes import _CFunctionType",
         "from enum import IntEnum",
-        "from typing import Any, Final, TypeAlias, TypeVar",
+        "from typing import Any, Final, Protocol, TypeAlias, TypeVar",
         "",
         "_T = TypeVar('_T', bound=Any)",
+        "_T_co = TypeVar('_T_co', bound=Any, covariant=True)",
+        "class _Owner(Protocol[_T_co]):  # an object that ctypes takes where C takes a handle",
+        "    @property",
+        "    def _as_parameter_(self) -> _T_co: ...",
+        "_Handle: TypeAlias = _T | _Owner[_T] | None",
         "_Ref: TypeAlias = _Pointer[_T] | Array[_T] | _CArgObject | None  # T *",
         "_Address: TypeAlias = int | c_void_p | Array[Any] | _Pointer[Any] | _CArgObject | bytes | None  # void *",
         "_Text: TypeAlias = bytes | Array[c_char] | c_char_p | None  # char *",
@@ -238,6 +256,7 @@ def stub(api: Api) -> str:
         parameters = ", ".join(f"{n}: {_parameter_type(api, t)}" for n, t, _ in r["parameters"])
         result = {"const char *": "bytes", "void": "None"}.get(r["returns"], "int")
         out.append(f"def {r['name']}({parameters}) -> {result}: ...")
+    out += ["", *_public_names(api)]
     return sealed(_banner(api, "types"), "\n".join(out) + "\n")
 
 
@@ -264,9 +283,11 @@ def _parameter_type(api: Api, c_type: str) -> str:
         known = base in api.handles or base in api.structs or base in api.aliases or base in api.opaque
         return f"_Ref[{base}]" if known or base in api.callbacks else f"_Ref[{_SCALARS.get(base, 'c_int')}]"
     if base in api.handles:
-        return f"{base} | None"
+        return f"_Handle[{base}]"
     if base in api.callbacks:
         return f"{base} | None"
+    if base in api.enums:
+        return f"{base} | int"
     return "float" if base in ("float", "double") else "int"
 
 
