@@ -357,7 +357,7 @@ def test_plan_execute_refuses_bad_addresses() -> None:
     space = torch.empty(plan.workspace_size, dtype=torch.uint8, device="cuda")
     with pytest.raises(TypeError, match="addresses must be x, w, y, workspace, stream; got 4 addresses"):
         plan.execute(a, b, y, 0)
-    with pytest.raises(ValueError, match=r"workspace: none given; this plan needs"):
+    with pytest.raises(ValueError, match=r"workspace must be the address of .*; got 0x0"):
         plan.execute(a, b, y, 0, 0)
     with pytest.raises(ValueError, match=r"x must be aligned to 16 bytes; got address 0x0"):
         plan.execute(0, b, y, space.data_ptr(), 0)
@@ -615,13 +615,13 @@ def test_wrong_results_and_scales_are_refused() -> None:
     conv = Convolution(padding=1)
     with pytest.raises(ValueError, match=r"out must have shape \(4, 32, 12, 11\).*; got shape \(4, 32, 11, 11\)"):
         conv.forward(x, w, out=torch.empty(4, 32, 11, 11, device="cuda"))
-    with pytest.raises(TypeError, match="out: float16 given; for float32 inputs expected float32"):
+    with pytest.raises(TypeError, match="out must be float32 for float32 inputs; got float16"):
         conv.forward(x, w, out=torch.empty(Y, dtype=torch.float16, device="cuda"))
     with pytest.raises(TypeError, match=r"w must be float32, as x.*; got float16"):
         conv.forward(x, w.half())
     with pytest.raises(ValueError, match=r"beta must be 0 where out is None; got 1\.0"):
         conv.forward(x, w, beta=1.0)
-    with pytest.raises(ValueError, match="alpha: nan"):
+    with pytest.raises(ValueError, match="alpha must be a finite number; got nan"):
         conv.forward(x, w, alpha=float("nan"))
     with pytest.raises(ValueError, match=r"dy must have shape \(4, 32, 12, 11\).*; got shape .*"):
         conv.backward_data(x, w, X)

@@ -53,17 +53,17 @@ def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> 
         (
             of(4, strides=(0,)),
             ValueError,
-            r"x must have strides of 1 or more; got strides \(0,\)\. Make the array contiguous first",
+            r"x must have strides of 1 or more; got strides \(0,\)",
         ),
         (
             of(4, strides=(-1,)),
             ValueError,
-            r"x must have strides of 1 or more; got strides \(-1,\)\. Make the array contiguous first",
+            r"x must have strides of 1 or more; got strides \(-1,\)",
         ),
         (
             of(2, 3, strides=(3, 0)),
             ValueError,
-            r"x must have strides of 1 or more; got strides \(3, 0\)\. Make the array contiguous first",
+            r"x must have strides of 1 or more; got strides \(3, 0\)",
         ),
         (
             of(2, 3, strides=(2, 1)),
@@ -76,7 +76,7 @@ def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text:
     with pytest.raises(kind, match=f"^{text}"):
         operands.given(call(x=spec), "x")
     if len(spec.shape) in (3, 4, 5):  # layouts look at the same things
-        with pytest.raises(kind, match=r"^x: "):
+        with pytest.raises(kind, match=r"^x must have "):
             logical(call(x=spec), "x", "NHWC")
 
 

@@ -250,7 +250,7 @@ def test_channels_last_arrays_give_channels_last_results() -> None:
         (
             lambda c: c.forward(Array(*X, strides=(256, 64, 8, 0)), Array(*W)),
             ValueError,
-            r"x must have strides of 1 or more; got strides \(256, 64, 8, 0\)\. Make the array contiguous first",
+            r"x must have strides of 1 or more; got strides \(256, 64, 8, 0\)",
         ),
         (lambda c: c.forward(Array(*X, dtype="complex64"), Array(*W)), TypeError, "complex64"),
         (lambda c: c.forward(Array(*X), Array(*W), activation="gelu"), ValueError, r"activation must .*; got 'gelu'"),

@@ -167,7 +167,7 @@ def test_nothing_is_written_when_training_is_refused() -> None:
         ({"activation": 1}, TypeError, "activation must be one of ...; got 1"),
         ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha must be 1...; got 2.0 and beta=0.0 with activation='relu'"),
         ({"activation": "relu", "beta": 1.0}, ValueError, "alpha must be 1...; got 1.0 and beta=1.0 with activation='relu'"),
-        ({"alpha": None}, TypeError, "alpha=None"),
+        ({"alpha": None}, TypeError, "alpha must be a real number; got None"),
         ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (6,), one for each output...; got shape (4,)"),
     ]:  # fmt: skip
         given = {
