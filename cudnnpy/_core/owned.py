@@ -195,7 +195,7 @@ class Owned:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} has one owner: it cannot be copied or pickled")
+        raise TypeError(f"cannot copy or pickle a {type(self).__name__}: it has one owner")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {'closed' if self.closed else hex(self.address)}>"

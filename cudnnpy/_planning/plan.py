@@ -143,7 +143,7 @@ class Plan:
             assert executable.main is not None
             executable = executable.main
         if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
-            raise TypeError(f"only the plans of convolutions can be serialized; got {self.name}, the plan of a graph")
+            raise TypeError(f"a serialized plan must be that of a convolution; got {self.name}, the plan of a graph")
         return plan_text.written(
             Content(
                 self.problem,

@@ -84,10 +84,10 @@ def check_algorithm(given: str) -> None:
     if any(_named(operation, given) for operation in _OPERATIONS):
         return
     known = (
-        f"for {operation} one of {', '.join((*algorithm_names(operation), *_THEANO[operation]))}"
+        f"one of {', '.join((*algorithm_names(operation), *_THEANO[operation]))} for {operation}"
         for operation in _OPERATIONS
     )
-    raise ValueError(f"algorithm must be {'; '.join(known)}; got {given!r}")
+    raise ValueError(f"algorithm must be {', or '.join(known)}; got {given!r}")
 
 
 def is_deterministic(operation: str, name: str) -> bool:
@@ -106,7 +106,7 @@ class LegacyExecutable:
         self.strict = strict
         g = problem.geometry
         if g.pre_padding != g.post_padding:
-            raise ValueError("the v7 functions know no padding that differs before and after")
+            raise ValueError("the v7 functions need the same padding before and after")
         self._scales = tuple(
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
@@ -164,7 +164,7 @@ class LegacyExecutable:
 
 def _filter(spec: TensorSpec) -> FilterDescriptor:
     if not is_packed(spec):
-        raise ValueError("the v7 functions know packed filters alone")
+        raise ValueError("the v7 functions need packed filters")
     return FilterDescriptor(
         with_height(spec)[0], spec.dtype, format="nchw" if spec.strides == packed_strides(spec.shape) else "nhwc"
     )

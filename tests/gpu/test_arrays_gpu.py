@@ -236,7 +236,7 @@ def test_conversions_on_the_way() -> None:
     assert cudnnpy.to_device(np.zeros(3)).dtype == "float64"
     assert cudnnpy.to_numpy(cudnnpy.to_device(np.zeros((3, 0)), "float16")).shape == (3, 0)
     for wrong in (np.zeros(3, np.complex64), np.zeros(3, np.int16), np.array(["a"])):
-        with pytest.raises(TypeError, match="element type"):
+        with pytest.raises(TypeError, match="dtype must be one of"):
             cudnnpy.to_device(wrong)
 
 
@@ -278,7 +278,7 @@ def test_new_arrays() -> None:
     assert cudnnpy.to_numpy(cudnnpy.empty((2, 0))).shape == (2, 0)
     with pytest.raises(ValueError, match=r"shape must have sizes of 0 or more; got \(2, -1\)"):
         cudnnpy.empty((2, -1))
-    with pytest.raises(ValueError, match=r"layout must .*; got 'NHWC'"):
+    with pytest.raises(ValueError, match=r"layout must be one of 'C', .*; got 'NHWC'"):
         cudnnpy.empty((2, 3), layout="NHWC")
 
 
@@ -293,9 +293,9 @@ def test_host_arrays_are_no_device_arrays() -> None:
 def test_negative_strides_are_refused() -> None:
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
     x, w = cupy.ones(X, "float32"), cupy.ones(W, "float32")
-    with pytest.raises(ValueError, match=r"must have strides of [01] or more"):
+    with pytest.raises(ValueError, match="x must have strides of 1 or more; got"):
         Convolution().forward(x[:, :, ::-1], w)
-    with pytest.raises(ValueError, match="not all positive"):
+    with pytest.raises(ValueError, match="array must have strides of 0 or more; got"):
         cudnnpy.to_numpy(x[::-1])
 
 

@@ -214,7 +214,7 @@ def test_theanos_names(operation: str, theano: str, ours: str) -> None:
 
 
 def test_a_name_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match=r"algorithm must be for forward one of implicit_gemm.*; got 'faster'"):
+    with pytest.raises(ValueError, match=r"algorithm must be one of implicit_gemm.* for forward.*; got 'faster'"):
         Convolution(padding=1, algorithm="faster").forward(*arguments("forward"))
     with pytest.raises(TypeError, match="algorithm"):
         Convolution(padding=1, algorithm=3).forward(*arguments("forward"))
@@ -251,7 +251,7 @@ def test_a_plan_by_itself(operation: str) -> None:
     assert conv.plan(operation, *given) is plan
     right = expected(operation, *given, padding=1)
     assert_same(run(conv, operation, *given), right)
-    with pytest.raises(ValueError, match="the plan given is for another problem"):
+    with pytest.raises(ValueError, match="algorithm must be a plan for this problem"):
         conv.forward(whole(2, 3, 5, 5), whole(4, 3, 3, 3))
 
 
@@ -562,7 +562,7 @@ def test_expanded_arrays_are_refused() -> None:
     x, w = arguments("forward")
     with pytest.raises(ValueError, match=r"x must have strides of 1 or more; got strides"):
         Convolution(padding=1).forward(x[:1].expand(4, -1, -1, -1), w)
-    with pytest.raises(ValueError, match=r"elements overlap in memory"):
+    with pytest.raises(ValueError, match="x must have no elements that overlap in memory"):
         Convolution(padding=1).forward(x, w, out=torch.empty(10_000, device="cuda").as_strided(Y, (2, 1, 1, 1)))
 
 
@@ -600,7 +600,7 @@ def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
     arrays = {"x": x, "w": w, "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
     arrays[which] = given(arrays[which])
     with pytest.raises(
-        TypeError, match=rf"{which} must be .*; got a host array .*cudnnpy.to_device.*cudnnpy.reference"
+        TypeError, match=rf"{which} must be an array on .*; got a host array .*cudnnpy.to_device.*cudnnpy.reference"
     ):
         Convolution(padding=1).forward(**arrays)
 
@@ -617,7 +617,7 @@ def test_wrong_results_and_scales_are_refused() -> None:
         conv.forward(x, w, out=torch.empty(4, 32, 11, 11, device="cuda"))
     with pytest.raises(TypeError, match="out must be float32 for float32 inputs; got float16"):
         conv.forward(x, w, out=torch.empty(Y, dtype=torch.float16, device="cuda"))
-    with pytest.raises(TypeError, match=r"w must be float32, as x.*; got float16"):
+    with pytest.raises(TypeError, match="w must be float32, as x; got float16"):
         conv.forward(x, w.half())
     with pytest.raises(ValueError, match=r"beta must be 0 where out is None; got 1\.0"):
         conv.forward(x, w, beta=1.0)
@@ -669,7 +669,9 @@ def test_float8_forward(dtype: str, result: str | None) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
 def test_eight_bits_go_forward_alone(dtype: str) -> None:
     w, dy = (whole(1, channels, 4, 4, dtype=dtype, last=True) for channels in (16, 1))
-    with pytest.raises(TypeError, match=rf"{dtype}: supported by a convolution's forward alone"):
+    with pytest.raises(
+        TypeError, match=rf"inputs of backward_data must be .*; got {dtype}, which only forward supports"
+    ):
         Convolution(padding="same").backward_data(dy, w, out=torch.empty(1, 16, 4, 4, device="cuda"))
 
 
@@ -820,7 +822,7 @@ def test_workspace_from_a_frameworks_allocator() -> None:
     cudnnpy.set_allocator(None)
     assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
     assert len(asked) == 2
-    with pytest.raises(TypeError, match=r"allocator must .*; got 5"):
+    with pytest.raises(TypeError, match=r"allocator must be a function of .*; got 5"):
         cudnnpy.set_allocator(5)  # type: ignore[arg-type]
 
 

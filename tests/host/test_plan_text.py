@@ -175,7 +175,7 @@ def test_the_plan_of_a_graph_has_no_text():
     plan = Plan(problem, Candidate("heuristics", "engine 1", (), True, OnTheGpu, executable=OnTheGpu()))
     plan.operation = "graph"
     with pytest.raises(
-        TypeError, match="only the plans of convolutions can be serialized; got engine 1, the plan of a graph"
+        TypeError, match="a serialized plan must be that of a convolution; got engine 1, the plan of a graph"
     ):
         plan.to_json()
 

@@ -218,7 +218,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"algorithm": "coffee"},
         ValueError,
-        r"algorithm must be for forward one of implicit_gemm.*; got 'coffee'",
+        r"algorithm must be one of implicit_gemm.*; got 'coffee'",
     ),
     ({"paddding": 1}, TypeError, "paddding"),
 ]
