@@ -148,29 +148,14 @@ def refuses(call: Callable[[], object], error: type[Exception], message: str) ->
 BAD_ARRAYS: list[tuple[str, object, type[Exception], str]] = [
     ("list", [1.0], TypeError, " must be a numpy.ndarray; got a builtins.list"),
     ("none", None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType"),
-    (
-        "tensor",
-        type("Tensor", (), {"__module__": "torch"})(),
-        TypeError,
-        " must be a numpy.ndarray; got a torch.Tensor",
-    ),
+    ("tensor", type("Tensor", (), {"__module__": "torch"})(), TypeError, " must be...; got a torch.Tensor"),
     ("int", np.ones((2, 3, 5, 5), np.int32), TypeError, " must be float16 or bfloat16 or float32 or...; got int32"),
     ("complex", np.ones((2, 3, 5, 5), complex), TypeError, " must be float16...; got complex128"),
     ("scalar", np.float32(1), TypeError, " must be a numpy.ndarray; got a numpy.float32"),
     ("0 axes", np.ones((), np.float32), ValueError, " must have ... axes; got shape ()"),
     ("6 axes", np.ones((1,) * 6, np.float32), ValueError, " must have ... axes; got shape (1, 1, 1, 1, 1, 1)"),
-    (
-        "masked",
-        np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0),
-        TypeError,
-        " must be a numpy.ndarray; got a numpy.ma.",
-    ),
-    (
-        "matrix",
-        np.ones((2, 3)).view(np.matrix),
-        TypeError,
-        " must be a numpy.ndarray; got a numpy.matrix. Convert it with",
-    ),
+    ("masked", np.ma.masked_less(np.ones((2, 3, 5, 5), np.float32), 0), TypeError, " must ...; got a numpy.ma."),
+    ("matrix", np.ones((2, 3)).view(np.matrix), TypeError, " must be...; got a numpy.matrix. Convert it with"),
 ]
 
 EMPTY = np.ones((2, 0, 5, 5), np.float32)
@@ -185,12 +170,7 @@ def bad_outs(shape: tuple[int, ...]) -> list[tuple[str, object, type[Exception],
         ("list", [[1.0]], TypeError, "out must be a numpy.ndarray; got a builtins.list"),
         ("dtype", np.ones(shape, np.float16), TypeError, "out must be float32...; got float16"),
         ("wider dtype", np.ones(shape), TypeError, "out must be float32...; got float64"),
-        (
-            "shape",
-            np.ones((*shape, 1), np.float32),
-            ValueError,
-            f"out must have shape {shape}...; got shape {(*shape, 1)}",
-        ),
+        ("shape", np.ones((*shape, 1), np.float32), ValueError, f"out must have shape...; got shape {(*shape, 1)}"),
         ("read-only", frozen, ValueError, "out must be a writable array; got a read-only one"),
         ("repeated", repeated, ValueError, "out must have no stride of 0, which would write one element twice"),
     ]

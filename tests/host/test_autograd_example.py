@@ -128,11 +128,7 @@ def test_an_unknown_option_is_a_type_error(option):
         ((3, 4, (3, 2.5)), {}, r"kernel_size\[1\] must be an int of 1 or more; got 2\.5"),
         ((4, 4, 3), {"groups": 3}, "groups must divide 4 input and 4 output channels; got 3"),
         ((4, 4, 3), {"activation": "relu6"}, "activation must be None or 'relu'; got 'relu6'"),
-        (
-            (4, 4, 3),
-            {"cudnn_prefer": "quickest"},
-            "cudnn_prefer must be one of 'fastest', 'limited_workspace', 'no_workspace', 'autotune'; got 'quickest'",
-        ),
+        ((4, 4, 3), {"cudnn_prefer": "quickest"}, r"cudnn_prefer must be one of 'fastest'.*; got 'quickest'"),
         ((4, 4, 3), {"workspace_MB_limit": -1}, "workspace_MB_limit must be an int of 0 or more; got -1"),
         ((4, 4, 3), {"stride": 0}, "stride"),
         ((4, 4, 3), {"padding": -1}, "padding"),

@@ -166,11 +166,7 @@ def test_fused_operations() -> None:
             TypeError,
             r"arguments of cudnnSetCTCLossDescriptor must be \(compType\); got 1 by position and \['compType'\] by name",
         ),
-        (
-            lambda d: d.set("cudnnSetCTCLossDescriptor", compType="x"),
-            ValueError,
-            r"compType must be one of 'float32', 'float64', 'float16', 'int8', 'int32'.*; got 'x'",
-        ),
+        (lambda d: d.set("cudnnSetCTCLossDescriptor", compType="x"), ValueError, r"compType must .*; got 'x'"),
         (
             lambda d: d.set("cudnnSetCTCLossDescriptor_v8", "float32", "none", "propagate_nan", 1 << 31),
             ValueError,
@@ -228,11 +224,7 @@ def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message
             ValueError,
             "nbDimsRequested must be an integer of 0 to 1048576; got 2147483647",
         ),
-        (
-            lambda d: d.get("cudnnGetTensorNdDescriptor", -1),
-            ValueError,
-            "nbDimsRequested must be an integer of 0 to 1048576; got -1",
-        ),
+        (lambda d: d.get("cudnnGetTensorNdDescriptor", -1), ValueError, r"nbDimsRequested must be an.*; got -1"),
         (
             lambda d: d.get("cudnnGetTensorNdDescriptor", 2**32 + 1),
             ValueError,
@@ -253,16 +245,8 @@ def test_a_wrong_call_by_the_names_of_c(use: Any, kind: type[Exception], message
             TypeError,
             r"function must be a cudnnSet function.*; got cudnnSetTensor \(cudnnpy\.raw has every function\)",
         ),
-        (
-            lambda d: d.get("cudnnGetFoldedConvBackwardDataDescriptors", None, *[d] * 12),
-            TypeError,
-            "handle must be a ",
-        ),
-        (
-            lambda d: d.get("cudnnGetReductionWorkspaceSize", 0x1230, d, d),
-            TypeError,
-            "handle must be a cudnnHandle_t object; got 4656",
-        ),
+        (lambda d: d.get("cudnnGetFoldedConvBackwardDataDescriptors", None, *[d] * 12), TypeError, "handle must be a "),
+        (lambda d: d.get("cudnnGetReductionWorkspaceSize", 0x1230, d, d), TypeError, r"handle must .*; got 4656"),
         (
             lambda d: d.get("cudnnDropoutGetReserveSpaceSize", 1),
             TypeError,

@@ -144,17 +144,9 @@ def test_auto_is_the_cpu_where_cudnn_cannot_be_used(monkeypatch):
     ("arguments", "kind", "words"),
     [
         ({"device": "gpu"}, ValueError, r"device must be one of 'auto', 'cuda', 'cpu'.*; got 'gpu'"),
-        (
-            {"prefer": "quickest"},
-            ValueError,
-            r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'",
-        ),
+        ({"prefer": "quickest"}, ValueError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'"),
         ({"workspace_limit": -1}, ValueError, r"workspace_limit must be a number of bytes, 0 or more.*; got -1"),
-        (
-            {"workspace_limit": "1GiB"},
-            TypeError,
-            r"workspace_limit must be a number of bytes, 0 or more.*; got '1GiB'",
-        ),
+        ({"workspace_limit": "1GiB"}, TypeError, r"workspace_limit must be a number of bytes, 0 or more.*; got '1GiB'"),
     ],
 )
 def test_wrong_options_are_refused(arguments, kind, words):

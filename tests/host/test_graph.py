@@ -130,42 +130,22 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
         (lambda g, x: g.tensor("", spec(2)), TypeError, r"name must be a str.*; got ''"),
         (lambda g, x: g.tensor(3, spec(2)), TypeError, r"name must be a str.*; got 3"),
         (lambda g, x: g.tensor("stream", spec(2)), ValueError, r"name must differ.*; got 'stream'"),
-        (
-            lambda g, x: g.tensor("b", spec(2, -1)),
-            ValueError,
-            r"b.shape must be a tuple of sizes of 0 or more.*; got \(2, -1\)",
-        ),
+        (lambda g, x: g.tensor("b", spec(2, -1)), ValueError, r"b.shape must be a tuple of sizes.*; got \(2, -1\)"),
         (lambda g, x: g.tensor("b", [1.0]), TypeError, r"b must be a device array .*; got \[1.0\]"),
-        (
-            lambda g, x: g.tensor("b", spec(2, dtype="complex64")),
-            TypeError,
-            r"b\.dtype must be one of float32, float64, float16, bfloat16, int8.*; got 'complex64'",
-        ),
-        (
-            lambda g, x: g.output("y", x),
-            ValueError,
-            "node must be the result of an operation; got x0, which is in memory already",
-        ),
+        (lambda g, x: g.tensor("b", spec(2, dtype="complex64")), TypeError, r"b\.dtype must .*; got 'complex64'"),
+        (lambda g, x: g.output("y", x), ValueError, r"node must be the result.*; got x0, which is in memory already"),
         (
             lambda g, x: g.output("y", g.number(1.0)),
             ValueError,
             "node must be the result of an operation; got a number, which is in memory already",
         ),
-        (
-            lambda g, x: g.output("x0", g.pointwise("abs", x)),
-            ValueError,
-            "name must differ from the other names of the graph; got 'x0'",
-        ),
+        (lambda g, x: g.output("x0", g.pointwise("abs", x)), ValueError, r"name must differ from the.*; got 'x0'"),
         (
             lambda g, x: g.output("y", g.output("z", g.pointwise("abs", x))),
             ValueError,
             "node must be the result of an operation; got z, which is in memory already",
         ),
-        (
-            lambda g, x: g.pointwise("plus", x),
-            ValueError,
-            r"mode must be one of 'add', 'add_square', 'div', 'max', 'min', 'mod', 'mul'.*; got 'plus'",
-        ),
+        (lambda g, x: g.pointwise("plus", x), ValueError, r"mode must be one of 'add', 'add_square'.*; got 'plus'"),
         (
             lambda g, x: g.pointwise("add", x, g.tensor("b", spec(4))),
             ValueError,
@@ -176,38 +156,14 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
             ValueError,
             r"x, b and t must have the same size, or 1, on each axis; got shapes \[\(2, 5, 6, 5\), \(1, 3, 1, 1\)\]",
         ),
-        (
-            lambda g, x: g.reduction("median", x, (1,)),
-            ValueError,
-            "op must be one of 'add', 'mul', 'min', 'max', 'amax', 'avg', 'norm1', 'norm2', 'mul_no_zeros'; got 'median'",
-        ),
+        (lambda g, x: g.reduction("median", x, (1,)), ValueError, r"op must be one of 'add', 'mul'.*; got 'median'"),
         (lambda g, x: g.reduction("add", x, (4,)), ValueError, r"axes must be .*-4 to 3.*; got \(4,\)"),
         (lambda g, x: g.reduction("add", x, ()), ValueError, r"axes must be one or more.*; got \(\)"),
-        (
-            lambda g, x: g.matmul(x, x),
-            ValueError,
-            r"a and b must have shapes \(\.\.\., M, K\) and \(\.\.\., K, N\); got \(2, 5, 6, 5\) and \(2, 5, 6, 5\)",
-        ),
-        (
-            lambda g, x: g.resample("median", x, 2),
-            ValueError,
-            r"mode must be one of 'nearest', 'bilinear', 'avgpool'.*; got 'median'",
-        ),
-        (
-            lambda g, x: g.resample("maxpool", x, 7),
-            ValueError,
-            r"window must fit into x with padding, \(2, 5, 6, 5\); got 7",
-        ),
-        (
-            lambda g, x: g.resample("maxpool", x, (2,)),
-            ValueError,
-            r"window must be an integer, or one for.*; got \(2,\)",
-        ),
-        (
-            lambda g, x: g.normalization("all", x, x, x, 1e-5),
-            ValueError,
-            r"mode must be one of 'layer_norm', 'instance_norm', 'batch_norm'.*; got 'all'",
-        ),
+        (lambda g, x: g.matmul(x, x), ValueError, r"a and b must have.*; got \(2, 5, 6, 5\) and \(2, 5, 6, 5\)"),
+        (lambda g, x: g.resample("median", x, 2), ValueError, r"mode must be one of 'nearest'.*; got 'median'"),
+        (lambda g, x: g.resample("maxpool", x, 7), ValueError, r"window must fit into x with padding, \(2.*; got 7"),
+        (lambda g, x: g.resample("maxpool", x, (2,)), ValueError, r"window must be an integer, or one.*; got \(2,\)"),
+        (lambda g, x: g.normalization("all", x, x, x, 1e-5), ValueError, r"mode must be one.*; got 'all'"),
         (
             lambda g, x: g.normalization("layer_norm", x, g.tensor("s", spec(5)), x, 1e-5),
             ValueError,
@@ -223,16 +179,8 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
             ValueError,
             r"w must fit into x with padding, \(2, 5, 6, 5\); got shape \(4, 5, 9, 9\)",
         ),
-        (
-            lambda g, x: g.convolution(x, x, padding=(1,)),
-            ValueError,
-            r"padding must be an integer, or one.*; got \(1,\)",
-        ),
-        (
-            lambda g, x: g.convolution(x, x, mode="flip"),
-            ValueError,
-            "mode must be one of 'convolution', 'cross_correlation'; got 'flip'",
-        ),
+        (lambda g, x: g.convolution(x, x, padding=(1,)), ValueError, r"padding must be an integer,.*; got \(1,\)"),
+        (lambda g, x: g.convolution(x, x, mode="flip"), ValueError, r"mode must be one.*; got 'flip'"),
     ],
 )
 def test_nodes_are_refused_by_name(make: Callable[[Any, Any], Any], kind: type[Exception], text: str) -> None:
@@ -247,11 +195,7 @@ def test_nodes_are_refused_by_name(make: Callable[[Any, Any], Any], kind: type[E
         ({"prefer": "best"}, ValueError, r"prefer must .*; got 'best'"),
         ({"workspace_limit": -1}, ValueError, r"workspace_limit must .*; got -1"),
         ({"tf32": 1}, TypeError, r"tf32 must be a bool.*; got 1"),
-        (
-            {"compute_dtype": "int7"},
-            TypeError,
-            r"compute_dtype must be one of float32, float64, float16, bfloat16, int8.*; got 'int7'",
-        ),
+        ({"compute_dtype": "int7"}, TypeError, r"compute_dtype must be one of float32, float64.*; got 'int7'"),
     ],
 )
 def test_options_are_convolutions(options: dict[str, Any], kind: type[Exception], text: str) -> None:
@@ -293,32 +237,16 @@ def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(world: Worl
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        (
-            {"b": None},
-            TypeError,
-            r"arrays must be named as the graph's tensors, \('x', 'b', 'y'\); got \[\] besides, and no \['b'\]",
-        ),
-        (
-            {"z": 1},
-            TypeError,
-            r"arrays must be named as the graph's tensors, \('x', 'b', 'y'\); got \['z'\] besides, and no \[\]",
-        ),
-        (
-            {"b": Array(1, 5, 1, 1)},
-            ValueError,
-            r"b must be as the graph has it, \(\(1, 4, 1.*; got \(\(1, 5, 1, 1\), 'float32', \(5, 1, 1, 1\)\)",
-        ),
+        ({"b": None}, TypeError, r"arrays must be named as the graph's tensors.*; got \[\] besides, and no \['b'\]"),
+        ({"z": 1}, TypeError, r"arrays must be named as the graph's tensors.*; got \['z'\] besides, and no \[\]"),
+        ({"b": Array(1, 5, 1, 1)}, ValueError, r"b must .*; got \(\(1, 5, 1, 1\), 'float32', \(5, 1, 1, 1\)\)"),
         (
             {"x": Array(2, 4, 6, 6, dtype="float16")},
             ValueError,
             r"x must be as the graph has it, \(\(2, 4.*; got \(\(2, 4, 6, 6\), 'float16', \(144, 36, 6, 1\)\)",
         ),
         ({"x": Array(2, 4, 6, 6, strides=(144, 1, 24, 4))}, ValueError, r"x must .*"),
-        (
-            {"y": Array(2, 4, 6, 5)},
-            ValueError,
-            r"y must be as the graph has it, \(\(2, 4.*; got \(\(2, 4, 6, 5\), 'float32', \(120, 30, 5, 1\)\)",
-        ),
+        ({"y": Array(2, 4, 6, 5)}, ValueError, r"y must .*; got \(\(2, 4, 6, 5\), 'float32', \(120, 30, 5, 1\)\)"),
         ({"y": Array(2, 4, 6, 6, writable=False)}, ValueError, "y must be a writable array; got a read-only one"),
         ({"x": Array(2, 4, 6, 6, device=-1)}, TypeError, "x must be an array on a CUDA device; got a host array"),
     ],
@@ -556,34 +484,18 @@ def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
 @pytest.mark.parametrize(
     ("add", "kind", "message"),
     [
-        (
-            lambda g, x, w: g.convolution(x, w, stride=0),
-            ValueError,
-            r"stride must be an integer of 1 or more.*; got 0",
-        ),
-        (
-            lambda g, x, w: g.convolution(x, w, stride="2"),
-            TypeError,
-            r"stride must be an integer of 1 or more, or one for.*; got '2'",
-        ),
+        (lambda g, x, w: g.convolution(x, w, stride=0), ValueError, r"stride must be an integer of 1 or more.*; got 0"),
+        (lambda g, x, w: g.convolution(x, w, stride="2"), TypeError, r"stride must be an integer of 1.*; got '2'"),
         (lambda g, x, w: g.convolution(x, w, padding=-1), ValueError, r"padding must be an integer of 0 or.*; got -1"),
         (lambda g, x, w: g.convolution(x, w, padding="same"), TypeError, r"padding must be an integer.*; got 'same'"),
-        (
-            lambda g, x, w: g.convolution(x, w, padding=((1, 1), (1,))),
-            ValueError,
-            r"padding must be .* pair.*; got .*",
-        ),
+        (lambda g, x, w: g.convolution(x, w, padding=((1, 1), (1,))), ValueError, r"padding must be .* pair.*; got .*"),
         (lambda g, x, w: g.convolution(x, w, padding=(1, 0.5)), TypeError, r"padding must be an integer.*; got 0.5"),
         (
             lambda g, x, w: g.convolution(x, g.tensor("v", TensorSpec((4, 3, 1, 1)))),
             ValueError,
             r"w must have shape \(K, C / groups, \.\.\.\), where groups divides.*; got shape \(4, 3, 1, 1\) for 4 channels",
         ),
-        (
-            lambda g, x, w: g.pointwise("relu_bwd", x),
-            TypeError,
-            "b must be what the forward operation was given for relu_bwd; got None",
-        ),
+        (lambda g, x, w: g.pointwise("relu_bwd", x), TypeError, r"b must be what the forward operation.*; got None"),
         (lambda g, x, w: g.resample("maxpool", x, 0), ValueError, r"window must be an integer of 1 or more.*; got 0"),
         (
             lambda g, x, w: g.tensor("v", TensorSpec((2, 3), strides=(3,))),
@@ -654,37 +566,21 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.resample("maxpool", 2, 2), TypeError, f"`x` {not_a_node} 2"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, None, s, 0.1), TypeError, f"`scale` {not_a_node} None"),
         (lambda g, x, s, v: g.output("y", "x"), TypeError, f"`node` {not_a_node} 'x'"),
-        (
-            lambda g, x, s, v: g.reduction("add", x, (1.0,)),
-            TypeError,
-            r"axes must be integers, one or more of -4 to 3, each axis once; got \(1\.0,\)",
-        ),
+        (lambda g, x, s, v: g.reduction("add", x, (1.0,)), TypeError, r"axes must be integers, one.*; got \(1\.0,\)"),
         (lambda g, x, s, v: g.reduction("add", x, (True,)), TypeError, r"axes must .*; got \(True,\)"),
         (lambda g, x, s, v: g.reduction("add", x, "12"), TypeError, r"axes must .*; got '12'"),
         (lambda g, x, s, v: g.reduction("add", x, 1), TypeError, r"axes must .*; got 1"),
         (lambda g, x, s, v: g.reduction("add", x, None), TypeError, r"axes must .*; got None"),
-        (
-            lambda g, x, s, v: g.reduction("add", x, (1, -3)),
-            ValueError,
-            r"axes must be .*each axis once.*; got \(1, -3\)",
-        ),
+        (lambda g, x, s, v: g.reduction("add", x, (1, -3)), ValueError, r"axes must be .*each axis.*; got \(1, -3\)"),
         (lambda g, x, s, v: g.reduction("add", x, (n for n in ())), ValueError, r"axes must .*; got \(\)"),
-        (
-            lambda g, x, s, v: g.reduction("add", x, (a for a in (0, 4))),
-            ValueError,
-            r"axes must be .*-4 to 3.*; got \(0, 4\)",
-        ),
+        (lambda g, x, s, v: g.reduction("add", x, (a for a in (0, 4))), ValueError, r"axes must .*; got \(0, 4\)"),
         (lambda g, x, s, v: g.reduction(1, x, (1,)), TypeError, "op must be a name"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, NAN), ValueError, r"epsilon must .*; got nan"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, INFINITE), ValueError, r"epsilon must .*; got inf"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, -1e-5), ValueError, r"epsilon must .*; got -1e-05"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, True), TypeError, r"epsilon must .*; got True"),
         (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, "0"), TypeError, r"epsilon must .*; got '0'"),
-        (
-            lambda g, x, s, v: g.normalization("layer_norm", x, s, s, 1e39),
-            ValueError,
-            r"epsilon must be .*float32.*; got 1e.39",
-        ),
+        (lambda g, x, s, v: g.normalization("layer_norm", x, s, s, 1e39), ValueError, r"epsilon must .*; got 1e.39"),
         (
             lambda g, x, s, v: g.normalization("batch_norm", x, s, s, 0.1, running=(s, s), average_factor=NAN),
             ValueError,
@@ -726,21 +622,9 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.number(1e39), ValueError, r"value must be a number that fits float32.*; got 1e.39"),
         (lambda g, x, s, v: g.number(1.0, 0), ValueError, r"rank must .*; got 0"),
         (lambda g, x, s, v: g.number(1.0, 4.0), TypeError, r"rank must .*; got 4.0"),
-        (
-            lambda g, x, s, v: g.pointwise("relu_fwd", x, how={"slope": 1.0}),
-            ValueError,
-            r"how must have keys among relu_lower_clip, relu_upper_clip.*; got 'slope'",
-        ),
-        (
-            lambda g, x, s, v: g.pointwise("relu_fwd", x, how={3: 1.0}),
-            ValueError,
-            r"how must have keys among relu_lower_clip, relu_upper_clip.*; got 3",
-        ),
-        (
-            lambda g, x, s, v: g.pointwise("relu_fwd", x, how=[1.0]),
-            TypeError,
-            r"how must be a mapping.*; got \[1.0\]",
-        ),
+        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={"slope": 1.0}), ValueError, r"how must .*; got 'slope'"),
+        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how={3: 1.0}), ValueError, r"how must have keys.*; got 3"),
+        (lambda g, x, s, v: g.pointwise("relu_fwd", x, how=[1.0]), TypeError, r"how must be a mapping.*; got \[1.0\]"),
         (
             lambda g, x, s, v: g.pointwise("elu_fwd", x, how={"elu_alpha": NAN}),
             ValueError,
@@ -766,26 +650,10 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.resample("maxpool", x, 2.0), TypeError, r"window must .*; got 2.0"),
         (lambda g, x, s, v: g.resample("maxpool", x, 2, stride="2"), TypeError, r"stride must .*; got '2'"),
         (lambda g, x, s, v: g.resample("maxpool", x, 2, padding=-1), ValueError, r"padding must .*; got -1"),
-        (
-            lambda g, x, s, v: g.tensor("z", spec(2, -1)),
-            ValueError,
-            r"z\.shape must be a tuple of sizes of 0 or more; got \(2, -1\)",
-        ),
-        (
-            lambda g, x, s, v: g.output("x0", v),
-            ValueError,
-            "name must differ from the other names of the graph; got 'x0'",
-        ),
-        (
-            lambda g, x, s, v: g.output("y", v, "complex64"),
-            TypeError,
-            r"dtype must be one of float32, float64, float16, bfloat16, int8, int32.*; got 'complex64'",
-        ),
-        (
-            lambda g, x, s, v: g.output("y", v, 3),
-            TypeError,
-            r"dtype must be one of float32, float64, float16, bfloat16, int8, int32, uint8.*; got 3",
-        ),
+        (lambda g, x, s, v: g.tensor("z", spec(2, -1)), ValueError, r"z\.shape must be a tuple.*; got \(2, -1\)"),
+        (lambda g, x, s, v: g.output("x0", v), ValueError, r"name must differ from the other names.*; got 'x0'"),
+        (lambda g, x, s, v: g.output("y", v, "complex64"), TypeError, r"dtype must be one.*; got 'complex64'"),
+        (lambda g, x, s, v: g.output("y", v, 3), TypeError, r"dtype must be one of float32, float64.*; got 3"),
         (
             lambda g, x, s, v: g.output("y", v, None, (1, 2)),
             ValueError,

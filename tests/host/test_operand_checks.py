@@ -50,26 +50,10 @@ def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> 
         (of(*(1,) * 6), ValueError, r"x must have 1 to 5 axes.*; got shape \(1, 1, 1, 1, 1, 1\)"),
         (of(2, 0, 3), ValueError, r"x must have sizes of 1 or more; got shape \(2, 0, 3\)"),
         (of(0), ValueError, r"x must have sizes of 1 or more; got shape \(0,\)"),
-        (
-            of(4, strides=(0,)),
-            ValueError,
-            r"x must have strides of 1 or more; got strides \(0,\)",
-        ),
-        (
-            of(4, strides=(-1,)),
-            ValueError,
-            r"x must have strides of 1 or more; got strides \(-1,\)",
-        ),
-        (
-            of(2, 3, strides=(3, 0)),
-            ValueError,
-            r"x must have strides of 1 or more; got strides \(3, 0\)",
-        ),
-        (
-            of(2, 3, strides=(2, 1)),
-            ValueError,
-            r"x must have no elements that overlap in memory; got shape \(2, 3\), strides \(2, 1\)",
-        ),
+        (of(4, strides=(0,)), ValueError, r"x must have strides of 1 or more; got strides \(0,\)"),
+        (of(4, strides=(-1,)), ValueError, r"x must have strides of 1 or more; got strides \(-1,\)"),
+        (of(2, 3, strides=(3, 0)), ValueError, r"x must have strides of 1 or more; got strides \(3, 0\)"),
+        (of(2, 3, strides=(2, 1)), ValueError, r"x must have no elements.*; got shape \(2, 3\), strides \(2, 1\)"),
     ],
 )
 def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text: str) -> None:

@@ -215,11 +215,7 @@ def test_channels_last_arrays_give_channels_last_results() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "text"),
     [
-        (
-            lambda c: c.forward(Array(*X), Array(*W, device=1)),
-            ValueError,
-            "w must be on device 0, as x; got an array on device 1",
-        ),
+        (lambda c: c.forward(Array(*X), Array(*W, device=1)), ValueError, r"w must .*; got an array on device 1"),
         (
             lambda c: c.forward(Array(*X), Array(*W), Array(*BIAS, device=1)),
             ValueError,
@@ -254,32 +250,20 @@ def test_channels_last_arrays_give_channels_last_results() -> None:
         ),
         (lambda c: c.forward(Array(*X, dtype="complex64"), Array(*W)), TypeError, "complex64"),
         (lambda c: c.forward(Array(*X), Array(*W), activation="gelu"), ValueError, r"activation must .*; got 'gelu'"),
-        (
-            lambda c: c.forward(object(), Array(*W)),
-            TypeError,
-            r"x must be a device array \(PyTorch, CuPy, JAX, Numba.*; got <object object",
-        ),
+        (lambda c: c.forward(object(), Array(*W)), TypeError, r"x must be a device array.*; got <object object"),
         (lambda c: c.forward(Array(*X), None), TypeError, "w must be a device array; got None"),
         (lambda c: c.backward_data(Array(*Y), Array(*W)), TypeError, r"x_shape must be .*; got None"),
         (lambda c: c.backward_filter(Array(*Y), Array(*X)), TypeError, r"w_shape must be .*; got None"),
         (lambda c: c.backward_bias(Array(*Y, dtype="int8")), TypeError, r"dy must .*; got int8"),
         (lambda c: c.backward_bias(Array(6, 6)), ValueError, r"dy must have 3, 4 or 5 axes; got shape \(6, 6\)"),
-        (
-            lambda c: c.backward_bias(Array(*Y), out=Array(5)),
-            ValueError,
-            r"out must be .*\(6,\).*; got float32 of shape \(5,\)",
-        ),
+        (lambda c: c.backward_bias(Array(*Y), out=Array(5)), ValueError, r"out must .*; got float32 of shape \(5,\)"),
         (lambda c: c.backward_bias(Array(*Y), beta=1.0), ValueError, "beta must be 0 where out is None; got 1.0"),
         (
             lambda c: c.backward_bias(Array(*Y), out=Array(6, writable=False)),
             ValueError,
             "out must be a writable array; got a read-only one",
         ),
-        (
-            lambda c: c.forward(Array(*X), Array(*W), stream="fast"),
-            TypeError,
-            r"stream must be None, an address, or an object with __cuda_stream__; got 'fast' \(str\)",
-        ),
+        (lambda c: c.forward(Array(*X), Array(*W), stream="fast"), TypeError, r"stream must .*; got 'fast' \(str\)"),
     ],
 )
 def test_bad_arrays_are_refused_before_any_c_call(world: World, call: Any, kind: type[Exception], text: str) -> None:
@@ -357,14 +341,8 @@ def test_a_transposed_convolution_refuses_a_bias_before_anything_is_queued(
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda up: up.forward(Array(2, 6, 6, 6), Array(*W, dtype="float16")),
-            r"w must be float32, as x.*; got float16",
-        ),
-        (
-            lambda up: up.forward(Array(2, 6, 6, 6, dtype="int32"), Array(*W, dtype="int32")),
-            "x must be of a floating-point type, or int8; got int32",
-        ),
+        (lambda up: up.forward(Array(2, 6, 6, 6), Array(*W, dtype="float16")), r"w must be float32.*; got float16"),
+        (lambda up: up.forward(Array(2, 6, 6, 6, dtype="int32"), Array(*W, dtype="int32")), r"x must .*; got int32"),
         (
             lambda up: up.backward_filter(Array(2, 4, 8, 8, dtype="float16"), Array(2, 6, 6, 6), W),
             r"dy must be float32, as x.*; got float16",

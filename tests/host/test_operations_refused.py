@@ -243,45 +243,21 @@ W = (8, 4, 3, 3)
         (lambda: nn.Pooling("avg"), ValueError, r"mode must be one of 'max'.*; got 'avg'"),
         (lambda: nn.Pooling(window=0), ValueError, r"window must be an integer of 1 or more.*; got 0"),
         (lambda: nn.Pooling(window=(2, 2.0)), TypeError, r"window must be an integer of 1 or more.*; got 2.0"),
-        (
-            lambda: nn.Pooling(window=(2,) * 4),
-            ValueError,
-            r"window must be an integer of 1 or more, or one.*; got \(2, 2, 2, 2\)",
-        ),
+        (lambda: nn.Pooling(window=(2,) * 4), ValueError, r"window must be an integer of 1.*; got \(2, 2, 2, 2\)"),
         (lambda: nn.Pooling(padding=2), ValueError, r"padding must be less than the window, \(2,\).*; got \(2,\)"),
         (lambda: nn.Pooling(padding=-1), ValueError, r"padding must be an integer of 0 or more.*; got -1"),
-        (
-            lambda: nn.Pooling(window=(2, 2), stride=(1, 1, 1)),
-            ValueError,
-            r"stride must be an integer, or one for each of 2 spatial axes; got \(1, 1, 1\)",
-        ),
+        (lambda: nn.Pooling(window=(2, 2), stride=(1, 1, 1)), ValueError, r"stride must be an.*; got \(1, 1, 1\)"),
         (lambda: nn.Pooling(stride=0), ValueError, r"stride must be an integer of 1 or more.*; got 0"),
-        (
-            lambda: nn.Pooling(window=7).forward(Array(*X)),
-            ValueError,
-            r"window must be at most 6, the padded.*; got 7",
-        ),
-        (
-            lambda: nn.Pooling(window=(2, 2)).forward(Array(2, 4, 6)),
-            ValueError,
-            r"window must be an integer, or one for each of 1 spatial axes; got \(2, 2\)",
-        ),
-        (
-            lambda: nn.Pooling().output_shape((2, 4, 0, 6)),
-            ValueError,
-            r"x must have sizes of 1 or more, except for a batch of 0; got \(2, 4, 0, 6\)",
-        ),
+        (lambda: nn.Pooling(window=7).forward(Array(*X)), ValueError, r"window must be at most 6, the padded.*; got 7"),
+        (lambda: nn.Pooling(window=(2, 2)).forward(Array(2, 4, 6)), ValueError, r"window must .*; got \(2, 2\)"),
+        (lambda: nn.Pooling().output_shape((2, 4, 0, 6)), ValueError, r"x must have sizes of 1.*; got \(2, 4, 0, 6\)"),
         (lambda: nn.Pooling().output_shape(5), TypeError, r"x_shape must be a tuple of sizes of 0 or more.*; got 5"),
         (lambda: nn.Pooling().output_shape((2, 4)), ValueError, r"x must have 3, 4 or 5 axes; got shape \(2, 4\)"),
         (lambda: nn.Softmax("slow"), ValueError, r"algorithm must be one of 'fast', 'accurate', 'log'.*; got 'slow'"),
         (lambda: nn.Softmax(mode="batch"), ValueError, r"mode must be one of 'channel', 'instance'.*; got 'batch'"),
         (lambda: nn.Softmax().forward(Array(4)), ValueError, r"x must have 2 to 5 axes.*; got shape \(4,\)"),
         (lambda: nn.LocalResponseNormalization(size=17), ValueError, r"size must be an integer of 1 to 16.*; got 17"),
-        (
-            lambda: nn.LocalResponseNormalization(beta=0.001),
-            ValueError,
-            r"beta must be a finite number of 0.01 or more.*; got 0.001",
-        ),
+        (lambda: nn.LocalResponseNormalization(beta=0.001), ValueError, r"beta must be a finite number.*; got 0.001"),
         *(
             (
                 lambda name=name, wrong=wrong: nn.LocalResponseNormalization(**{name: wrong}),
@@ -291,80 +267,32 @@ W = (8, 4, 3, 3)
             for name in ("alpha", "beta", "k")
             for wrong in (float("inf"), float("-inf"), NAN)
         ),
-        (
-            lambda: nn.LocalResponseNormalization(k=0),
-            ValueError,
-            r"k must be a finite number of 1e-05 or more.*; got 0",
-        ),
+        (lambda: nn.LocalResponseNormalization(k=0), ValueError, r"k must be a finite number of 1e-05.*; got 0"),
         (lambda: nn.LocalResponseNormalization(alpha=None), TypeError, r"alpha must be a finite number.*; got None"),
-        (
-            lambda: nn.LocalResponseNormalization().forward(Array(2, 4)),
-            ValueError,
-            r"x must have 3 to 5 axes.*; got shape \(2, 4\)",
-        ),
+        (lambda: nn.LocalResponseNormalization().forward(Array(2, 4)), ValueError, r"x must .*; got shape \(2, 4\)"),
         (lambda: nn.Dropout(1.0), ValueError, r"probability must be a number of 0 or more and below 1.*; got 1.0"),
         (lambda: nn.Dropout(-0.1), ValueError, r"probability must be a number of 0 or more and below 1.*; got -0.1"),
-        (
-            lambda: nn.Dropout(seed=1 << 64),
-            ValueError,
-            r"seed must be an integer of 0 to 18446744073709551615.*; got 18446744073709551616",
-        ),
+        (lambda: nn.Dropout(seed=1 << 64), ValueError, r"seed must be an integer of 0 to.*; got 18446744073709551616"),
         (lambda: nn.Dropout(seed=0.5), TypeError, r"seed must be an integer of 0 to.*; got 0.5"),
-        (
-            lambda: nn.add_tensor(Array(4), Array(*X)),
-            ValueError,
-            r"a must have shape \(2, 4, 6, 6\), as b.*; got shape \(4,\)",
-        ),
-        (
-            lambda: nn.add_tensor(Array(3, 4, 6, 6), Array(*X)),
-            ValueError,
-            r"a must have shape .*or 1 for any.*; got shape \(3, 4, 6, 6\)",
-        ),
+        (lambda: nn.add_tensor(Array(4), Array(*X)), ValueError, r"a must have shape \(2, 4, 6.*; got shape \(4,\)"),
+        (lambda: nn.add_tensor(Array(3, 4, 6, 6), Array(*X)), ValueError, r"a must .*; got shape \(3, 4, 6, 6\)"),
         (lambda: nn.set_tensor(Array(*X), "1"), TypeError, r"value must be a number.*; got '1'"),
-        (
-            lambda: nn.set_tensor(None, 1.0),
-            TypeError,
-            r"out must be a device array \(PyTorch, CuPy, JAX, Numba.*; got None",
-        ),
-        (
-            lambda: nn.transform_tensor(Array(*X), layout="NHWC"),
-            ValueError,
-            r"layout must be one of 'C', 'cha.*; got 'NHWC'",
-        ),
+        (lambda: nn.set_tensor(None, 1.0), TypeError, r"out must be a device array \(PyTorch, CuPy, JAX.*; got None"),
+        (lambda: nn.transform_tensor(Array(*X), layout="NHWC"), ValueError, r"layout must be one.*; got 'NHWC'"),
         (
             lambda: nn.transform_tensor(Array(2, 3), layout="channels_last"),
             ValueError,
             r"x must have 3, 4 or 5 axes; got shape \(2, 3\) \(layout='channels_last'\)",
         ),
         (lambda: nn.transform_tensor(Array(*X), dtype="int8"), TypeError, r"dtype must be float16 or.*; got 'int8'"),
-        (
-            lambda: nn.transform_tensor(Array(*X), dtype="half?"),
-            TypeError,
-            r"dtype must be one of float32, float64, float16, bfloat16, int8, int32.*; got 'half\?'",
-        ),
+        (lambda: nn.transform_tensor(Array(*X), dtype="half?"), TypeError, r"dtype must be one.*; got 'half\?'"),
         (lambda: nn.reduce_tensor(Array(*X), "median"), ValueError, r"op must be one of 'add', 'avg'.*; got 'median'"),
-        (
-            lambda: nn.reduce_tensor(Array(*X), axes=(4,)),
-            ValueError,
-            r"axes must be integers of -4 to 3 for the 4 axes of x; got \(4,\)",
-        ),
+        (lambda: nn.reduce_tensor(Array(*X), axes=(4,)), ValueError, r"axes must be integers of -4 to.*; got \(4,\)"),
         (lambda: nn.reduce_tensor(Array(*X), axes=1), TypeError, "axes must be None or a tuple of integers; got 1"),
         (lambda: nn.reduce_tensor(Array(*X), axes=()), ValueError, r"axes must be one axis or more.*; got \(\)"),
-        (
-            lambda: nn.BatchNormalization("all"),
-            ValueError,
-            r"mode must be one of 'spatial', 'per_activation'.*; got 'all'",
-        ),
-        (
-            lambda: nn.BatchNormalization(epsilon=-1.0),
-            ValueError,
-            r"epsilon must be a finite number of 0 or more.*; got -1.0",
-        ),
-        (
-            lambda: nn.LayerNormalization(float("inf")),
-            ValueError,
-            r"epsilon must be a finite number of 0 or more.*; got inf",
-        ),
+        (lambda: nn.BatchNormalization("all"), ValueError, r"mode must be one of 'spatial'.*; got 'all'"),
+        (lambda: nn.BatchNormalization(epsilon=-1.0), ValueError, r"epsilon must be a finite number of 0.*; got -1.0"),
+        (lambda: nn.LayerNormalization(float("inf")), ValueError, r"epsilon must be a finite number of 0.*; got inf"),
         (lambda: nn.RMSNormalization("1"), TypeError, r"epsilon must be a finite number of 0 or more.*; got '1'"),
         (lambda: nn.InstanceNormalization(layout="HWC"), ValueError, r"layout must be one of 'NCW'.*; got 'HWC'"),
         (
@@ -396,11 +324,7 @@ W = (8, 4, 3, 3)
             r"bias must be a bool.*; got 1",
         ),
         (lambda: training(activation="tanh"), ValueError, r"activation must be one of 'relu'.*; got 'tanh'"),
-        (
-            lambda: training(activation="relu", alpha=2.0),
-            ValueError,
-            r"alpha and beta must be 1 and 0 with an activation; got 2\.0 and 0\.0",
-        ),
+        (lambda: training(activation="relu", alpha=2.0), ValueError, r"alpha and beta must .*; got 2\.0 and 0\.0"),
         (
             lambda: nn.BatchNormalization().backward(Array(*X), Array(*X), Array(*C), Array(*C)),
             ValueError,
@@ -438,22 +362,10 @@ W = (8, 4, 3, 3)
             for kind in (nn.LayerNormalization, nn.RMSNormalization)
             for given, error, text in (
                 (None, TypeError, "normalized_shape must be the sizes of x's last axes where there is no scale"),
-                (
-                    (),
-                    ValueError,
-                    r"normalized_shape must be None, an integer .* or a tuple of one or more .*; got \(\)",
-                ),
-                (
-                    5,
-                    ValueError,
-                    r"normalized_shape must be the sizes of the last axes of x, \(2, 4, 6, 6\); got \(5,\)",
-                ),
+                ((), ValueError, r"normalized_shape must be None, an integer .* or a tuple of one.*; got \(\)"),
+                (5, ValueError, r"normalized_shape must be the sizes of the last axes of x, \(2, 4, 6.*; got \(5,\)"),
                 ((1, *X), ValueError, r"normalized_shape must be the sizes of .*; got \(1, 2, 4, 6, 6\)"),
-                (
-                    6.0,
-                    TypeError,
-                    "normalized_shape must be None, an integer of 0 or more, or a tuple of one or more of them; got 6.0",
-                ),
+                (6.0, TypeError, r"normalized_shape must be None, an integer of 0 or more, or a tuple.*; got 6.0"),
                 ((6.0,), TypeError, r"normalized_shape must be None, an integer .*; got \(6.0,\)"),
                 ("6", TypeError, r"normalized_shape must be None, an integer .*; got '6'"),
                 (True, TypeError, r"normalized_shape must be None, an integer .*; got True"),
@@ -491,11 +403,7 @@ W = (8, 4, 3, 3)
         (lambda: fused(activation="gelu"), ValueError, r"activation must be one of 'relu', 'sigmoid'.*; got 'gelu'"),
         (lambda: fused(bias=Array(4)), ValueError, r"bias must have shape \(8,\).*; got shape \(4,\)"),
         (lambda: fused(scale=Array(1, 8, 1, 1)), ValueError, r"scale must have 1 to 1 axes; got shape \(1, 8, 1, 1\)"),
-        (
-            lambda: fused(residual=Array(*X)),
-            ValueError,
-            r"residual must have shape \(2, 8, 4, 4\).*; got shape \(2, 4, 6, 6\)",
-        ),
+        (lambda: fused(residual=Array(*X)), ValueError, r"residual must have shape \(2.*; got shape \(2, 4, 6, 6\)"),
     ],
 )
 def test_bad_options_and_arguments(world: World, call: Callable[[], Any], kind: type[Exception], text: str) -> None:

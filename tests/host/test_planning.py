@@ -780,19 +780,10 @@ def test_where_it_cannot_run_the_choice_is_made_again(plan: Planner) -> None:
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
-        (
-            problem(w=(64, 32, 3, 3)),
-            r"ValueError: x must have 32 channels, w's.*; got 64 \(x has shape \(8, 64, 28, 28\), w \(64, 32",
-        ),
-        (
-            problem(options={"stride": 0}),
-            "ValueError: stride must be an integer of 1 or more, or one for each of 1 to 3 spatial axes; got 0",
-        ),
+        (problem(w=(64, 32, 3, 3)), r"ValueError: x must .*; got 64 \(x has shape \(8, 64, 28, 28\), w \(64, 32"),
+        (problem(options={"stride": 0}), r"ValueError: stride must be an integer of 1 or more, or one.*; got 0"),
         (problem(bias=[32]), r"ValueError: bias must be packed, of shape \(64,\); got shape \(32,\), strides None"),
-        (
-            problem(activation="gelu"),
-            "ValueError: activation must be one of 'identity', 'relu', 'sigmoid', 'tanh', 'elu', 'swish'; got 'gelu'",
-        ),
+        (problem(activation="gelu"), r"ValueError: activation must be one of 'identity', 'relu'.*; got 'gelu'"),
     ],
 )
 def test_bad_input_is_refused(plan: Planner, request_: dict[str, Any], text: str) -> None:

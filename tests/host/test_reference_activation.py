@@ -207,11 +207,7 @@ def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
 def test_in_place_means_each_element_in_its_own_place() -> None:
     x = np.array([[1.0, -2.0], [-3.0, 4.0]])
     for out in (x.T, x[::-1], x[:, ::-1]):
-        refuses(
-            lambda out=out: Activation().forward(x, out=out),
-            ValueError,
-            "out must not overlap x in memory; got overlapping arrays",
-        )
+        refuses(lambda out=out: Activation().forward(x, out=out), ValueError, "out must ...; got overlapping arrays")
     same(x, np.array([[1.0, -2.0], [-3.0, 4.0]]))
     single = x[:1].reshape(1, 2)[:, None]  # strides of axes of size 1 mean nothing
     strided = np.lib.stride_tricks.as_strided(single, single.shape, (8, 800, 8))

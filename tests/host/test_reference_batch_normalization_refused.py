@@ -90,11 +90,7 @@ def test_bad_array(name: str) -> None:
     for _, out, error, message in bad_outs(X.shape):
         refuses(lambda out=out: call(**given, out=out), error, message)
     for argument in ("alpha", "beta"):
-        refuses(
-            lambda argument=argument: call(**given, **{argument: "1"}),
-            TypeError,
-            f"{argument} must be a real...; got '1'",
-        )
+        refuses(lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument} must ...; got '1'")
     one = np.ones((3,), np.float32)
     shared = np.ones((2, 3), np.float32)
     small = given | {key: shared for key in ("x", "dy") if key in given}
@@ -124,11 +120,7 @@ def test_parameters_of_the_other_mode() -> None:
         ValueError,
         "scale must have shape (5,), one for each channel of x (spatial)...; got shape (3,)",
     )
-    refuses(
-        lambda: OP.forward_training(X.astype(np.float64), ONES, ONES),
-        TypeError,
-        "scale must be float64...; got float32",
-    )
+    refuses(lambda: OP.forward_training(X.astype(np.float64), ONES, ONES), TypeError, "scale must ...; got float32")
 
 
 def test_bad_dy() -> None:
@@ -224,11 +216,7 @@ def test_gradients_that_are_not_there() -> None:
         ({"out_bias": gradient, "scale": ONES, "bias": False}, "out_bias must be None where there is no bias"),
     ):
         refuses(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
-    refuses(
-        lambda: OP.backward(X, X, bias=ONES),
-        TypeError,
-        "bias must be a bool or None; got array([1., 1., 1.], dtype=float32)",
-    )
+    refuses(lambda: OP.backward(X, X, bias=ONES), TypeError, "bias must ...; got array([1., 1., 1.], dtype=float32)")
     assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
     same(gradient, np.full(3, 40, np.float32))
 

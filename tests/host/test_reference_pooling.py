@@ -239,31 +239,15 @@ def test_options() -> None:
         ({"window": 0}, ValueError, "window must be an integer of 1 or more...; got 0"),
         ({"window": (2, 0)}, ValueError, "window[1] must be an integer of 1 or more...; got 0"),
         ({"window": 2.0}, TypeError, "window must be an int...; got 2.0"),
-        (
-            {"window": (2, 2, 2, 2)},
-            ValueError,
-            "window must be an int, or one for each of 1 to 3 spatial axes; got (2, 2, 2, 2)",
-        ),
+        ({"window": (2, 2, 2, 2)}, ValueError, "window must be an int, or one for each of 1 to...; got (2, 2, 2, 2)"),
         ({"window": ()}, ValueError, "window must be an int, or one for each of 1 to 3 spatial axes; got ()"),
         ({"padding": -1}, ValueError, "padding must be an integer of 0 or more...; got -1"),
         ({"padding": "same"}, TypeError, "padding must be an int...; got 'same'"),
         ({"padding": ((0, 1), (0, 1))}, TypeError, "padding[0] must be an int...; got (0, 1)"),
         ({"padding": 2}, ValueError, "padding must be less than the window, 2; got 2 (on spatial axis 0)"),
-        (
-            {"window": (3, 2), "padding": 2},
-            ValueError,
-            "padding must be less than the window, 2; got 2 (on spatial axis 1)",
-        ),
-        (
-            {"window": 2, "padding": (1, 1, 5)},
-            ValueError,
-            "padding must be less than the window, 2; got 5 (on spatial axis 2)",
-        ),
-        (
-            {"window": (2, 2), "stride": (1, 1, 1)},
-            ValueError,
-            "stride must be an int, or one for each of 2 spatial axes; got (1, 1, 1)",
-        ),
+        ({"window": (3, 2), "padding": 2}, ValueError, "padding must be less than the...; got 2 (on spatial axis 1)"),
+        ({"window": 2, "padding": (1, 1, 5)}, ValueError, "padding must be less than...; got 5 (on spatial axis 2)"),
+        ({"window": (2, 2), "stride": (1, 1, 1)}, ValueError, "stride must be an int, or one...; got (1, 1, 1)"),
         ({"stride": 0}, ValueError, "stride must be an integer of 1 or more...; got 0"),
         ({"stride": True}, TypeError, "stride must be an int...; got True"),
         ({"layout": "CHWN"}, ValueError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC'...; got 'CHWN'"),
@@ -279,24 +263,9 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
     ("pool", "shape", "error", "message"),
     [
         (Pooling(), (4, 4), ValueError, "x_shape must have 3, 4 or 5 axes; got shape (4, 4) (layout='NCHW')"),
-        (
-            Pooling(layout="NWC"),
-            (1, 4, 4, 1),
-            ValueError,
-            "x_shape must have 3 axes; got shape (1, 4, 4, 1) (layout='NWC')",
-        ),
-        (
-            Pooling(window=(2, 2)),
-            (1, 1, 4),
-            ValueError,
-            "window must be an int, or one for each of 1 spatial axes; got (2, 2)",
-        ),
-        (
-            Pooling(window=5),
-            (1, 1, 5, 4),
-            ValueError,
-            "window must be at most 4, the padded size of x; got 5 (on spatial axis 1)",
-        ),
+        (Pooling(layout="NWC"), (1, 4, 4, 1), ValueError, "x_shape must ...; got shape (1, 4, 4, 1) (layout='NWC')"),
+        (Pooling(window=(2, 2)), (1, 1, 4), ValueError, "window must be an int, or one for each of 1...; got (2, 2)"),
+        (Pooling(window=5), (1, 1, 5, 4), ValueError, "window must be at most 4, the...; got 5 (on spatial axis 1)"),
         (
             Pooling(window=7, stride=2, ceil_mode=True),
             (1, 1, 5, 5),
@@ -342,11 +311,7 @@ def test_a_batch_of_0() -> None:
         assert Pooling(mode).output_shape(x.shape) == y.shape
         same(Pooling(mode).forward(x), y)
         same(Pooling(mode).backward(y, x, y), x)
-    refuses(
-        lambda: Pooling().forward(x[:, :0]),
-        ValueError,
-        "x must have sizes of 1 or more, except for a batch of 0; got shape (0, 0, 5, 5)",
-    )
+    refuses(lambda: Pooling().forward(x[:, :0]), ValueError, "x must have sizes of 1...; got shape (0, 0, 5, 5)")
 
 
 X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
@@ -368,11 +333,7 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     [
         ({"x": X.astype(np.float16)}, TypeError, "x must be float32, as dy...; got float16"),
         ({"y": Y.astype(np.float64)}, TypeError, "y must be float32, as dy...; got float64"),
-        (
-            {"dy": Y[..., :1]},
-            ValueError,
-            "dy must have shape (2, 3, 2, 2), the output's for x of...; got shape (2, 3, 2, 1)",
-        ),
+        ({"dy": Y[..., :1]}, ValueError, "dy must have shape (2, 3, 2, 2), the output's...; got shape (2, 3, 2, 1)"),
         ({"y": X}, ValueError, "y must have shape (2, 3, 2, 2), as dy...; got shape (2, 3, 5, 5)"),
         ({"x": X[0, 0]}, ValueError, "x must have 3, 4 or 5 axes"),
         ({"x": X[..., :1]}, ValueError, "the output would be empty: on spatial axis 1"),

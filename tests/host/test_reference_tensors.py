@@ -361,11 +361,7 @@ def test_reduce_sums_what_a_narrow_dtype_would_lose() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "message"),
     [
-        (
-            {"op": "median"},
-            ValueError,
-            "op must be one of 'add', 'avg', 'mul', 'min', 'max', 'amax', 'norm1', 'norm2'...; got 'median'",
-        ),
+        ({"op": "median"}, ValueError, "op must be one of 'add', 'avg', 'mul', 'min', 'max'...; got 'median'"),
         ({"op": None}, TypeError, "op must be one of 'add', 'avg', 'mul', 'min', 'max', 'amax', 'norm1'...; got None"),
         ({"axes": 1}, TypeError, "axes must be None or a tuple of ints...; got 1"),
         ({"axes": "1"}, TypeError, "axes must be None or a tuple of ints...; got '1'"),

@@ -86,11 +86,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: check_padding((0, "same")), TypeError, f"padding must be {PADS}; got 'same'"),
     (lambda: check_padding(None, ("same",)), TypeError, f"padding must be {PADS}, or one of 'same'; got None"),
     (lambda: check_padding("sane", ("same",)), ValueError, "padding must be one of 'same'; got 'sane'"),
-    (
-        lambda: for_each_axis("stride", (1, 1, 1), 2),
-        ValueError,
-        "stride must be an integer, or one for each of 2 spatial axes; got (1, 1, 1)",
-    ),
+    (lambda: for_each_axis("stride", (1, 1, 1), 2), ValueError, r"stride must be an integer, or one.*; got (1, 1, 1)"),
     (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride must be an...; got an integer of 16610 bits"),
     (lambda: check_padding((0, 2**63)), ValueError, f"padding must be {PADS}, and of 64 bits; got 9223372036854775808"),
     (lambda: check_number("c", 10**5000), ValueError, "c must be a number; got an integer of 16610 bits"),
