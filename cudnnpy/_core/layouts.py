@@ -134,9 +134,7 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
     reach = 0
     for stride, size in sorted(real):
         if stride <= reach:
-            raise ValueError(
-                f"{name} must have no elements that overlap in memory; got shape {spec.shape}, strides {strides}"
-            )
+            raise ValueError(f"{name} must not overlap itself in memory; got shape {spec.shape}, strides {strides}")
         reach += stride * (size - 1)
 
 

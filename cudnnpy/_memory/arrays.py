@@ -192,7 +192,7 @@ def _jax() -> ArrayLibrary:
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
         if strides != packed_strides(shape):
             raise TypeError(
-                "out must be packed in C order where it is a JAX array, as all JAX arrays are; got another memory order"
+                "a result in JAX must be packed in C order, as all JAX arrays are; got another memory order"
             )
         return lambda: empty(shape, dtype, device=device)
 

@@ -134,7 +134,7 @@ def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
         )
     values = np.maximum(picture[0], 0)
     if not np.isfinite(values).all():
-        raise ValueError("picture must have finite values only; got others")
+        raise ValueError("picture must be finite; got infinite values or NaN")
     return _levels(values, float(values.min()), float(values.max()))
 
 

@@ -60,7 +60,7 @@ class BiasGradient(Frozen):
             raise TypeError(f"dy must be float16, bfloat16, float32 or float64; got {spec.dtype}")
         if 0 in spec.shape[1:]:
             raise ValueError(
-                f"dy must have sizes of 1 or more, except for a batch of 0; got {spec.shape} (logical order)"
+                f"dy must have sizes of 1 or more, except for a batch of 0; got shape {spec.shape} (logical order)"
             )
         channels, out = (spec.shape[1],), call.specs.get("out")
         if beta and out is None:
@@ -258,13 +258,13 @@ class Operation:
         if isinstance(given, Plan):
             if given.device != problem.device:
                 raise ValueError(
-                    f"algorithm must be a plan for device {problem.device}, as the arrays; "
-                    f"got one for device {given.device}. "
+                    f"algorithm must be a plan for device {problem.device}, where the arrays are; got one for device "
+                    f"{given.device}. "
                     "Plan there, or move it there by Plan.from_json(plan.to_json(), device)"
                 )
             if _aligned(given.problem) != _aligned(problem):
                 raise ValueError(
-                    f"algorithm must be a plan for this problem:\n  {problem}\n; got one for\n  {given.problem}"
+                    f"algorithm must be a plan for this problem:\n  {problem}\ngot one for\n  {given.problem}"
                 )
             return given
         kind = problem.operation, problem.bias is None, problem.activation

@@ -156,14 +156,16 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
         raise ValueError(f"w must have {rank} axes, as x; got shape {w_shape} (x has shape {x_shape})")
     if x_shape[1] != w_shape[1] * options.groups:
         raise ValueError(
-            f"x must have {w_shape[1] * options.groups} channels, w's {w_shape[1]} for each of {options.groups} group(s); "
+            f"x must have {w_shape[1] * options.groups} channels, {w_shape[1]} in each of {options.groups} group(s) of w; "
             f"got {x_shape[1]} (x has shape {x_shape}, w {w_shape}, logical order)"
         )
     if w_shape[0] % options.groups:
         raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {options.groups}")
     for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
         if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
-            raise ValueError(f"{name} must have sizes of 1 or more, except for {empty}; got {shape} (logical order)")
+            raise ValueError(
+                f"{name} must have sizes of 1 or more, except for {empty}; got shape {shape} (logical order)"
+            )
     spatial = geometry(options, x_shape[2:], w_shape[2:])
     sizes = []
     for size, kernel, before, after, stride, dilation in zip(x_shape[2:], w_shape[2:], *spatial, strict=True):

@@ -117,7 +117,7 @@ class ConvolutionTranspose(Layer):
         check_layout_rank(self.options.layout, "x", rank)
         x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
         if 0 in x[1:]:
-            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got {x} (logical order)")
+            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {x} (logical order)")
         if x[1] != w[0]:
             raise ValueError(f"x must have {w[0]} channels, as w; got {x[1]} (x has shape {x}, w {w}, logical order)")
         if w[0] % self.options.groups:

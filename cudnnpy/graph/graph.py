@@ -201,10 +201,8 @@ class Graph(Nodes):
         outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
         missing = [node.name for node, array in zip(self.inputs, inputs, strict=True) if array is None]
         if missing or arrays:
-            raise TypeError(
-                f"arrays must be named as the graph's tensors, {self._names()}; "
-                f"got {list(arrays)} besides, and no {missing}"
-            )
+            wrong = [f"{what} {names}" for what, names in (("no", missing), ("unknown", list(arrays))) if names]
+            raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
         return dispatch.run("graph", self, Graph._prepare, self._names(), inputs, outs, stream, len(self.operations))
 
     def _names(self) -> tuple[str, ...]:
@@ -221,7 +219,9 @@ class Graph(Nodes):
                 continue
             there = spelled(given, node.name)
             if there.dtype != node.spec.dtype or not same_memory(there, node.spec):
-                raise ValueError(f"{node.name} must be as the graph has it, {node.spec[:3]}; got {given[:3]}")
+                raise ValueError(
+                    f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"
+                )
             if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
                 raise ValueError(
                     f"{node.name} must be aligned to 16 bytes; got an address that is a multiple of {given.alignment}"

@@ -110,7 +110,9 @@ class Pooling(Frozen):
         if rank not in (3, 4, 5):
             raise ValueError(f"x must have 3, 4 or 5 axes; got shape {shape}")
         if 0 in shape[1:]:
-            raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got {shape} (logical order)")
+            raise ValueError(
+                f"x must have sizes of 1 or more, except for a batch of 0; got shape {shape} (logical order)"
+            )
         found = []
         for size, window, pad, step in zip(shape[2:], *self._each(rank - 2), strict=True):
             output = output_size(size, window, pad, step, self.ceil_mode)

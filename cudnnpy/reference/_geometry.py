@@ -57,7 +57,7 @@ def convolution(options: Options, x_shape: Shape, w_shape: Shape) -> Geometry:
     rank = _spatial_rank(options, x_shape, w_shape)
     if x_shape[1] != w_shape[1] * options.groups:
         raise ValueError(
-            f"x must have {w_shape[1] * options.groups} channels, w's {w_shape[1]} for each of {options.groups} group(s); "
+            f"x must have {w_shape[1] * options.groups} channels, {w_shape[1]} in each of {options.groups} group(s) of w; "
             f"got {x_shape[1]}"
         )
     if w_shape[0] % options.groups:

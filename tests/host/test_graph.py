@@ -237,13 +237,13 @@ def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(world: Worl
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [
-        ({"b": None}, TypeError, r"arrays must be named as the graph's tensors.*; got \[\] besides, and no \['b'\]"),
-        ({"z": 1}, TypeError, r"arrays must be named as the graph's tensors.*; got \['z'\] besides, and no \[\]"),
+        ({"b": None}, TypeError, r"arrays must be .*; got no \['b'\]"),
+        ({"z": 1}, TypeError, r"arrays must be .*; got unknown \['z'\]"),
         ({"b": Array(1, 5, 1, 1)}, ValueError, r"b must .*; got \(\(1, 5, 1, 1\), 'float32', \(5, 1, 1, 1\)\)"),
         (
             {"x": Array(2, 4, 6, 6, dtype="float16")},
             ValueError,
-            r"x must be as the graph has it, \(\(2, 4.*; got \(\(2, 4, 6, 6\), 'float16', \(144, 36, 6, 1\)\)",
+            r"x must have the graph's shape, dtype and strides, \(\(2, 4.*; got \(\(2, 4, 6, 6\), 'float16', \(144, 36, 6, 1\)\)",
         ),
         ({"x": Array(2, 4, 6, 6, strides=(144, 1, 24, 4))}, ValueError, r"x must .*"),
         ({"y": Array(2, 4, 6, 5)}, ValueError, r"y must .*; got \(\(2, 4, 6, 5\), 'float32', \(120, 30, 5, 1\)\)"),
@@ -664,7 +664,7 @@ not_a_node = "must be a node of this graph; got"
         (
             lambda g, x, s, v: g.output("y", v, None, (216, 1, 1, 1)),
             ValueError,
-            r"y must have no elements that overlap in memory; got shape \(2, 6, 6, 6\), strides \(216, 1, 1, 1\)",
+            r"y must not overlap itself in memory; got shape \(2, 6, 6, 6\), strides \(216, 1, 1, 1\)",
         ),
         (lambda g, x, s, v: g.output("y", v, None, (216, 36, 6.0, 1)), TypeError, r"y.strides must .*; got .*"),
         (lambda g, x, s, v: g.output("y", v, None, 1), TypeError, r"y.strides must .*; got 1"),

@@ -80,13 +80,16 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_host_tensor_is_refused_as_a_host_array(torch: Any, name: str) -> None:
-    with pytest.raises(TypeError, match=r"is a host array \(torch\.Tensor of shape \(2, 3, 4, 4\)\)"):
+    with pytest.raises(
+        TypeError,
+        match=r"must be an array on a CUDA device; got a host array \(torch\.Tensor of shape \(2, 3, 4, 4\)\)",
+    ):
         CALLS[name](Tensor(2, 3, 4, 4))
 
 
 def test_a_numpy_array_is_refused_as_a_host_array(torch: Any) -> None:
     x = np.zeros((2, 3, 4, 4), np.float32)
-    with pytest.raises(TypeError, match=r"is a host array \(numpy\.ndarray"):
+    with pytest.raises(TypeError, match=r"must be an array on a CUDA device; got a host array \(numpy\.ndarray"):
         cudnnpy.Convolution().forward(x, x)
 
 
