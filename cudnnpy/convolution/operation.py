@@ -264,7 +264,7 @@ class Operation:
                 )
             if _aligned(given.problem) != _aligned(problem):
                 raise ValueError(
-                    f"algorithm must be a plan for this problem:\n  {problem}\ngot one for\n  {given.problem}"
+                    f"algorithm must be a plan for this problem; got one for another:\n  {given.problem}\n  not {problem}"
                 )
             return given
         kind = problem.operation, problem.bias is None, problem.activation

@@ -53,7 +53,11 @@ def test_strides_are_spelled_out(spec: TensorSpec, strides: tuple[int, ...]) -> 
         (of(4, strides=(0,)), ValueError, r"x must have strides of 1 or more; got strides \(0,\)"),
         (of(4, strides=(-1,)), ValueError, r"x must have strides of 1 or more; got strides \(-1,\)"),
         (of(2, 3, strides=(3, 0)), ValueError, r"x must have strides of 1 or more; got strides \(3, 0\)"),
-        (of(2, 3, strides=(2, 1)), ValueError, r"x must have no elements.*; got shape \(2, 3\), strides \(2, 1\)"),
+        (
+            of(2, 3, strides=(2, 1)),
+            ValueError,
+            r"x must not overlap itself in memory; got shape \(2, 3\), strides \(2, 1\)",
+        ),
     ],
 )
 def test_other_arrays_are_refused(spec: TensorSpec, kind: type[Exception], text: str) -> None:

@@ -499,7 +499,7 @@ def test_a_plan_is_for_the_device_it_was_made_for(world: World) -> None:
     forced = Convolution(algorithm=plan)
     with pytest.raises(
         ValueError,
-        match=r"algorithm must be a plan for device 1, as the arrays; got one for device 0\. Plan there, or move it",
+        match=r"algorithm must be a plan for device 1, where the arrays are; got one for device 0\. Plan there, or move it",
     ):
         forced.forward(Array(*X, device=1), Array(*W, device=1))
     assert world.c["cudnnBackendExecute"] == 0

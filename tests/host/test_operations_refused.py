@@ -250,7 +250,11 @@ W = (8, 4, 3, 3)
         (lambda: nn.Pooling(stride=0), ValueError, r"stride must be an integer of 1 or more.*; got 0"),
         (lambda: nn.Pooling(window=7).forward(Array(*X)), ValueError, r"window must be at most 6, the padded.*; got 7"),
         (lambda: nn.Pooling(window=(2, 2)).forward(Array(2, 4, 6)), ValueError, r"window must .*; got \(2, 2\)"),
-        (lambda: nn.Pooling().output_shape((2, 4, 0, 6)), ValueError, r"x must have sizes of 1.*; got \(2, 4, 0, 6\)"),
+        (
+            lambda: nn.Pooling().output_shape((2, 4, 0, 6)),
+            ValueError,
+            r"x must have sizes of 1.*; got shape \(2, 4, 0, 6\)",
+        ),
         (lambda: nn.Pooling().output_shape(5), TypeError, r"x_shape must be a tuple of sizes of 0 or more.*; got 5"),
         (lambda: nn.Pooling().output_shape((2, 4)), ValueError, r"x must have 3, 4 or 5 axes; got shape \(2, 4\)"),
         (lambda: nn.Softmax("slow"), ValueError, r"algorithm must be one of 'fast', 'accurate', 'log'.*; got 'slow'"),

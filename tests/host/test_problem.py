@@ -261,7 +261,7 @@ BAD_CALLS: list[tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], type[Exce
         ValueError,
         "a planned problem must have elements; got forward: x float32 0x4x8x8 packed, w",
     ),
-    ({}, ("forward", X, spec(6, 4, 0, 3)), {}, ValueError, r"w must .*; got \(6, 4, 0, 3\) \(logical order\)"),
+    ({}, ("forward", X, spec(6, 4, 0, 3)), {}, ValueError, r"w must .*; got shape \(6, 4, 0, 3\) \(logical order\)"),
     ({}, ("forward", X, spec(0, 4, 3, 3)), {}, ValueError, "w must have sizes of 1 or more, except for C / groups"),
     (
         {"padding": 2},

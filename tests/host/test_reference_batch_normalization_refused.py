@@ -157,10 +157,10 @@ def test_nothing_is_written_when_training_is_refused() -> None:
         ({"average_factor": None}, TypeError, "average_factor must be a real number...; got None"),
         ({"activation": "tanh"}, ValueError, "activation must be one of...; got 'tanh'"),
         ({"activation": 1}, TypeError, "activation must be one of ...; got 1"),
-        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha and beta must be 1 and 0 with an activation; got 2.0 and 0.0"),
-        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha and beta must be 1 and 0 with an activation; got 1.0 and 1.0"),
+        ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 2.0 and 0.0"),
+        ({"activation": "relu", "beta": 1.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 1.0 and 1.0"),
         ({"alpha": None}, TypeError, "alpha must be a real number; got None"),
-        ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (6,), one for each output...; got shape (4,)"),
+        ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (3,), one for each ...; got shape (4,)"),
     ]:  # fmt: skip
         given = {
             "running_mean": np.full(3, 7, np.float32),

@@ -248,7 +248,7 @@ HALF = np.float16
         ({"w": W[..., :0]}, ValueError, "w_shape[3] must be an integer of 1 or more...; got 0"),
         ({"w": W[0]}, ValueError, "w must have 4 axes, as x; got shape"),
         ({"x": X[:, :3]}, ValueError, "x must have 4 channels, 4 in each of 1 group(s) of w; got 3"),
-        ({"x": X[..., :2]}, ValueError, "the output would be empty: on spatial axis 1"),
+        ({"x": X[..., :2]}, ValueError, "w must fit into x with padding; got ... on spatial axis 1, "),
         ({"scale": 2.0}, TypeError, "scale must be a numpy.ndarray; got a builtins.float"),
         ({"scale": K.astype(HALF)}, TypeError, "scale must be float32...; got float16"),
         ({"scale": K[:5]}, ValueError, "scale must have shape (6,), one for each output channel...; got shape (5,)"),

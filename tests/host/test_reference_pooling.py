@@ -336,7 +336,7 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
         ({"dy": Y[..., :1]}, ValueError, "dy must have shape (2, 3, 2, 2), the output's...; got shape (2, 3, 2, 1)"),
         ({"y": X}, ValueError, "y must have shape (2, 3, 2, 2), as dy...; got shape (2, 3, 5, 5)"),
         ({"x": X[0, 0]}, ValueError, "x must have 3, 4 or 5 axes"),
-        ({"x": X[..., :1]}, ValueError, "the output would be empty: on spatial axis 1"),
+        ({"x": X[..., :1]}, ValueError, "window must be at most ...; got ... (on spatial axis 1)"),
         ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
         ({"beta": None}, TypeError, "beta must be a real number...; got None"),
     ],
