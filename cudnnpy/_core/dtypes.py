@@ -45,5 +45,5 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
     name = name.rsplit(".", 1)[-1]
     name = _ALIASES.get(name, name)
     if name not in _BY_NAME:
-        raise TypeError(f"{argument} must be one of {', '.join(_BY_NAME)}; got {given!r}")
+        raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {given!r}")
     return _BY_NAME[name]

@@ -113,7 +113,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
     """One of the names; an int; or a tuple whose elements are ints or (before, after) pairs."""
     if names and isinstance(value, str):
         return check_option("padding", value, names)
-    expected = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
+    expected = f"an integer of 0 or more,{'' if names else ' or'} a tuple of 1 to 3 integers or (before, after) pairs"
     expected += f", or one of {', '.join(map(repr, names))}" if names else ""
     entries = elements(value)
     if entries is None:

@@ -172,9 +172,8 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
         room = size + before + after - dilation * (kernel - 1) - 1
         if room < 0:
             raise ValueError(
-                "w must fit into x with padding; "
-                f"got a filter of size {kernel} with dilation {dilation} on an axis of size "
-                f"{size} with padding ({before}, {after}), for which the output would be empty"
+                f"w must fit into x with padding; got a filter of size {kernel} with dilation {dilation} on an axis of "
+                f"size {size} with padding ({before}, {after}), for which the output would be empty"
             )
         sizes.append(room // stride + 1)
     return (x_shape[0], w_shape[0], *sizes)

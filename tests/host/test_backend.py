@@ -181,7 +181,7 @@ def _descriptor() -> Descriptor:
 @pytest.mark.parametrize("value", [3, (1, 2, 3), [(1, 2), 3], ((1, 2.5),), "1/2", (1,)])
 def test_fractions_are_pairs_of_integers(library: Attributes, value: Any) -> None:
     with Descriptor(raw.CUDNN_BACKEND_RESAMPLE_DESCRIPTOR) as descriptor:
-        with pytest.raises(TypeError, match=r"CUDNN_ATTR_RESAMPLE_STRIDES must .*"):
+        with pytest.raises(TypeError, match=r"CUDNN_ATTR_RESAMPLE_STRIDES must be .*CUDNN_TYPE_FRACTION"):
             descriptor.set(raw.CUDNN_ATTR_RESAMPLE_STRIDES, value, raw.CUDNN_TYPE_FRACTION)
         assert library.counts["cudnnBackendSetAttribute"] == 0
 

@@ -163,7 +163,7 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
         (lambda g, x: g.resample("median", x, 2), ValueError, r"mode must be one of 'nearest'.*; got 'median'"),
         (lambda g, x: g.resample("maxpool", x, 7), ValueError, r"window must fit into x with padding, \(2.*; got 7"),
         (lambda g, x: g.resample("maxpool", x, (2,)), ValueError, r"window must be an integer, or one.*; got \(2,\)"),
-        (lambda g, x: g.normalization("all", x, x, x, 1e-5), ValueError, r"mode must be one.*; got 'all'"),
+        (lambda g, x: g.normalization("all", x, x, x, 1e-5), ValueError, r"mode must be .*; got 'all'"),
         (
             lambda g, x: g.normalization("layer_norm", x, g.tensor("s", spec(5)), x, 1e-5),
             ValueError,
@@ -180,7 +180,7 @@ def test_inputs_are_like_arrays_or_specs(world: World) -> None:
             r"w must fit into x with padding, \(2, 5, 6, 5\); got shape \(4, 5, 9, 9\)",
         ),
         (lambda g, x: g.convolution(x, x, padding=(1,)), ValueError, r"padding must be an integer,.*; got \(1,\)"),
-        (lambda g, x: g.convolution(x, x, mode="flip"), ValueError, r"mode must be one.*; got 'flip'"),
+        (lambda g, x: g.convolution(x, x, mode="flip"), ValueError, r"mode must be .*; got 'flip'"),
     ],
 )
 def test_nodes_are_refused_by_name(make: Callable[[Any, Any], Any], kind: type[Exception], text: str) -> None:
@@ -195,7 +195,7 @@ def test_nodes_are_refused_by_name(make: Callable[[Any, Any], Any], kind: type[E
         ({"prefer": "best"}, ValueError, r"prefer must .*; got 'best'"),
         ({"workspace_limit": -1}, ValueError, r"workspace_limit must .*; got -1"),
         ({"tf32": 1}, TypeError, r"tf32 must be a bool.*; got 1"),
-        ({"compute_dtype": "int7"}, TypeError, r"compute_dtype must be one of float32, float64.*; got 'int7'"),
+        ({"compute_dtype": "int7"}, TypeError, r"compute_dtype must be one of 'float32'.*; got 'int7'"),
     ],
 )
 def test_options_are_convolutions(options: dict[str, Any], kind: type[Exception], text: str) -> None:
@@ -245,7 +245,7 @@ def test_run_plans_a_signature_once_and_returns_the_outputs_by_order(world: Worl
             ValueError,
             r"x must have the graph's shape, dtype and strides, .*; got \(\(2, 4, 6, 6\), 'float16', \(144, 36, 6, 1\)\)",
         ),
-        ({"x": Array(2, 4, 6, 6, strides=(144, 1, 24, 4))}, ValueError, r"x must .*"),
+        ({"x": Array(2, 4, 6, 6, strides=(144, 1, 24, 4))}, ValueError, "x must have the graph's shape"),
         ({"y": Array(2, 4, 6, 5)}, ValueError, r"y must .*; got \(\(2, 4, 6, 5\), 'float32', \(120, 30, 5, 1\)\)"),
         ({"y": Array(2, 4, 6, 6, writable=False)}, ValueError, "y must be a writable array; got a read-only one"),
         ({"x": Array(2, 4, 6, 6, device=-1)}, TypeError, "x must be an array on a CUDA device; got a host array"),
@@ -652,8 +652,8 @@ not_a_node = "must be a node of this graph; got"
         (lambda g, x, s, v: g.resample("maxpool", x, 2, padding=-1), ValueError, r"padding must .*; got -1"),
         (lambda g, x, s, v: g.tensor("z", spec(2, -1)), ValueError, r"z\.shape must be a tuple.*; got \(2, -1\)"),
         (lambda g, x, s, v: g.output("x0", v), ValueError, r"name must differ from the other names.*; got 'x0'"),
-        (lambda g, x, s, v: g.output("y", v, "complex64"), TypeError, r"dtype must be one.*; got 'complex64'"),
-        (lambda g, x, s, v: g.output("y", v, 3), TypeError, r"dtype must be one of float32, float64.*; got 3"),
+        (lambda g, x, s, v: g.output("y", v, "complex64"), TypeError, r"dtype must be .*; got 'complex64'"),
+        (lambda g, x, s, v: g.output("y", v, 3), TypeError, r"dtype must be one of 'float32'.*; got 3"),
         (
             lambda g, x, s, v: g.output("y", v, None, (1, 2)),
             ValueError,

@@ -131,7 +131,7 @@ CALLS: list[tuple[str, Callable[[], object], type[Exception], str]] = [
         "the output would be empty",
     ),
     ("empty w", lambda: Convolution().forward(X, W[..., :0]), ValueError, "w.shape[3] must be ...; got 0"),
-    ("empty dy", lambda: Convolution().backward_bias(Y[:, :0]), ValueError, "dy.shape[1] must be an...; got 0"),
+    ("empty dy", lambda: Convolution().backward_bias(Y[:, :0]), ValueError, "dy.shape[1] must be ...; got 0"),
     ("channels", lambda: Convolution().forward(X[:, :3], W), ValueError, "x must have 4 channels, ...; got 3"),
     ("groups", lambda: Convolution(groups=2).forward(X, W), ValueError, "x must have 8 channels, ...; got 4"),
     ("filters", lambda: Convolution(groups=4).forward(X, W[:, :1]), ValueError, "groups must divide the 6...; got 4"),

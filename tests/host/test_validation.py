@@ -32,7 +32,7 @@ bad_scales: Any = scales  # whose types forbid what is tried here
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**400  # an int beyond every float
 EACH = "an integer of 1 or more, or one for each of 1 to 3 spatial axes"
-PADS = "an integer of 0 or more, or one or a (before, after) pair for each of 1 to 3 spatial axes"
+PADS = "an integer of 0 or more, or a tuple of 1 to 3 integers or (before, after) pairs"
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode must be one of 'a', 'b'; got 'max'"),
@@ -84,7 +84,7 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: check_padding((0,) * 4), ValueError, f"padding must be {PADS}; got (0, 0, 0, 0)"),
     (lambda: check_padding("same"), TypeError, f"padding must be {PADS}; got 'same'"),
     (lambda: check_padding((0, "same")), TypeError, f"padding must be {PADS}; got 'same'"),
-    (lambda: check_padding(None, ("same",)), TypeError, f"padding must be {PADS}, or one of 'same'; got None"),
+    (lambda: check_padding(None, ("same",)), TypeError, "padding must be an integer ... pairs, or one of 'same'; got None"),
     (lambda: check_padding("sane", ("same",)), ValueError, "padding must be one of 'same'; got 'sane'"),
     (lambda: for_each_axis("stride", (1, 1, 1), 2), ValueError, "stride must be an integer, or one ...; got (1, 1, 1)"),
     (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride must be ...; got an integer of 16610 bits"),
