@@ -157,7 +157,7 @@ def names(text: str) -> list[str]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", part):
-            raise argparse.ArgumentTypeError(f"{part!r} is not the name of an extra")
+            raise argparse.ArgumentTypeError(f"an extra must be one of pyproject.toml; got {part!r}")
     return parts
 
 

@@ -86,7 +86,9 @@ def pair(text: str) -> tuple[str, str]:
     version, _, release = text.partition(":")
     releases = table()[1]
     if not re.fullmatch(r"3\.\d+", version) or release not in releases:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a pair such as 3.12:cu12; releases: {', '.join(releases)}")
+        raise argparse.ArgumentTypeError(
+            f"a pair must be such as 3.12:cu12, with one of {', '.join(releases)}; got {text!r}"
+        )
     return version, release
 
 

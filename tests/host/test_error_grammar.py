@@ -17,7 +17,9 @@ OTHERS = {
     "cannot copy or pickle a ": "a C object has one owner",
     "the v7 functions need ": "a rejection reason, which the table of candidates shows",
     "{name}: {error}. The function is ": "ctypes' own message about an argument",
+    "{file.name}, line {number}: {error}": "an error of this form, with the line of the file that it is about",
 }
+FOLDERS = ("cudnnpy", "docs/examples", "tools/benchmark")
 # Files whose ValueErrors are about a file's content; a PictureError or a LibraryNotFoundError names the file.
 OF_FILES = {"cudnnpy/cli/pictures.py", "cudnnpy/raw/_files.py"}
 
@@ -59,7 +61,7 @@ def fault(text: str) -> str | None:
 
 def test_every_argument_error_has_the_one_form() -> None:
     faults, count = [], 0
-    for folder in ("cudnnpy", "docs/examples"):
+    for folder in FOLDERS:
         for file in sorted((ROOT / folder).rglob("*.py")):
             path = file.relative_to(ROOT).as_posix()
             if path not in OF_FILES:
@@ -73,7 +75,7 @@ def test_every_argument_error_has_the_one_form() -> None:
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_an_exception_that_nothing_needs_is_none(text: str) -> None:
-    sources = [file.read_text() for file in (ROOT / "cudnnpy").rglob("*.py")]
+    sources = [file.read_text() for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
     assert any(found.startswith(text) for source in sources for _, found in raised(source))
 
 
