@@ -31,83 +31,110 @@ from cudnnpy._runtime.executables import scales
 bad_scales: Any = scales  # whose types forbid what is tried here
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**400  # an int beyond every float
-EACH = "an integer of 1 or more, or one for each of 1 to 3 spatial axes"
-PADS = "an integer of 0 or more, or a tuple of 1 to 3 integers or (before, after) pairs"
+# (call, exception, the argument that is named, what was given as the message shows it)
+REFUSED: list[tuple[Callable[[], Any], type[Exception], str, str]] = [
+    (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode", "'max'"),
+    (lambda: check_option("mode", "", ("a",)), ValueError, "mode", "''"),
+    (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode", "1"),
+    (lambda: check_option("mode", None, ("a",)), TypeError, "mode", "None"),
+    (lambda: check_option("mode", ["a"], ("a",)), TypeError, "mode", "['a']"),
+    (lambda: check_flag("tf32", 1), TypeError, "tf32", "1"),
+    (lambda: check_flag("tf32", "yes"), TypeError, "tf32", "'yes'"),
+    (lambda: check_flag("tf32", None), TypeError, "tf32", "None"),
+    (lambda: check_integer("n", 0, 1), ValueError, "n", "0"),
+    (lambda: check_integer("n", 17, 1, 16), ValueError, "n", "17"),
+    (lambda: check_integer("n", 1, 0, 0), ValueError, "n", "1"),
+    (lambda: check_integer("n", 1.0, 1), TypeError, "n", "1.0"),
+    (lambda: check_integer("n", True, 1), TypeError, "n", "True"),
+    (lambda: check_integer("n", "1", 1, 2), TypeError, "n", "'1'"),
+    (lambda: check_integer("n", np.ones(2, int), 1), TypeError, "n", "array([1, 1])"),
+    (lambda: check_integer("n", -1, 0, expected="bytes"), ValueError, "n", "-1"),
+    (lambda: check_integer("n", None, 0, expected="bytes"), TypeError, "n", "None"),
+    (lambda: check_number("c", "1"), TypeError, "c", "'1'"),
+    (lambda: check_number("c", True), TypeError, "c", "True"),
+    (lambda: check_number("c", None), TypeError, "c", "None"),
+    (lambda: check_number("c", 1j, 0.0, finite=True), TypeError, "c", "1j"),
+    (lambda: check_number("c", NAN), ValueError, "c", "nan"),
+    (lambda: check_number("c", HUGE), ValueError, "c", str(HUGE)),
+    (lambda: check_number("c", -0.5, 0.0), ValueError, "c", "-0.5"),
+    (lambda: check_number("c", NAN, 0.0), ValueError, "c", "nan"),
+    (lambda: check_number("c", 1.5, 0.0, 1.0), ValueError, "c", "1.5"),
+    (lambda: check_number("c", 0, above=0.0), ValueError, "c", "0"),
+    (lambda: check_number("c", 1, 0.0, below=1.0), ValueError, "c", "1"),
+    (lambda: check_number("c", -1, 0.0, below=1.0), ValueError, "c", "-1"),
+    (lambda: check_number("c", -INF, finite=True), ValueError, "c", "-inf"),
+    (lambda: check_number("c", NAN, finite=True), ValueError, "c", "nan"),
+    (lambda: check_number("c", [], nan=True), TypeError, "c", "[]"),
+    (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha", "'2'"),
+    (lambda: scales(1.0, INF, "float32"), ValueError, "beta", "inf"),
+    (lambda: scales(NAN, 0.0, "float32"), ValueError, "alpha", "nan"),
+    (lambda: scales(True, 0.0, "float32"), TypeError, "alpha", "True"),
+    (lambda: check_per_axis("stride", 0, 1), ValueError, "stride", "0"),
+    (lambda: check_per_axis("stride", (1, 0), 1), ValueError, "stride", "0"),
+    (lambda: check_per_axis("stride", "2", 1), TypeError, "stride", "'2'"),
+    (lambda: check_per_axis("stride", [1, 2.0], 1), TypeError, "stride", "2.0"),
+    (lambda: check_per_axis("stride", (), 1), ValueError, "stride", "()"),
+    (lambda: check_per_axis("stride", [1] * 4, 1), ValueError, "stride", "[1, 1, 1, 1]"),
+    (lambda: check_padding(-1), ValueError, "padding", "-1"),
+    (lambda: check_padding(((0, -1), 0)), ValueError, "padding", "-1"),
+    (lambda: check_padding(((0, 1), (0,))), ValueError, "padding", "((0, 1), (0,))"),
+    (lambda: check_padding([]), ValueError, "padding", "[]"),
+    (lambda: check_padding((0,) * 4), ValueError, "padding", "(0, 0, 0, 0)"),
+    (lambda: check_padding("same"), TypeError, "padding", "'same'"),
+    (lambda: check_padding((0, "same")), TypeError, "padding", "'same'"),
+    (lambda: check_padding(None, ("same",)), TypeError, "padding", "None"),
+    (lambda: check_padding("sane", ("same",)), ValueError, "padding", "'sane'"),
+    (lambda: for_each_axis("stride", (1, 1, 1), 2), ValueError, "stride", "(1, 1, 1)"),
+    (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride", "an integer of 16610 bits"),
+    (lambda: check_padding((0, 2**63)), ValueError, "padding", "9223372036854775808"),
+    (lambda: check_number("c", 10**5000), ValueError, "c", "an integer of 16610 bits"),
+    (lambda: check_shape("s", (10**5000, 2)), ValueError, "s", "an integer of 16610 bits, 2"),
+    (lambda: check_shape("s", np.array([[1, 2]])), TypeError, "s", "array([[1, 2]])"),
+    (lambda: check_shape("x_shape", 8), TypeError, "x_shape", "8"),
+    (lambda: check_shape("x_shape", None, 4), TypeError, "x_shape", "None"),
+    (lambda: check_shape("s", "NCHW"), TypeError, "s", "'NCHW'"),
+    (lambda: check_shape("s", (2, 2.0)), TypeError, "s", "(2, 2.0)"),
+    (lambda: check_shape("s", (2, True)), TypeError, "s", "(2, True)"),
+    (lambda: check_shape("s", (2, 0)), ValueError, "s", "(2, 0)"),
+    (lambda: check_shape("s", (2, 3), 3), ValueError, "s", "(2, 3)"),
+    (lambda: check_shape("s", (), 3), ValueError, "s", "()"),
+]  # fmt: skip
 
-REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: check_option("mode", "max", ("a", "b")), ValueError, "mode must be one of 'a', 'b'; got 'max'"),
-    (lambda: check_option("mode", "", ("a",)), ValueError, "mode must be one of 'a'; got ''"),
-    (lambda: check_option("mode", 1, ("a", "b")), TypeError, "mode must be one of 'a', 'b'; got 1"),
-    (lambda: check_option("mode", None, ("a",)), TypeError, "mode must be one of 'a'; got None"),
-    (lambda: check_option("mode", ["a"], ("a",)), TypeError, "mode must be one of 'a'; got ['a']"),
-    (lambda: check_flag("tf32", 1), TypeError, "tf32 must be a bool; got 1"),
-    (lambda: check_flag("tf32", "yes"), TypeError, "tf32 must be a bool; got 'yes'"),
-    (lambda: check_flag("tf32", None), TypeError, "tf32 must be a bool; got None"),
-    (lambda: check_integer("n", 0, 1), ValueError, "n must be an integer of 1 or more; got 0"),
-    (lambda: check_integer("n", 17, 1, 16), ValueError, "n must be an integer of 1 to 16; got 17"),
-    (lambda: check_integer("n", 1, 0, 0), ValueError, "n must be an integer of 0 to 0; got 1"),
-    (lambda: check_integer("n", 1.0, 1), TypeError, "n must be an integer of 1 or more; got 1.0"),
-    (lambda: check_integer("n", True, 1), TypeError, "n must be an integer of 1 or more; got True"),
-    (lambda: check_integer("n", "1", 1, 2), TypeError, "n must be an integer of 1 to 2; got '1'"),
-    (lambda: check_integer("n", np.ones(2, int), 1), TypeError, "n must be an integer of 1 or more; got array([1, 1])"),
-    (lambda: check_integer("n", -1, 0, expected="bytes"), ValueError, "n must be bytes; got -1"),
-    (lambda: check_integer("n", None, 0, expected="bytes"), TypeError, "n must be bytes; got None"),
-    (lambda: check_number("c", "1"), TypeError, "c must be a number; got '1'"),
-    (lambda: check_number("c", True), TypeError, "c must be a number; got True"),
-    (lambda: check_number("c", None), TypeError, "c must be a number; got None"),
-    (lambda: check_number("c", 1j, 0.0, finite=True), TypeError, "c must be a finite number of 0 or more; got 1j"),
-    (lambda: check_number("c", NAN), ValueError, "c must be a number; got nan"),
-    (lambda: check_number("c", HUGE), ValueError, f"c must be a number; got {HUGE}"),
-    (lambda: check_number("c", -0.5, 0.0), ValueError, "c must be a number of 0 or more; got -0.5"),
-    (lambda: check_number("c", NAN, 0.0), ValueError, "c must be a number of 0 or more; got nan"),
-    (lambda: check_number("c", 1.5, 0.0, 1.0), ValueError, "c must be a number of 0 to 1; got 1.5"),
-    (lambda: check_number("c", 0, above=0.0), ValueError, "c must be a number above 0; got 0"),
-    (lambda: check_number("c", 1, 0.0, below=1.0), ValueError, "c must be a number of 0 or more and below 1; got 1"),
-    (lambda: check_number("c", -1, 0.0, below=1.0), ValueError, "c must be a number of 0 or more and below 1; got -1"),
-    (lambda: check_number("c", -INF, finite=True), ValueError, "c must be a finite number; got -inf"),
-    (lambda: check_number("c", NAN, finite=True), ValueError, "c must be a finite number; got nan"),
-    (lambda: check_number("c", [], nan=True), TypeError, "c must be a number; got []"),
-    (lambda: bad_scales("2", 0.0, "float32"), TypeError, "alpha must be a finite number; got '2'"),
-    (lambda: scales(1.0, INF, "float32"), ValueError, "beta must be a finite number; got inf"),
-    (lambda: scales(NAN, 0.0, "float32"), ValueError, "alpha must be a finite number; got nan"),
-    (lambda: scales(True, 0.0, "float32"), TypeError, "alpha must be a finite number; got True"),
-    (lambda: check_per_axis("stride", 0, 1), ValueError, f"stride must be {EACH}; got 0"),
-    (lambda: check_per_axis("stride", (1, 0), 1), ValueError, f"stride must be {EACH}; got 0"),
-    (lambda: check_per_axis("stride", "2", 1), TypeError, f"stride must be {EACH}; got '2'"),
-    (lambda: check_per_axis("stride", [1, 2.0], 1), TypeError, f"stride must be {EACH}; got 2.0"),
-    (lambda: check_per_axis("stride", (), 1), ValueError, f"stride must be {EACH}; got ()"),
-    (lambda: check_per_axis("stride", [1] * 4, 1), ValueError, f"stride must be {EACH}; got [1, 1, 1, 1]"),
-    (lambda: check_padding(-1), ValueError, f"padding must be {PADS}; got -1"),
-    (lambda: check_padding(((0, -1), 0)), ValueError, f"padding must be {PADS}; got -1"),
-    (lambda: check_padding(((0, 1), (0,))), ValueError, f"padding must be {PADS}; got ((0, 1), (0,))"),
-    (lambda: check_padding([]), ValueError, f"padding must be {PADS}; got []"),
-    (lambda: check_padding((0,) * 4), ValueError, f"padding must be {PADS}; got (0, 0, 0, 0)"),
-    (lambda: check_padding("same"), TypeError, f"padding must be {PADS}; got 'same'"),
-    (lambda: check_padding((0, "same")), TypeError, f"padding must be {PADS}; got 'same'"),
-    (lambda: check_padding(None, ("same",)), TypeError, "padding must be an integer ... pairs, or one of 'same'; got None"),
-    (lambda: check_padding("sane", ("same",)), ValueError, "padding must be one of 'same'; got 'sane'"),
-    (lambda: for_each_axis("stride", (1, 1, 1), 2), ValueError, "stride must be an integer, or one ...; got (1, 1, 1)"),
-    (lambda: check_per_axis("stride", 10**5000, 1), ValueError, "stride must be ...; got an integer of 16610 bits"),
-    (lambda: check_padding((0, 2**63)), ValueError, f"padding must be {PADS}, and of 64 bits; got 9223372036854775808"),
-    (lambda: check_number("c", 10**5000), ValueError, "c must be a number; got an integer of 16610 bits"),
-    (lambda: check_shape("s", (10**5000, 2)), ValueError, "s must be a tuple of sizes...; got an integer of 16610 bits, 2"),
-    (lambda: check_shape("s", np.array([[1, 2]])), TypeError, "s must be a tuple of sizes of 1 or more; got array([[1, 2]])"),
-    (lambda: check_shape("x_shape", 8), TypeError, "x_shape must be a tuple of sizes of 1 or more; got 8"),
-    (lambda: check_shape("x_shape", None, 4), TypeError, "x_shape must be a tuple of 4 sizes of 1 or more; got None"),
-    (lambda: check_shape("s", "NCHW"), TypeError, "s must be a tuple of sizes of 1 or more; got 'NCHW'"),
-    (lambda: check_shape("s", (2, 2.0)), TypeError, "s must be a tuple of sizes of 1 or more; got (2, 2.0)"),
-    (lambda: check_shape("s", (2, True)), TypeError, "s must be a tuple of sizes of 1 or more; got (2, True)"),
-    (lambda: check_shape("s", (2, 0)), ValueError, "s must be a tuple of sizes of 1 or more; got (2, 0)"),
-    (lambda: check_shape("s", (2, 3), 3), ValueError, "s must be a tuple of 3 sizes of 1 or more; got (2, 3)"),
-    (lambda: check_shape("s", (), 3), ValueError, "s must be a tuple of 3 sizes of 1 or more; got ()"),
+# (call, what the message says that it expects)
+EXPECTED: list[tuple[Callable[[], Any], str]] = [
+    (lambda: check_option("mode", "max", ("a", "b")), "one of 'a', 'b'"),
+    (lambda: check_integer("n", 0, 1), "an integer of 1 or more"),
+    (lambda: check_integer("n", 17, 1, 16), "an integer of 1 to 16"),
+    (lambda: check_integer("n", 2**63, 1), "64 bits"),
+    (lambda: check_integer("n", -1, 0, expected="bytes"), "bytes"),
+    (lambda: check_number("c", -0.5, 0.0), "a number of 0 or more"),
+    (lambda: check_number("c", 1.5, 0.0, 1.0), "a number of 0 to 1"),
+    (lambda: check_number("c", 0, above=0.0), "a number above 0"),
+    (lambda: check_number("c", 1, 0.0, below=1.0), "a number of 0 or more and below 1"),
+    (lambda: check_number("c", -INF, 0.0, finite=True), "a finite number of 0 or more"),
+    (lambda: check_per_axis("stride", 0, 1), "of 1 to 3 spatial axes"),
+    (lambda: check_padding(-1), "(before, after) pairs"),
+    (lambda: check_padding(None, ("valid", "same")), "one of 'valid', 'same'"),
+    (lambda: for_each_axis("stride", (1, 1, 1), 2), "2 spatial axes"),
+    (lambda: check_shape("s", (2, 0)), "sizes of 1 or more"),
+    (lambda: check_shape("s", (2, 3), 3), "a tuple of 3 sizes"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("check", "kind", "text"), REFUSED)
-def test_bad_options_are_refused_by_name(check: Callable[[], Any], kind: type[Exception], text: str) -> None:
-    with pytest.raises(kind, match="^" + says(text)) as caught:
+@pytest.mark.parametrize(("check", "kind", "name", "given"), REFUSED)
+def test_bad_options_are_refused_by_name(
+    check: Callable[[], Any], kind: type[Exception], name: str, given: str
+) -> None:
+    with pytest.raises(kind, match="^" + says(f"{name} must be ...; got {given}") + "$") as caught:
         check()
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(("check", "expected"), EXPECTED)
+def test_the_error_says_what_is_expected(check: Callable[[], Any], expected: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        check()
+    assert expected in str(caught.value).partition("; got ")[0]
 
 
 class Index:
