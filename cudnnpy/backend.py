@@ -16,11 +16,11 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ctypes import byref, c_int64
 from enum import EnumMeta, IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
@@ -28,6 +28,13 @@ from cudnnpy._core.validation import check_integer, elements, shown
 from cudnnpy._core.values import integer
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
+from cudnnpy.typing import SupportsToList
+
+Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
+"""One element of an attribute: a bool, a number (of NumPy too), an enumerator, a descriptor or a handle."""
+
+Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
+"""What an attribute is set to: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
 
 _HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
 _POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
@@ -46,7 +53,7 @@ _UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends t
 _PLAIN_KINDS = {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, *_api.ATTRIBUTE_KINDS[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS]}
 
 
-class Descriptor(Owned):
+class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
     """One cudnnBackendDescriptor_t of any kind.
 
     `kind` is a cudnnBackendDescriptorType_t. With `attributes` the descriptor is set and finalized at once; without
@@ -61,7 +68,7 @@ class Descriptor(Owned):
     _create = "cudnnBackendCreateDescriptor"
     _destroy = "cudnnBackendDestroyDescriptor"
 
-    def __init__(self, kind: int, attributes: Mapping[int, Any] | None = None) -> None:
+    def __init__(self, kind: int, attributes: Mapping[int, Value | None] | None = None) -> None:
         if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
             raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {kind!r}")
         if not (attributes is None or isinstance(attributes, Mapping)):
@@ -83,7 +90,7 @@ class Descriptor(Owned):
         """The cudnnBackendDescriptorType_t, as it was given."""
         return self._kind
 
-    def __setitem__(self, attribute: int, value: Any) -> None:
+    def __setitem__(self, attribute: int, value: Value) -> None:
         self.set(attribute, value)
 
     def __getitem__(self, attribute: int) -> Any:
@@ -93,7 +100,7 @@ class Descriptor(Owned):
             return values
         return values[0] if len(values) == 1 else values
 
-    def set(self, attribute: int, value: Any, kind: int | None = None) -> None:
+    def set(self, attribute: int, value: Value, kind: int | None = None) -> None:
         """cudnnBackendSetAttribute. `kind` picks an attribute type where several are allowed."""
         name, kind = _name_and_kind(attribute, kind)
         given, values = _as_values(name, kind, value)

@@ -25,7 +25,10 @@ from cudnnpy._installation import to_install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
+
+    from cudnnpy.typing import CandidateReport
 
 
 class CudnnError(Exception):
@@ -160,6 +163,6 @@ class NoAlgorithmError(CudnnError):
     tell the same, and cannot be run).
     """
 
-    def __init__(self, problem: str, wanted: str, table: str, candidates: list[Any]) -> None:
+    def __init__(self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport]) -> None:
         self.problem, self.candidates = problem, candidates
         super().__init__(f"no algorithm for {problem}\n  asked for: {wanted}\n{table}")

@@ -15,6 +15,7 @@ from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.validation import shown
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy.typing import Device, Stream
 
 # cudnnHandle_t of Handles that were garbage collected unclosed, by the CUDA context that they belong to. Collection
 # comes at any moment and cudnnDestroy synchronises the device (in the middle of a stream capture it poisons every later
@@ -26,7 +27,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 _of_thread = threading.local()
 
 
-class Handle(Owned):
+class Handle(Owned[raw.cudnnHandle_t]):
     """A cuDNN context on one device, for one thread at a time, whose work goes to one stream.
 
     `device` is an ordinal, a cuda.core Device, or None for the current one; `stream` is what stream_address() takes.
@@ -41,7 +42,7 @@ class Handle(Owned):
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
 
-    def __init__(self, device: Any = None, stream: Any = None) -> None:
+    def __init__(self, device: Device | None = None, stream: Stream | None = None) -> None:
         _check_device(device)
         stream_address(stream)
         with on_device(device) as (self._device, self._context), self._created():
@@ -49,7 +50,7 @@ class Handle(Owned):
             self.set_stream(stream)
 
     @classmethod
-    def default(cls, device: Any = None) -> Handle:
+    def default(cls, device: Device | None = None) -> Handle:
         """The calling thread's own Handle for a device (None: the current one), made on first use.
 
         Everyone in the thread shares it: set the stream before each use.
@@ -74,7 +75,7 @@ class Handle(Owned):
         self._address = address.value or 0
         return self._address
 
-    def set_stream(self, stream: Any) -> None:
+    def set_stream(self, stream: Stream | None) -> None:
         """Sends the work that follows to a stream (see stream_address), which is kept alive as long as it is set.
 
         Calls cudnnSetStream only where the stream changes; one set by cudnnpy.raw is noticed when `stream` is read.
@@ -95,7 +96,7 @@ class Handle(Owned):
         return partial(_keep, self._context, pointer)
 
 
-def stream_address(stream: Any) -> int:
+def stream_address(stream: Stream | None) -> int:
     """The cudaStream_t of a stream, as a number.
 
     Takes None (the default stream, 0), a number, anything with `__cuda_stream__` (cuda.core, torch), and the stream
@@ -104,7 +105,7 @@ def stream_address(stream: Any) -> int:
     """
     if stream is None:
         return 0
-    address = stream
+    address: Any = stream
     if not isinstance(stream, int):
         protocol = getattr(stream, "__cuda_stream__", None)
         if protocol is not None:
@@ -132,7 +133,7 @@ def _keep(context: int, pointer: Any) -> None:
     _idle.setdefault(context, []).append(pointer)
 
 
-def _check_device(device: Any) -> None:
+def _check_device(device: object) -> None:
     if isinstance(device, bool) or not (device is None or isinstance(device, int) or hasattr(device, "device_id")):
         raise TypeError(
             f"device must be an ordinal, a cuda.core Device or None; got {device!r} ({type(device).__name__})"
@@ -141,7 +142,7 @@ def _check_device(device: Any) -> None:
         raise ValueError(f"device must be an ordinal of 0 or more; got {device}")
 
 
-def _cuda_device(device: Any) -> Any:
+def _cuda_device(device: Device | None) -> Any:
     """cuda.core's Device. Where there is no driver or no GPU, cuDNN's own error for that is raised."""
     _check_device(device)
     if hasattr(device, "device_id"):
@@ -159,7 +160,7 @@ def _cuda_device(device: Any) -> Any:
 
 
 @contextmanager
-def on_device(device: Any) -> Iterator[tuple[int, int]]:
+def on_device(device: Device | None) -> Iterator[tuple[int, int]]:
     """Makes a device current for the block, and after it what was current before: its ordinal and CUDA context.
 
     Where nothing was current the device stays so, as with the CUDA runtime.

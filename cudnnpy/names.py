@@ -9,11 +9,15 @@ from __future__ import annotations
 from enum import IntEnum
 from functools import cache, lru_cache
 from itertools import takewhile
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from cudnnpy import raw
+from cudnnpy.typing import DataType, SupportsDtypeName
 
 _Enum = TypeVar("_Enum", bound=IntEnum)
+
+ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t
+"""An element type of cuDNN: its short name, a NumPy dtype or an enumerator."""
 
 # Where the C name is not the name that the rest of Python knows.
 _RENAMED = {
@@ -33,9 +37,14 @@ _RENAMED = {
 }
 
 
-@cache
 def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
     """Every short name of an enum of cudnnpy.raw, in the order of C."""
+    found: dict[str, _Enum] = _short_names(kind)
+    return found
+
+
+@cache
+def _short_names(kind: type[IntEnum]) -> dict[str, Any]:
     words = {name: name.split("_") for name in kind.__members__}
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*words.values(), strict=False)))
     shared = min(shared, min(map(len, words.values())) - 1)
@@ -65,11 +74,11 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
     return found
 
 
-def data_type(dtype: Any, argument: str = "dtype") -> raw.cudnnDataType_t:
+def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_t:
     """The cudnnDataType_t of a name ("bfloat16"), a NumPy dtype object or an enumerator.
 
     Raises ValueError for a name that cuDNN has no type for, TypeError for what is no dtype.
     """
-    if not isinstance(dtype, IntEnum):  # which has a name too
-        dtype = getattr(dtype, "name", dtype)
-    return enumerator(raw.cudnnDataType_t, dtype, argument)
+    if isinstance(dtype, IntEnum):  # which has a name too
+        return enumerator(raw.cudnnDataType_t, dtype, argument)
+    return enumerator(raw.cudnnDataType_t, getattr(dtype, "name", dtype), argument)

@@ -23,15 +23,18 @@ __all__ = [
     "ActivationMode",
     "Array",
     "ArrayT",
+    "CandidateReport",
     "ComputeDtype",
     "ConvolutionActivation",
     "ConvolutionAlgorithm",
     "ConvolutionMode",
     "ConvolutionOperation",
+    "CudnnPoolingMode",
     "DataType",
     "Device",
     "Dtype",
     "DtypeName",
+    "ElementName",
     "FusedActivation",
     "FusedOperations",
     "IndicesType",
@@ -59,6 +62,7 @@ __all__ = [
     "SupportsCudaStream",
     "SupportsDLPack",
     "SupportsDeviceId",
+    "SupportsDtypeName",
     "SupportsToList",
     "TensorFormat",
     "TensorOperation",
@@ -176,12 +180,18 @@ MemoryLayout: TypeAlias = Literal["C", "channels_last"]
 # Element types
 
 
-class _NamedDtype(Protocol):  # numpy.dtype
-    @property
-    def name(self) -> str: ...
+class SupportsDtypeName(Protocol):
+    """A dtype object with a name: NumPy's, which CuPy, JAX and Numba use as well."""
 
     @property
-    def itemsize(self) -> int: ...
+    def name(self) -> str:
+        """The name: "float32"."""
+        ...
+
+    @property
+    def itemsize(self) -> int:
+        """The bytes of an element."""
+        ...
 
 
 class _TorchDtype(Protocol):  # torch.dtype
@@ -192,24 +202,15 @@ class _TorchDtype(Protocol):  # torch.dtype
     def itemsize(self) -> int: ...
 
 
-DtypeName: TypeAlias = Literal[
-    "float32",
-    "float64",
-    "float16",
-    "bfloat16",
-    "int8",
-    "int32",
-    "uint8",
-    "float8_e4m3fn",
-    "float8_e5m2",
-    "float",
-    "double",
-    "half",
-    "float8_e4m3",
+ElementName: TypeAlias = Literal[
+    "float32", "float64", "float16", "bfloat16", "int8", "int32", "uint8", "float8_e4m3fn", "float8_e5m2"
 ]
-"""Element types of arrays. "float", "double", "half" and "float8_e4m3" are aliases."""
+"""Element types of arrays, as a TensorSpec has them."""
 
-_DtypeObject: TypeAlias = _NamedDtype | _TorchDtype | type[Any]
+DtypeName: TypeAlias = Literal[ElementName, "float", "double", "half", "float8_e4m3"]
+"""Element types of arrays, and aliases of some."""
+
+_DtypeObject: TypeAlias = SupportsDtypeName | _TorchDtype | type[Any]
 
 Dtype: TypeAlias = DtypeName | _DtypeObject
 """An element type: its name, a NumPy dtype or scalar type, or a framework's dtype."""
@@ -247,6 +248,46 @@ DataType: TypeAlias = Literal[
 
 
 # The choice of an algorithm
+
+
+class CandidateReport(Protocol):
+    """What an error tells of a candidate that could not be used: see cudnnpy.Candidate."""
+
+    @property
+    def source(self) -> str:
+        """Where the candidate comes from: "heuristics", "engines", "legacy" or "saved"."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The name of the engine configuration or algorithm."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """cuDNN's numerical notes."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether it gives the same bits every time."""
+        ...
+
+    @property
+    def refused(self) -> str:
+        """The rejection reason; "" if there is none."""
+        ...
+
+    @property
+    def workspace_size(self) -> int | None:
+        """The workspace in bytes; None if the candidate was not planned."""
+        ...
+
+    @property
+    def milliseconds(self) -> float | None:
+        """The measured time; None if it was not measured."""
+        ...
+
 
 Preference: TypeAlias = Literal["fastest", "limited_workspace", "no_workspace", "autotune"]
 """How an algorithm is chosen."""
@@ -291,10 +332,11 @@ FusedActivation: TypeAlias = Literal["relu", "sigmoid", "tanh", "elu", "swish"]
 ActivationMode: TypeAlias = Literal["sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"]
 """cudnnActivationMode_t: the modes of Activation."""
 
-_CudnnPoolingMode: TypeAlias = Literal["max", "max_deterministic", "average_include_padding", "average_exclude_padding"]
+CudnnPoolingMode: TypeAlias = Literal["max", "max_deterministic", "average_include_padding", "average_exclude_padding"]
+"""cudnnPoolingMode_t: the modes of PoolingDescriptor."""
 
-PoolingMode: TypeAlias = Literal[_CudnnPoolingMode, "average_inc_pad", "average_exc_pad"]
-"""cudnnPoolingMode_t: the modes of Pooling, with Theano's names of the averages."""
+PoolingMode: TypeAlias = Literal[CudnnPoolingMode, "average_inc_pad", "average_exc_pad"]
+"""The modes of Pooling: cuDNN's, and Theano's names of the averages."""
 
 SoftmaxAlgorithm: TypeAlias = Literal["fast", "accurate", "log"]
 """cudnnSoftmaxAlgorithm_t: the algorithms of Softmax."""

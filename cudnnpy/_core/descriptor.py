@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.owned import Owned, created_type
+from cudnnpy._core.owned import Owned, PointerT, created_type
 from cudnnpy._core.values import INTEGERS, MOST_ELEMENTS, enum_of, is_handle, to_c
 
 # What sets a descriptor begins so, and takes it first (cudnnSetTensor, which fills memory, takes a handle first).
@@ -24,15 +24,15 @@ _SPATIAL = {("cudnnSetTensorTransformDescriptor", "foldA")}
 _WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
 
 
-class Descriptor(Owned):
+class Descriptor(Owned[PointerT]):
     """A descriptor of the C API beneath the graph API.
 
     What cuDNN refuses raises StatusError with its own text; the descriptor can be set again.
     """
 
-    _kept: dict[Any, tuple[Owned, ...]]
+    _kept: dict[Any, tuple[Owned[Any], ...]]
 
-    def get(self, function: str, *arguments: Any, **named: Any) -> dict[str, Any]:
+    def get(self, function: str, *arguments: object, **named: object) -> dict[str, Any]:
         """Calls a C function that tells of this descriptor and returns what it puts out, by the C names of the parameters.
 
         The arguments are what C takes in beside this descriptor, in the order of C or by name; enumerators may be
@@ -43,7 +43,7 @@ class Descriptor(Owned):
         raw.call(function, *inputs)
         return {name: _from_c(kind, target) for name, (kind, target) in outputs.items()}
 
-    def _set(self, function: str, *arguments: Any, **named: Any) -> None:
+    def _set(self, function: str, *arguments: object, **named: object) -> None:
         inputs, _ = self._arguments(function, arguments, named, reads=False)
         raw.call(function, *inputs)
         # C may keep the address of a descriptor that it was given, until the same is set again
@@ -52,7 +52,7 @@ class Descriptor(Owned):
         self.__dict__.setdefault("_kept", {})[function, what] = given
 
     def _arguments(
-        self, function: Any, given: tuple[Any, ...], named: dict[str, Any], reads: bool
+        self, function: object, given: tuple[object, ...], named: dict[str, object], reads: bool
     ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
         """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
         if not isinstance(function, str):
@@ -92,7 +92,7 @@ class Descriptor(Owned):
         return inputs, outputs
 
 
-class GeneralDescriptor(Descriptor):
+class GeneralDescriptor(Descriptor[PointerT]):
     """A descriptor that is set and read by the names of C's functions and parameters:
 
     descriptor.set("cudnnSetCTCLossDescriptor_v9", compType="float32", normMode="softmax", ...)
@@ -103,7 +103,7 @@ class GeneralDescriptor(Descriptor):
         with self._created():
             pass
 
-    def set(self, function: str, *arguments: Any, **named: Any) -> None:
+    def set(self, function: str, *arguments: object, **named: object) -> None:
         """Calls a C function that sets this descriptor.
 
         The arguments are those that C takes beside this descriptor, in the order of C or by name: enumerators or their

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy.typing import ElementName
 
 
 class Dtype(NamedTuple):
     """An element type: the name NumPy (with ml_dtypes) gives it, its cudnnDataType_t, its size in bytes."""
 
-    name: str
-    number: int
+    name: ElementName
+    number: raw.cudnnDataType_t
     itemsize: int
 
 

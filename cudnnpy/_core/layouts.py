@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
+from cudnnpy.typing import ElementName
 
 # layout names by rank; the plain names stand for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -26,7 +27,7 @@ class TensorSpec(NamedTuple):
     """
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtype: ElementName = "float32"
     strides: tuple[int, ...] | None = None
     alignment: int = 16
 

@@ -9,10 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from ctypes import byref, c_void_p
 from functools import cache, partial
-from typing import Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from cudnnpy import raw
 from cudnnpy.errors import ClosedError, CudnnError
+
+if TYPE_CHECKING:
+    from ctypes import _Pointer
+
+# The ctypes pointer that stands for the C object.
+PointerT = TypeVar("PointerT", bound="_Pointer[Any]")
 
 
 @cache
@@ -35,10 +41,10 @@ class _Life(weakref.ref[Any]):
     __slots__ = ("closing", "destroy", "end", "error", "owner", "same")
     __hash__, __eq__ = object.__hash__, object.__eq__  # a pointer, like other numbers of ctypes, has no hash
 
-    def __new__(cls, pointer: Any, _owner: Owned) -> Self:
+    def __new__(cls, pointer: Any, _owner: Owned[Any]) -> Self:
         return super().__new__(cls, pointer, _ended)
 
-    def __init__(self, pointer: Any, owner: Owned) -> None:
+    def __init__(self, pointer: Any, owner: Owned[Any]) -> None:
         self.owner = weakref.ref(owner)
         self.destroy = owner._destroy
         self.same = type(pointer).from_buffer_copy(pointer)  # for the end, when the other is gone
@@ -91,11 +97,11 @@ def _destroy(function: str, pointer: Any) -> None:
 class _Closed:
     """What ctypes finds as the parameter of an object that holds none: the exception that says why."""
 
-    def __get__(self, owned: Owned | None, _kind: type[Owned]) -> Any:
+    def __get__(self, owned: Owned[Any] | None, _kind: type[Owned[Any]]) -> Any:
         return self if owned is None else owned.pointer
 
 
-class Owned:
+class Owned(Generic[PointerT]):
     """A C object with one owner. A subclass names the two C functions, and sets the object up in its constructor:
 
         with self._created():
@@ -108,7 +114,7 @@ class Owned:
 
     _create: ClassVar[str]
     _destroy: ClassVar[str]
-    _pointer: Any = None
+    _pointer: PointerT | None = None
     _life: _Life | None = None
     _was_forked = False
 
@@ -147,7 +153,7 @@ class Owned:
         return self._pointer is None
 
     @property
-    def pointer(self) -> Any:
+    def pointer(self) -> PointerT:
         """The C handle: a ctypes pointer of its own type. Functions of cudnnpy.raw take the object itself as well.
 
         Whoever keeps it keeps the C object from being destroyed. Raises ClosedError.
@@ -162,7 +168,10 @@ class Owned:
             "here, and start processes that use CUDA with the 'spawn' method"
         )
 
-    _as_parameter_: Any = _Closed()
+    if TYPE_CHECKING:
+        _as_parameter_: PointerT
+    else:
+        _as_parameter_ = _Closed()
 
     @property
     def address(self) -> int:

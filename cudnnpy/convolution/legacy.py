@@ -11,7 +11,7 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
 from cudnnpy._runtime.executables import described
 from cudnnpy.convolution.problem import Problem
-from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor
+from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 
@@ -110,6 +110,7 @@ class LegacyExecutable:
         self._scales = tuple(
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
+        tensors: dict[str, TensorDescriptor | FilterDescriptor]
         tensors = {"x": described(problem.x), "w": _filter(problem.w), "y": described(problem.y)}
         one = len(g.stride) == 1
         self._convolution = ConvolutionDescriptor(

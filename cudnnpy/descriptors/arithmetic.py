@@ -7,16 +7,23 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.descriptor import Descriptor
 from cudnnpy._core.values import nan_propagation
-from cudnnpy.names import data_type, enumerator, short_name
+from cudnnpy.names import ElementType, data_type, enumerator, short_name
+from cudnnpy.typing import IndicesType, ReduceIndices, ReduceOperation, TensorOperation
 
 
-class OpTensorDescriptor(Descriptor):
+class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
     """An elementwise operation of cudnnOpTensor: "add", "mul", "min", "max", "sqrt" or "not"."""
 
     _create = "cudnnCreateOpTensorDescriptor"
     _destroy = "cudnnDestroyOpTensorDescriptor"
 
-    def __init__(self, operation: Any, *, compute_dtype: Any = "float32", propagate_nan: bool = False) -> None:
+    def __init__(
+        self,
+        operation: TensorOperation | raw.cudnnOpTensorOp_t,
+        *,
+        compute_dtype: ElementType = "float32",
+        propagate_nan: bool = False,
+    ) -> None:
         kind = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
         dtype, nan = data_type(compute_dtype, "compute_dtype"), nan_propagation(propagate_nan)
         with self._created():
@@ -38,7 +45,7 @@ class OpTensorDescriptor(Descriptor):
         return bool(self.get("cudnnGetOpTensorDescriptor")["opTensorNanOpt"])
 
 
-class ReduceTensorDescriptor(Descriptor):
+class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
     """A reduction of cudnnReduceTensor: "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros".
 
     `indices` is "no_indices" or, for a minimum's or maximum's place, "flattened_indices"; `indices_type` is
@@ -50,12 +57,12 @@ class ReduceTensorDescriptor(Descriptor):
 
     def __init__(
         self,
-        operation: Any,
+        operation: ReduceOperation | raw.cudnnReduceTensorOp_t,
         *,
-        compute_dtype: Any = "float32",
+        compute_dtype: ElementType = "float32",
         propagate_nan: bool = False,
-        indices: Any = "no_indices",
-        indices_type: Any = "32bit_indices",
+        indices: ReduceIndices | raw.cudnnReduceTensorIndices_t = "no_indices",
+        indices_type: IndicesType | raw.cudnnIndicesType_t = "32bit_indices",
     ) -> None:
         arguments = (
             enumerator(raw.cudnnReduceTensorOp_t, operation, "operation"),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.descriptor import Descriptor
 from cudnnpy._core.values import integer, integers
 from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
-from cudnnpy.names import data_type, enumerator, short_name
+from cudnnpy.names import ElementType, data_type, enumerator, short_name
+from cudnnpy.typing import ConvolutionMode, MathType, PerAxis, Shape
 
 _MOST_SPATIAL = raw.CUDNN_DIM_MAX - 2
 
 
-class ConvolutionDescriptor(Descriptor):
+class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     """A convolution's geometry and arithmetic.
 
     `padding` has one number for each spatial dimension; `stride` and `dilation` have as many, or are one number for
@@ -29,14 +29,14 @@ class ConvolutionDescriptor(Descriptor):
 
     def __init__(
         self,
-        padding: Sequence[int],
-        stride: int | Sequence[int] = 1,
-        dilation: int | Sequence[int] = 1,
+        padding: Shape,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
         *,
-        mode: Any = "cross_correlation",
-        compute_dtype: Any = "float32",
+        mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
+        compute_dtype: ElementType = "float32",
         groups: int = 1,
-        math_type: Any = "default_math",
+        math_type: MathType | raw.cudnnMathType_t = "default_math",
     ) -> None:
         padding = integers(padding, "padding", most=_MOST_SPATIAL)
         geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))

@@ -2,83 +2,83 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cudnnpy import raw
 from cudnnpy._core.descriptor import GeneralDescriptor
+from cudnnpy._core.owned import PointerT
 from cudnnpy.names import enumerator
+from cudnnpy.typing import FusedOperations
 
 
-class TensorTransformDescriptor(GeneralDescriptor):
+class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescriptor_t]):
     """What cudnnTransformTensorEx does: cudnnSetTensorTransformDescriptor, cudnnGetTensorTransformDescriptor."""
 
     _create = "cudnnCreateTensorTransformDescriptor"
     _destroy = "cudnnDestroyTensorTransformDescriptor"
 
 
-class SpatialTransformerDescriptor(GeneralDescriptor):
+class SpatialTransformerDescriptor(GeneralDescriptor[raw.cudnnSpatialTransformerDescriptor_t]):
     """A spatial transformer: cudnnSetSpatialTransformerNdDescriptor."""
 
     _create = "cudnnCreateSpatialTransformerDescriptor"
     _destroy = "cudnnDestroySpatialTransformerDescriptor"
 
 
-class RNNDescriptor(GeneralDescriptor):
+class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
     """A recurrent network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9."""
 
     _create = "cudnnCreateRNNDescriptor"
     _destroy = "cudnnDestroyRNNDescriptor"
 
 
-class RNNDataDescriptor(GeneralDescriptor):
+class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
     """A batch of sequences for a recurrent network: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor."""
 
     _create = "cudnnCreateRNNDataDescriptor"
     _destroy = "cudnnDestroyRNNDataDescriptor"
 
 
-class CTCLossDescriptor(GeneralDescriptor):
+class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
     """A CTC loss: cudnnSetCTCLossDescriptor_v9, cudnnGetCTCLossDescriptor_v9."""
 
     _create = "cudnnCreateCTCLossDescriptor"
     _destroy = "cudnnDestroyCTCLossDescriptor"
 
 
-class SeqDataDescriptor(GeneralDescriptor):
+class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
     """A batch of sequences for attention: cudnnSetSeqDataDescriptor, cudnnGetSeqDataDescriptor."""
 
     _create = "cudnnCreateSeqDataDescriptor"
     _destroy = "cudnnDestroySeqDataDescriptor"
 
 
-class AttnDescriptor(GeneralDescriptor):
+class AttnDescriptor(GeneralDescriptor[raw.cudnnAttnDescriptor_t]):
     """Multi-head attention: cudnnSetAttnDescriptor, cudnnGetAttnDescriptor."""
 
     _create = "cudnnCreateAttnDescriptor"
     _destroy = "cudnnDestroyAttnDescriptor"
 
 
-class _FusedOps(GeneralDescriptor):
-    def __init__(self, ops: Any) -> None:
+class _FusedOps(GeneralDescriptor[PointerT]):
+    def __init__(self, ops: FusedOperations | raw.cudnnFusedOps_t) -> None:
         with self._created(enumerator(raw.cudnnFusedOps_t, ops, "ops")):
             pass
 
 
-class FusedOpsConstParamPack(_FusedOps):
+class FusedOpsConstParamPack(_FusedOps[raw.cudnnFusedOpsConstParamPack_t]):
     """The fixed parameters of a fused operation: cudnnSetFusedOpsConstParamPackAttribute."""
 
     _create = "cudnnCreateFusedOpsConstParamPack"
     _destroy = "cudnnDestroyFusedOpsConstParamPack"
 
 
-class FusedOpsVariantParamPack(_FusedOps):
+class FusedOpsVariantParamPack(_FusedOps[raw.cudnnFusedOpsVariantParamPack_t]):
     """The pointers of a fused operation: cudnnSetFusedOpsVariantParamPackAttribute."""
 
     _create = "cudnnCreateFusedOpsVariantParamPack"
     _destroy = "cudnnDestroyFusedOpsVariantParamPack"
 
 
-class FusedOpsPlan(_FusedOps):
+class FusedOpsPlan(_FusedOps[raw.cudnnFusedOpsPlan_t]):
     """A fused operation ready to run: get("cudnnMakeFusedOpsPlan", handle, pack) returns its workspace's bytes."""
 
     _create = "cudnnCreateFusedOpsPlan"

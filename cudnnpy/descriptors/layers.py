@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from ctypes import byref, c_size_t
 from typing import Any
 
@@ -12,9 +11,10 @@ from cudnnpy._core.values import integer, integers, nan_propagation, to_c
 from cudnnpy.descriptors.tensors import TensorDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator, short_name
+from cudnnpy.typing import ActivationMode, CudnnPoolingMode, PerAxis, Shape
 
 
-class ActivationDescriptor(Descriptor):
+class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
     """An activation: "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish".
 
     `coefficient` is the clipped relu's ceiling and the elu's alpha. C functions: cudnnSetActivationDescriptor, and
@@ -25,7 +25,12 @@ class ActivationDescriptor(Descriptor):
     _destroy = "cudnnDestroyActivationDescriptor"
 
     def __init__(
-        self, mode: Any, *, coefficient: float = 0.0, propagate_nan: bool = False, swish_beta: float | None = None
+        self,
+        mode: ActivationMode | raw.cudnnActivationMode_t,
+        *,
+        coefficient: float = 0.0,
+        propagate_nan: bool = False,
+        swish_beta: float | None = None,
     ) -> None:
         kind = enumerator(raw.cudnnActivationMode_t, mode, "mode")
         coefficient = to_c("double", coefficient, "coefficient")
@@ -57,7 +62,7 @@ class ActivationDescriptor(Descriptor):
         return float(self.get("cudnnGetActivationDescriptorSwishBeta")["swish_beta"])
 
 
-class PoolingDescriptor(Descriptor):
+class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
     """Pooling: "max", "average_include_padding", "average_exclude_padding" or "max_deterministic".
 
     `window` has one number for each spatial dimension; `padding` and `stride` (None: the window itself) have as many,
@@ -69,11 +74,11 @@ class PoolingDescriptor(Descriptor):
 
     def __init__(
         self,
-        mode: Any,
-        window: Sequence[int],
+        mode: CudnnPoolingMode | raw.cudnnPoolingMode_t,
+        window: Shape,
         *,
-        padding: int | Sequence[int] = 0,
-        stride: int | Sequence[int] | None = None,
+        padding: PerAxis = 0,
+        stride: PerAxis | None = None,
         propagate_nan: bool = False,
     ) -> None:
         kind, nan = enumerator(raw.cudnnPoolingMode_t, mode, "mode"), nan_propagation(propagate_nan)
@@ -120,7 +125,7 @@ class PoolingDescriptor(Descriptor):
         return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, self._rank + 2)["outputTensorDimA"])
 
 
-class LRNDescriptor(Descriptor):
+class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
     """Local response normalisation over `n` channels: x / (k + alpha / n * sum of squares) ** beta."""
 
     _create = "cudnnCreateLRNDescriptor"
@@ -153,7 +158,7 @@ class LRNDescriptor(Descriptor):
         return float(self.get("cudnnGetLRNDescriptor")["lrnK"])
 
 
-class DropoutDescriptor(Descriptor):
+class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
     """Dropout with random states in device memory, `states_size` bytes at address `states`, owned by the caller.
 
     Without a handle it is left unset, which is what an RNN or attention descriptor without dropout needs. `restore`

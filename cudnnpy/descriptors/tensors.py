@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.descriptor import Descriptor
 from cudnnpy._core.values import integers, shape_of
-from cudnnpy.names import data_type, enumerator, short_name
+from cudnnpy.names import ElementType, data_type, enumerator, short_name
+from cudnnpy.typing import Shape, TensorFormat
 
 _MOST_DIMENSIONS = raw.CUDNN_DIM_MAX
 _VECTORS = {raw.CUDNN_DATA_INT8x4: 4, raw.CUDNN_DATA_UINT8x4: 4, raw.CUDNN_DATA_INT8x32: 32}  # channels in an element
@@ -21,7 +21,7 @@ def _check_vectors(shape: tuple[int, ...], kind: raw.cudnnDataType_t, order: int
         raise ValueError(f"shape must have a multiple of {length} channels for vectors of {length}; got {shape[1]}")
 
 
-class TensorDescriptor(Descriptor):
+class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
     """A tensor's shape (N, C, spatial...), element type and strides.
 
     `strides` count elements, one for each dimension; without them the tensor is packed, as `format` says: "nchw" (the
@@ -34,11 +34,11 @@ class TensorDescriptor(Descriptor):
 
     def __init__(
         self,
-        shape: Sequence[int],
-        dtype: Any = "float32",
+        shape: Shape,
+        dtype: ElementType = "float32",
         *,
-        strides: Sequence[int] | None = None,
-        format: Any = None,
+        strides: Shape | None = None,
+        format: TensorFormat | raw.cudnnTensorFormat_t | None = None,
     ) -> None:
         shape, kind = shape_of(shape), data_type(dtype)
         setter: tuple[Any, ...]
@@ -86,7 +86,7 @@ class TensorDescriptor(Descriptor):
         return int(self.get("cudnnGetTensorSizeInBytes")["size"])
 
 
-class FilterDescriptor(Descriptor):
+class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
     """A filter's shape (K, C, spatial...), element type and format ("nchw", "nhwc" or "nchw_vect_c").
 
     C functions: cudnnSetFilter4dDescriptor for four dimensions, cudnnSetFilterNdDescriptor for others.
@@ -95,7 +95,13 @@ class FilterDescriptor(Descriptor):
     _create = "cudnnCreateFilterDescriptor"
     _destroy = "cudnnDestroyFilterDescriptor"
 
-    def __init__(self, shape: Sequence[int], dtype: Any = "float32", *, format: Any = "nchw") -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        dtype: ElementType = "float32",
+        *,
+        format: TensorFormat | raw.cudnnTensorFormat_t = "nchw",
+    ) -> None:
         shape, kind = shape_of(shape), data_type(dtype)
         order = enumerator(raw.cudnnTensorFormat_t, format, "format")
         _check_vectors(shape, kind, order)

@@ -253,7 +253,7 @@ def checked(name: str) -> Callable[..., Any]:
     return refusing_nulls(name, bound(name))
 
 
-def call(name: str, *arguments: Any) -> None:
+def call(name: str, *arguments: object) -> None:
     """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle)).
 
     An argument of the wrong type is a TypeError, as is None (a NULL pointer: ValueError) for a parameter that C would

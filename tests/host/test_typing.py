@@ -132,6 +132,11 @@ def convolution_descriptor(**given: Any) -> None:
     descriptors.ConvolutionDescriptor((0, 0), **given)
 
 
+def of_element_type(name: str) -> str:
+    """The element type's first name."""
+    return Graph().tensor("x", TensorSpec((1,), name)).spec.dtype
+
+
 def planned(name: str) -> None:
     """With the shapes that the operation takes; for other names, with any."""
     x, w, y = (2, 4, 6, 6), (8, 4, 3, 3), (2, 8, 4, 4)
@@ -154,9 +159,10 @@ TAKEN_BY: dict[str, list[Callable[[str], object]]] = {
         lambda name: convolution_descriptor(mode=name),
     ],
     "ConvolutionOperation": [planned],
+    "CudnnPoolingMode": [lambda name: descriptors.PoolingDescriptor(name, (2, 2))],
     "DataType": [names.data_type, lambda name: convolution_descriptor(compute_dtype=name)],
-    "Dtype": [lambda name: TensorSpec((1,), name) and Graph().tensor("x", TensorSpec((1,), name))],
-    "DtypeName": [lambda name: Graph().tensor("x", TensorSpec((1,), name))],
+    "Dtype": [of_element_type],
+    "DtypeName": [of_element_type],
     "FusedActivation": [lambda name: called("FusedConvolution.forward", activation=name)],
     "FusedOperations": [descriptors.FusedOpsPlan],
     "GraphNormalization": [normalized],
@@ -190,7 +196,8 @@ TAKEN_BY: dict[str, list[Callable[[str], object]]] = {
 
 
 def test_every_alias_with_names_is_tested() -> None:
-    assert {name for name, alias in ALIASES.items() if literals_of(alias)} == set(TAKEN_BY)
+    with_names = {name for name, alias in ALIASES.items() if literals_of(alias)}
+    assert with_names == {*TAKEN_BY, "ElementName"}
 
 
 @pytest.mark.parametrize("alias", TAKEN_BY)
@@ -199,6 +206,12 @@ def test_a_literal_has_the_names_that_are_accepted(world: World, alias: str) -> 
     wanted = literals_of(ALIASES[alias])
     for call in TAKEN_BY[alias]:
         assert {name for name in accepted(call) if name in wanted or name.lower() not in wanted} == wanted
+
+
+def test_an_element_name_is_the_first_of_the_names_of_an_element_type() -> None:
+    names = {name: of_element_type(name) for name in literals_of(typing.DtypeName)}
+    assert set(names.values()) == literals_of(typing.ElementName)
+    assert all(names[name] == name for name in literals_of(typing.ElementName))
 
 
 def test_the_names_of_cudnns_enumerators_are_all_there() -> None:
