@@ -14,7 +14,7 @@ take them in any case.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, SupportsInt, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from ctypes import c_void_p
@@ -63,6 +63,7 @@ __all__ = [
     "SupportsDLPack",
     "SupportsDeviceId",
     "SupportsDtypeName",
+    "SupportsHandle",
     "SupportsToList",
     "TensorFormat",
     "TensorOperation",
@@ -102,6 +103,15 @@ Array: TypeAlias = SupportsDLPack | SupportsCudaArrayInterface
 
 ArrayT = TypeVar("ArrayT", bound=Array)
 """The type of a device array; a result of this type is of the library of the argument of this type."""
+
+
+class SupportsHandle(Protocol):
+    """Device memory without a shape: cuda.core's Buffer."""
+
+    @property
+    def handle(self) -> SupportsInt:
+        """The address."""
+        ...
 
 
 # Streams and devices

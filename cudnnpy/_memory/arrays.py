@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of
 from cudnnpy._core.layouts import MEMORY_LAYOUTS, TensorSpec, memory_order, packed_strides
@@ -23,6 +23,11 @@ from cudnnpy._cuda_python import cuda_python
 from cudnnpy._installation import with_extra
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.handle import on_device
+from cudnnpy.typing import Array, MemoryLayout, Shape, SupportsHandle
+from cudnnpy.typing import Dtype as DtypeArgument
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
@@ -246,19 +251,19 @@ class DeviceArray:
 
     def __init__(
         self,
-        buffer: Any,
+        buffer: SupportsHandle,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
-        dtype: Any,
+        dtype: DtypeArgument | Dtype,
         device: int,
         exported: str | None = None,
     ) -> None:
-        dtype = dtype_of(dtype)
-        self._exported = exported or dtype.name
+        kind = dtype_of(dtype)
+        self._exported = exported or kind.name
         self._buffer = buffer
-        self.pointer = int(buffer.handle)
-        self.shape, self.strides, self.dtype, self.device = shape, strides, dtype.name, device
-        self._signature: Signature = (shape, strides, dtype.name, device)
+        self.pointer: int = int(buffer.handle)
+        self.shape, self.strides, self.dtype, self.device = shape, strides, kind.name, device
+        self._signature: Signature = (shape, strides, kind.name, device)
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
@@ -270,7 +275,7 @@ class DeviceArray:
             self._buffer, self.shape, self.strides, dtype=_numpy_dtype_named(self._exported)
         )
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(self, **options: object) -> object:
         """The DLPack capsule. Work queued on the legacy default stream is waited for by consumers that follow it."""
         return self._as_view().__dlpack__(**options)
 
@@ -338,7 +343,9 @@ def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, de
     return DeviceArray(buffer, shape, strides, dtype, device)
 
 
-def empty(shape: Sequence[int], dtype: Any = "float32", *, layout: str = "C", device: int | None = None) -> DeviceArray:
+def empty(
+    shape: Shape, dtype: DtypeArgument = "float32", *, layout: MemoryLayout = "C", device: int | None = None
+) -> DeviceArray:
     """A new, unfilled array in device memory.
 
     `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
@@ -378,7 +385,7 @@ def synchronize(stream: int, device: int) -> None:
         _driver(driver.cuStreamSynchronize(stream))
 
 
-def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> DeviceArray:
+def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: int | None = None) -> DeviceArray:
     """A copy of a NumPy array (or of what numpy.asarray takes) in device memory, with the same memory order.
 
     `dtype` converts first. The copy is complete when the call returns.
@@ -401,7 +408,7 @@ def to_device(array: Any, dtype: Any = None, *, device: int | None = None) -> De
     return target
 
 
-def to_numpy(array: Any) -> Any:
+def to_numpy(array: Array) -> NDArray[Any]:
     """A copy of any device array as a NumPy array (ml_dtypes for bfloat16 and float8), with the same memory order.
 
     Waits for the work queued on the array library's current stream.

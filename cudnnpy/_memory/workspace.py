@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from cudnnpy._core.driver import is_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy.handle import on_device
+from cudnnpy.typing import Array, SupportsHandle
 
 
 class Allocator(Protocol):
@@ -23,7 +24,7 @@ class Allocator(Protocol):
     goes, not before the work queued on the stream is done: torch.empty, cupy.empty, a cuda.core Buffer.
     """
 
-    def __call__(self, size: int, device: int, stream: int) -> Any:
+    def __call__(self, size: int, device: int, stream: int, /) -> Array | SupportsHandle:
         """Device memory of at least `size` bytes, for use on the stream."""
 
 

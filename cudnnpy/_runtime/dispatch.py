@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, overload
 
 from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.dtypes import dtype_of
@@ -15,6 +15,7 @@ from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.plan_cache import find, identity_of_arguments, plan_cache
 from cudnnpy.errors import CaptureError
 from cudnnpy.handle import on_device, stream_address
+from cudnnpy.typing import ArrayT, Stream
 
 
 class Specs(dict[str, TensorSpec]):
@@ -66,6 +67,41 @@ class Owner(Protocol):
     _identity: Identity
 
 
+# For type checkers: a result is of the first input's library; a call of as many results as a Graph has is not typed here.
+@overload
+def run(
+    operation: str,
+    owner: Owner | None,
+    prepare: Prepare,
+    names: tuple[str, ...],
+    inputs: tuple[ArrayT, *tuple[Any, ...]],
+    outs: tuple[Any],
+    stream: Stream | None,
+    *arguments: Any,
+) -> ArrayT: ...
+@overload
+def run(
+    operation: str,
+    owner: Owner | None,
+    prepare: Prepare,
+    names: tuple[str, ...],
+    inputs: tuple[ArrayT, *tuple[Any, ...]],
+    outs: tuple[Any, Any],
+    stream: Stream | None,
+    *arguments: Any,
+) -> tuple[ArrayT, ArrayT]: ...
+@overload
+def run(
+    operation: str,
+    owner: Owner | None,
+    prepare: Prepare,
+    names: tuple[str, ...],
+    inputs: tuple[ArrayT, *tuple[Any, ...]],
+    outs: tuple[Any, Any, Any],
+    stream: Stream | None,
+    *arguments: Any,
+) -> tuple[ArrayT, ArrayT, ArrayT]: ...
+@overload
 def run(
     operation: str,
     owner: Owner | None,
@@ -73,7 +109,17 @@ def run(
     names: tuple[str, ...],
     inputs: tuple[Any, ...],
     outs: tuple[Any, ...],
-    stream: Any,
+    stream: Stream | None,
+    *arguments: Any,
+) -> Any: ...
+def run(
+    operation: str,
+    owner: Owner | None,
+    prepare: Prepare,
+    names: tuple[str, ...],
+    inputs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    stream: Stream | None,
     *arguments: Any,
 ) -> Any:
     """Runs an operation on arrays, and returns its result, or a tuple of its results.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._core.validation import check_flag, check_option
@@ -12,18 +12,19 @@ from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, scales
 from cudnnpy._runtime.operands import given, no_overlaps, result
 from cudnnpy.graph.reductions import ALIASES, REDUCTIONS, reduction
+from cudnnpy.typing import ArrayT, Reduction, Stream
 
 
 def reduce_tensor(
-    x: Any,
-    op: str = "add",
-    axes: Sequence[int] | None = None,
-    out: Any = None,
+    x: ArrayT,
+    op: Reduction = "add",
+    axes: Iterable[SupportsIndex] | None = None,
+    out: ArrayT | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
-    stream: Any = None,
+    stream: Stream | None = None,
     deterministic: bool = False,
-) -> Any:
+) -> ArrayT:
     """alpha * (x reduced over some axes, which stay with size 1) + beta * out (cudnnReduceTensor).
 
     op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of

@@ -8,7 +8,6 @@ dense memory is filled by the driver (docs/benchmarks).
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
@@ -39,9 +38,17 @@ from cudnnpy._runtime.fills import filled
 from cudnnpy._runtime.operands import FLOATS, given, in_rows, like, no_overlaps, result, rows
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
+from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
 
 
-def add_tensor(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 1.0, stream: Any = None) -> Any:
+def add_tensor(
+    a: ArrayT,
+    b: Array,
+    out: ArrayT | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    stream: Stream | None = None,
+) -> ArrayT:
     """alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1 (cudnnAddTensor, cudnnOpTensor).
 
     a and b are device arrays of one dtype, float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. The result is
@@ -52,7 +59,7 @@ def add_tensor(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float 
     return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
 
 
-def scale_tensor(x: Any, alpha: float, out: Any = None, stream: Any = None) -> Any:
+def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
     """alpha * x (cudnnScaleTensor), in `out`, which may be x itself (in place), or a new array like x.
 
     x is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
@@ -60,7 +67,7 @@ def scale_tensor(x: Any, alpha: float, out: Any = None, stream: Any = None) -> A
     return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
 
 
-def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
+def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> ArrayT:
     """Fills out with a value, and returns it (cudnnSetTensor).
 
     out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
@@ -71,14 +78,14 @@ def set_tensor(out: Any, value: float, stream: Any = None) -> Any:
 
 
 def transform_tensor(
-    x: Any,
-    out: Any = None,
-    layout: str | None = None,
-    dtype: Any = None,
+    x: ArrayT,
+    out: ArrayT | None = None,
+    layout: MemoryLayout | None = None,
+    dtype: Dtype | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
-    stream: Any = None,
-) -> Any:
+    stream: Stream | None = None,
+) -> ArrayT:
     """alpha * x + beta * out in another memory order or dtype; the order of the axes stays (cudnnTransformTensor).
 
     layout: how a new array lies in memory: "C", "channels_last" (3 to 5 axes) or None, as x. dtype: its element type,
@@ -177,7 +184,7 @@ def _set(call: Call, text: str) -> tuple[Program, list[TensorSpec]]:
 
 
 def _transform(
-    call: Call, layout: str | None, dtype: Any, alpha: float, beta: float
+    call: Call, layout: MemoryLayout | None, dtype: Dtype | None, alpha: float, beta: float
 ) -> tuple[Program, list[TensorSpec]]:
     x = given(call, "x", empty=True)
     if layout is not None:
