@@ -1,0 +1,94 @@
+"""A user's program with the functions of cudnnpy on device arrays of several libraries.
+
+It is checked, not run: see tests/host/test_typed.py.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar, assert_type
+
+import numpy as np
+from arrays import CoreStream, Cupy, CupyStream, NumpyDtype, Torch, TorchDtype, TorchStream
+
+import cudnnpy
+from cudnnpy import TensorSpec
+from cudnnpy.typing import Array, ArrayT, Padding, PerAxis, Preference, Stream
+
+torch, cupy = Torch(), Cupy()
+
+# Arrays of this package
+
+own = cudnnpy.to_device(np.zeros((2, 3), np.float32))
+own = cudnnpy.to_device([[1.0, 2.0]], "bfloat16", device=0)
+own = cudnnpy.empty((1, 3, 8, 8), "half", layout="channels_last")
+for dtype in (np.float32, np.dtype("float16"), NumpyDtype(), TorchDtype()):
+    own = cudnnpy.empty([1, 3, 8, 8], dtype)
+cudnnpy.empty(np.array([1, 2]))
+assert_type(own, cudnnpy.DeviceArray)
+assert_type(own.shape, tuple[int, ...])
+assert_type(own.strides, tuple[int, ...])
+assert_type(own.pointer, int)
+assert_type(own.device, int)
+assert_type(own.__dlpack_device__(), tuple[int, int])
+for array in (own, torch, cupy):
+    total = float(cudnnpy.to_numpy(array).sum())
+
+# A result is of the library of the first array
+
+assert_type(cudnnpy.add_tensor(torch, cupy), Torch)
+assert_type(cudnnpy.add_tensor(cupy, torch, alpha=2, beta=0.5), Cupy)
+assert_type(cudnnpy.scale_tensor(own, 2.0), cudnnpy.DeviceArray)
+assert_type(cudnnpy.set_tensor(torch, 0), Torch)
+assert_type(cudnnpy.transform_tensor(torch, layout="channels_last", dtype="float16"), Torch)
+assert_type(cudnnpy.transform_tensor(torch, torch, dtype=TorchDtype()), Torch)
+assert_type(cudnnpy.reduce_tensor(torch), Torch)
+assert_type(cudnnpy.reduce_tensor(cupy, "mean", (0, -1), deterministic=True), Cupy)
+assert_type(cudnnpy.reduce_tensor(cupy, axes=[0, 2], out=cupy), Cupy)
+for stream in (None, 0x7F00, CoreStream(), TorchStream(), CupyStream()):
+    cudnnpy.scale_tensor(torch, 2.0, stream=stream)
+
+# A user's own functions, annotated
+
+
+def relu(x: ArrayT, stream: Stream | None = None) -> ArrayT:
+    """A function that keeps the type of its argument."""
+    return cudnnpy.scale_tensor(x, 1.0, stream=stream)
+
+
+assert_type(relu(torch), Torch)
+Mine = TypeVar("Mine", bound=Array)
+padding: list[Padding] = [0, (1, 2), ((0, 1), (1, 0)), [1, (0, 1)], "same", np.array([1, 2]), np.int64(1)]
+per_axis: list[PerAxis] = [1, (1, 2), [1, 2, 3], np.array([1, 2])]
+preferences: tuple[Preference, ...] = ("fastest", "limited_workspace", "no_workspace", "autotune")
+
+# Tensors without memory
+
+spec = TensorSpec((1, 3, 8, 8), "float16", strides=(192, 1, 24, 3), alignment=16)
+assert_type(spec.shape, tuple[int, ...])
+assert_type(spec._replace(dtype="float32"), TensorSpec)
+
+# Workspace and plans that are kept
+
+cudnnpy.set_allocator(lambda size, device, stream: Torch())
+
+
+class Buffer:
+    """cuda.core.Buffer."""
+
+    @property
+    def handle(self) -> int:
+        """The address."""
+        return 0x7F00
+
+
+def allocate(count: int, ordinal: int, queue: int) -> Buffer:
+    """An allocator with names of its own for the arguments."""
+    return Buffer()
+
+
+cudnnpy.set_allocator(allocate)
+cudnnpy.set_allocator(None)
+cudnnpy.release_workspace(captured=True)
+cudnnpy.set_cache_limit(100)
+assert_type(cudnnpy.cache_info().size + cudnnpy.cache_info().misses, int)
+cudnnpy.clear_cache()

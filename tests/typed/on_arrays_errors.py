@@ -1,0 +1,62 @@
+"""What type checkers must refuse of the functions on device arrays: marked as in near_c_errors.py."""
+
+from __future__ import annotations
+
+import numpy as np
+from arrays import Cupy, Torch
+
+import cudnnpy
+from cudnnpy import TensorSpec
+from cudnnpy.typing import Padding, PerAxis, Preference
+
+torch, cupy = Torch(), Cupy()
+
+# Arrays
+
+cudnnpy.add_tensor(1, torch)  # E: type-var reportArgumentType
+cudnnpy.add_tensor(torch, "b")  # E: arg-type reportArgumentType
+cudnnpy.scale_tensor(torch)  # E: call-arg reportCallIssue
+cudnnpy.scale_tensor(torch, "2")  # E: arg-type reportArgumentType
+cudnnpy.scale_tensor(torch, 2.0, stream="default")  # E: arg-type reportArgumentType
+cudnnpy.set_tensor([1.0], 0)  # E: type-var reportArgumentType
+cudnnpy.transform_tensor(torch, layout="NHWC")  # E: arg-type reportArgumentType
+cudnnpy.transform_tensor(torch, dtype="float8")  # E: arg-type reportArgumentType
+cudnnpy.reduce_tensor(torch, "total")  # E: arg-type reportArgumentType
+cudnnpy.reduce_tensor(torch, axes=1)  # E: arg-type reportArgumentType
+cudnnpy.reduce_tensor(torch, axis=1)  # E: call-arg reportCallIssue
+cudnnpy.reduce_tensor(torch).get()  # E: attr-defined reportAttributeAccessIssue
+cudnnpy.reduce_tensor(cupy).relu()  # E: attr-defined reportAttributeAccessIssue
+cudnnpy.to_numpy([1.0])  # E: arg-type reportArgumentType
+cudnnpy.to_numpy(torch).cuda()  # E: attr-defined reportAttributeAccessIssue
+cudnnpy.to_device(np.ones(3), "floot32")  # E: arg-type reportArgumentType
+cudnnpy.to_device(np.ones(3), device="cuda:0")  # E: arg-type reportArgumentType
+cudnnpy.empty(3)  # E: arg-type reportArgumentType
+cudnnpy.empty((1, 2.5))  # E: arg-type reportArgumentType
+cudnnpy.empty((1, 3), layout="NHWC")  # E: arg-type reportArgumentType
+cudnnpy.empty((1, 3), dtype=np.ones(3))  # E: arg-type reportArgumentType
+cudnnpy.empty((1, 3)).data_ptr()  # E: attr-defined reportAttributeAccessIssue
+
+# Tensors without memory, workspace, plans that are kept
+
+TensorSpec((1, 3), "floot32")  # E: arg-type reportArgumentType
+TensorSpec((1, 3.5))  # E: arg-type reportArgumentType
+cudnnpy.set_allocator(lambda size: Torch())  # E: arg-type reportArgumentType
+
+
+def address(size: int, device: int, stream: int) -> int:
+    """An allocator that keeps nothing alive."""
+    return size
+
+
+cudnnpy.set_allocator(address)  # E: arg-type reportArgumentType
+cudnnpy.set_cache_limit("100")  # E: arg-type reportArgumentType
+cudnnpy.cache_info().hits  # E: attr-defined reportAttributeAccessIssue
+
+# Annotations
+
+padding: Padding = "nonsense"  # E: assignment reportAssignmentType
+sides: Padding = ("same", "same")  # E: assignment reportAssignmentType
+half: Padding = 0.5  # E: assignment reportAssignmentType
+stride: PerAxis = "same"  # E: assignment reportAssignmentType
+steps: PerAxis = ((1, 2), 1)  # E: assignment reportAssignmentType
+prefer: Preference = "quickest"  # E: assignment reportAssignmentType
