@@ -87,7 +87,7 @@ def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
     return packed_strides(shape, memory_order(order.strides))
 
 
-def packed(spec: TensorSpec, dtype: str | None = None) -> TensorSpec:
+def packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
     """The tensor as it would lie packed in C order, at an aligned address."""
     return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
 
@@ -290,7 +290,7 @@ def at_least_4d(spec: TensorSpec) -> TensorSpec:
     return spec._replace(shape=shape, strides=strides)
 
 
-def per_channel(x: TensorSpec, dtype: str = "float32") -> TensorSpec:
+def per_channel(x: TensorSpec, dtype: ElementName = "float32") -> TensorSpec:
     """A value for each channel of x, as a tensor of a graph."""
     c = x.shape[1]
     rest = len(x.shape) - 2

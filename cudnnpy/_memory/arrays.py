@@ -11,7 +11,7 @@ arrays are futures: they are waited for before they are read, and a result is co
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -31,6 +31,7 @@ from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
+from cudnnpy.typing import ElementName
 
 # unit roundoff of what is multiplied or stored: half the distance from 1 to the next number
 ROUNDOFF = {
@@ -345,7 +346,7 @@ def _reduce(
     how: ReduceTensorDescriptor,
     flat: TensorDescriptor,
     address: int,
-    dtype: str,
+    dtype: ElementName,
     device: int,
     stream: int,
 ) -> float:

@@ -19,6 +19,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._core.validation import check_layout_rank
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Operand, check_overlaps
+from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -75,7 +76,7 @@ def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
 
 
 def result(
-    call: Call, name: str, shape: Sequence[int], dtype: str, order: TensorSpec | None = None, beta: float = 0.0
+    call: Call, name: str, shape: Sequence[int], dtype: ElementName, order: TensorSpec | None = None, beta: float = 0.0
 ) -> TensorSpec:
     """A result: the array given for it, checked, or a new one in the memory order of another tensor."""
     if name in call.specs:

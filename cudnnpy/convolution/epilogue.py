@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._planning.engines import GraphExecutable, Target, heuristics
 from cudnnpy._runtime.executables import At, Function, Step, described, scales
 from cudnnpy.convolution.operation_graph import epilogue_graph, uids
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.errors import StatusError
+from cudnnpy.names import enumerator
 
 
 def epilogue(
@@ -34,6 +36,7 @@ def epilogue(
         steps.append(Step(Function("cudnnAddTensor", one, row, At(1), one, d, At(0)), places))
     if activation is not None:
         beta = 1.0 if activation == "swish" else None
-        how = ActivationDescriptor(activation, coefficient=1.0, propagate_nan=True, swish_beta=beta)
+        mode = enumerator(raw.cudnnActivationMode_t, activation, "activation")
+        how = ActivationDescriptor(mode, coefficient=1.0, propagate_nan=True, swish_beta=beta)
         steps.append(Step(Function("cudnnActivationForward", how, one, d, At(0), zero, d, At(0)), places))
     return steps

@@ -12,6 +12,7 @@ from cudnnpy._planning.engines import Target, graph_of
 from cudnnpy._planning.engines import tensor as plain_tensor
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution.problem import Problem
+from cudnnpy.typing import ElementName
 
 _MODES = {"cross_correlation": raw.CUDNN_CROSS_CORRELATION, "convolution": raw.CUDNN_CONVOLUTION}
 _ACTIVATIONS = {
@@ -67,7 +68,7 @@ class Described(NamedTuple):
     virtual: frozenset[int]
     convolved: int
     pointwise: tuple[Pointwise, ...]
-    wide: str
+    wide: ElementName
 
 
 def described(problem: Problem) -> Described:
@@ -80,7 +81,9 @@ def described(problem: Problem) -> Described:
     return after._replace(tensors={X: _tall(x), W: _tall(w), **after.tensors}, virtual=after.virtual | {CONVOLVED})
 
 
-def _epilogue(last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: str) -> Described:
+def _epilogue(
+    last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
+) -> Described:
     """A bias and an activation of what lies between, or was left in memory."""
     tensors, virtual, pointwise, at = {CONVOLVED: _tall(last)}, set(), [], CONVOLVED
     if bias is not None:
@@ -97,7 +100,7 @@ def _epilogue(last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activati
     return Described(tensors, frozenset(virtual), CONVOLVED, tuple(pointwise), wide)
 
 
-def _wide(dtype: str) -> str:
+def _wide(dtype: ElementName) -> ElementName:
     """What values between two operations have: float64 for float64, else float32."""
     return "float64" if dtype == "float64" else "float32"
 

@@ -34,6 +34,7 @@ from cudnnpy._core.validation import (
     for_each_axis,
 )
 from cudnnpy._runtime.executables import check_scales
+from cudnnpy.typing import ConvolutionMode, ElementName
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 MODES = ("cross_correlation", "convolution")
@@ -53,9 +54,9 @@ class Options(NamedTuple):
     stride: Any = 1
     dilation: Any = 1
     groups: int = 1
-    mode: str = "cross_correlation"
+    mode: ConvolutionMode = "cross_correlation"
     layout: str = "NCHW"
-    compute_dtype: str | None = None
+    compute_dtype: ElementName | None = None
     prefer: str = "fastest"
     workspace_limit: int | None = None
     deterministic: bool = False
@@ -188,8 +189,8 @@ class Problem(NamedTuple):
     y: TensorSpec
     geometry: Geometry
     groups: int
-    mode: str
-    compute_dtype: str
+    mode: ConvolutionMode
+    compute_dtype: ElementName
     alpha: float
     beta: float
     bias: TensorSpec | None
@@ -249,10 +250,10 @@ def _text(spec: TensorSpec) -> str:
     return f"{spec.dtype} {'x'.join(map(str, spec.shape))} {order}"
 
 
-def compute_dtype(options: Options, dtype: str) -> str:
+def compute_dtype(options: Options, dtype: str) -> ElementName:
     """What the products are summed in: float64 for float64, int32 for int8, else float32, unless the option says."""
-    default = {"float64": "float64", "int8": "int32"}.get(dtype, "float32")
-    given = options.compute_dtype or default
+    others: dict[str, ElementName] = {"float64": "float64", "int8": "int32"}
+    given = options.compute_dtype or others.get(dtype, "float32")
     allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
         dtype, ("float32",)
     )
@@ -320,7 +321,7 @@ def make_problem(
     )
 
 
-def zeros_for(y: TensorSpec, dtype: str) -> tuple[TensorSpec, TensorSpec, Geometry]:
+def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
     """A convolution for sums over no channels: zeros x and w (one tap, 16 bytes of channels), whose result is as y."""
     channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
     shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)

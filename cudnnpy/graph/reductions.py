@@ -36,6 +36,8 @@ from cudnnpy._runtime.operands import is_large
 from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.names import enumerator
+from cudnnpy.typing import ElementName
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
@@ -80,8 +82,10 @@ def _by_function(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]]:
     """cudnnReduceTensor; of bfloat16, which it does not know, in float32."""
-    kind = "float64" if x.dtype == "float64" else "float32"
-    how = ReduceTensorDescriptor(op, compute_dtype=kind, propagate_nan=True)
+    kind: ElementName = "float64" if x.dtype == "float64" else "float32"
+    how = ReduceTensorDescriptor(
+        enumerator(raw.cudnnReduceTensorOp_t, op, "op"), compute_dtype=kind, propagate_nan=True
+    )
     steps: list[Step] = []
     scratch: list[int] = []
     source, target, places = x, y, (0, 1)
@@ -124,7 +128,7 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     """A reduction of single elements: a copy, or their absolute values as max(x, -x)."""
     if not absolute:
         return copy(x, y, a.value, b.value)
-    kind = "float64" if x.dtype == "float64" else "float32"
+    kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     # alpha * max(x, -x): each of the two is scaled before the maximum is taken
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
@@ -231,7 +235,7 @@ def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
 
 
 def _view(
-    outer: int, size: int, inner: int, dtype: str, alignment: int
+    outer: int, size: int, inner: int, dtype: ElementName, alignment: int
 ) -> tuple[TensorSpec, tuple[int, ...], int] | None:
     """(outer, size, inner) in memory as a graph knows it, the strides of its reduction over the middle, and the axis.
 

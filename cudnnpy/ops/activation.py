@@ -20,6 +20,7 @@ from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
+from cudnnpy.typing import ActivationMode
 
 MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
 
@@ -35,7 +36,7 @@ class Activation(Frozen):
     arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
 
-    mode: str = "relu"
+    mode: ActivationMode = "relu"
     coefficient: float = 1.0
 
     def _checked(self) -> dict[str, Any]:

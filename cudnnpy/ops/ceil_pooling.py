@@ -14,11 +14,13 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, product
 from typing import NamedTuple
 
+from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, packed, packed_strides
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Shifted, Step, copy, described, scales
 from cudnnpy._runtime.fills import filled, zeros
 from cudnnpy.descriptors import PoolingDescriptor
+from cudnnpy.names import enumerator
 
 
 class Axis(NamedTuple):
@@ -69,7 +71,8 @@ def descriptor(mode: str, axes: Sequence[Axis | Part]) -> PoolingDescriptor:
     window, padding, stride = ([getattr(axis, name) for axis in axes] for name in ("window", "padding", "stride"))
     if len(axes) == 1:
         window, padding, stride = [1, *window], [0, *padding], [1, *stride]
-    return PoolingDescriptor(mode, window, padding=padding, stride=stride, propagate_nan=True)
+    kind = enumerator(raw.cudnnPoolingMode_t, mode, "mode")
+    return PoolingDescriptor(kind, window, padding=padding, stride=stride, propagate_nan=True)
 
 
 def forward_steps(

@@ -20,6 +20,7 @@ from cudnnpy._runtime.executables import At, Function, Operand, Step, Steps, des
 from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.ops.parameters import filled
+from cudnnpy.typing import ElementName, TensorOperation
 
 Shape = tuple[int, ...]
 
@@ -42,7 +43,7 @@ class Shapes(NamedTuple):
 class _Composition:
     """Steps on the operands, whose names come in the order of their addresses, and on scratch memory."""
 
-    def __init__(self, device: int, dtype: str, shapes: Shapes, names: Sequence[str]) -> None:
+    def __init__(self, device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str]) -> None:
         self.device, self.dtype, self.shapes = device, dtype, shapes
         self.steps: list[Step] = []
         self.scratch: list[int] = []
@@ -67,7 +68,7 @@ class _Composition:
         self.steps.append(Step(filled(made.spec, number), (made.place,)))
         return made
 
-    def combine(self, op: str, a: Value, b: Value, result: Value, factor: float = 1.0) -> Value:
+    def combine(self, op: TensorOperation, a: Value, b: Value, result: Value, factor: float = 1.0) -> Value:
         """result = a op factor * b, with b's axes of size 1 repeated; result may be a, not b."""
         assert result.place != b.place
         how = OpTensorDescriptor(op, compute_dtype=self.dtype, propagate_nan=True)
@@ -105,7 +106,7 @@ class _Composition:
 
 
 def composed_forward(
-    device: int, dtype: str, shapes: Shapes, names: Sequence[str], epsilon: float, *, centred: bool = True
+    device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], epsilon: float, *, centred: bool = True
 ) -> Steps:
     """The forward operation on packed operands of one dtype, float32 or float64, whose names are those of the calls.
 
@@ -123,13 +124,16 @@ def composed_forward(
     result = made.operand("inverse_variance", shapes.mean) or made.operand("inverse_rms", shapes.mean)
     inverse = made.inverse_root(variance, epsilon, result or made.new(shapes.mean))
     made.combine("mul", x, inverse, y)
-    for op, name in (("mul", "scale"), ("add", "bias")):
-        if parameter := made.operand(name, shapes.row):
-            made.combine(op, y, parameter, y)
+    if scale := made.operand("scale", shapes.row):
+        made.combine("mul", y, scale, y)
+    if bias := made.operand("bias", shapes.row):
+        made.combine("add", y, bias, y)
     return made.done()
 
 
-def composed_backward(device: int, dtype: str, shapes: Shapes, names: Sequence[str], *, centred: bool = True) -> Steps:
+def composed_backward(
+    device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], *, centred: bool = True
+) -> Steps:
     """The gradients out (dx) and, where they are named, dscale and dbias, on operands as composed_forward's.
 
     With n = (x - mean) * inverse and g = dy * scale: dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale sums dy * n,

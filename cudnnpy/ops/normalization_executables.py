@@ -20,6 +20,7 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
 from cudnnpy.ops.parameters import NAN, NUMBERS, Constant, Slots, Supplied, fills, spare, statistics_dtype, supplied
+from cudnnpy.typing import ElementName
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
 OF_NOTHING = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as PyTorch has it
@@ -67,7 +68,7 @@ def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: 
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
-def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[str, bool]]:
+def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[ElementName, bool]]:
     """The types in which a graph may see scale and bias, the fastest first; and whether they come after it.
 
     Of rows no fast engine takes a scale of another type than x: then it gets ones and zeros of x's, and the float32
@@ -86,14 +87,14 @@ def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[str, bool]]:
     yield "float32", False
 
 
-def _packed(operands: Sequence[Operand], kind: str | None) -> list[TensorSpec]:
+def _packed(operands: Sequence[Operand], kind: ElementName | None) -> list[TensorSpec]:
     """The operands as graphs take them: packed, and the parameters of a type, or of their own."""
     parameters = "scale", "bias", "dscale", "dbias"
     return [packed(operand.spec, kind if operand.name in parameters else None) for operand in operands]
 
 
 def _forward_graph(
-    call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views, kind: str, after: bool
+    call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views, kind: ElementName, after: bool
 ) -> Executable | None:
     graph = Graph()
     inputs = [operand.name for operand in operands if not operand.is_result]

@@ -17,17 +17,18 @@ from cudnnpy._runtime.executables import At, Executable, Function, Operand, Step
 from cudnnpy._runtime.fills import Fill
 from cudnnpy._runtime.operands import packed_like
 from cudnnpy.handle import Handle
+from cudnnpy.typing import ElementName
 
 NAN = float("nan")
 NUMBERS = {"scale": 1.0, "bias": 0.0}  # where there is none
 
 
-def statistics_dtype(x: TensorSpec) -> str:
+def statistics_dtype(x: TensorSpec) -> ElementName:
     """The dtype of means and variances: float64 for float64, else float32."""
     return "float64" if x.dtype == "float64" else "float32"
 
 
-def parameter_dtypes(x: TensorSpec) -> tuple[str, ...]:
+def parameter_dtypes(x: TensorSpec) -> tuple[ElementName, ...]:
     """The dtypes that scale and bias may have: x's own, and float32 beside one of 16 bits."""
     return (x.dtype,) if x.dtype in ("float32", "float64") else ("float32", x.dtype)
 

@@ -22,6 +22,7 @@ from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
+from cudnnpy.typing import TensorFormat
 
 ALGORITHMS = ("fast", "accurate", "log")
 MODES = ("channel", "instance")
@@ -75,7 +76,7 @@ class Softmax(Frozen):
         size = math.prod(spatial)
         if self.mode == "instance":
             return [TensorDescriptor((n, c * size, 1, 1), spec.dtype) for spec in specs]
-        order = "nhwc" if first.strides == channels_last_strides(first.shape) else "nchw"
+        order: TensorFormat = "nhwc" if first.strides == channels_last_strides(first.shape) else "nchw"
         return [TensorDescriptor((n, c, size, 1), spec.dtype, format=order) for spec in specs]
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
