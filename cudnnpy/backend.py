@@ -30,6 +30,8 @@ from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 from cudnnpy.typing import SupportsToList
 
+__all__ = ["Descriptor", "Element", "Value"]
+
 Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
 """One element of an attribute: a bool, a number (of NumPy too), an enumerator, a descriptor or a handle."""
 

@@ -14,6 +14,8 @@ from typing import Any, TypeAlias, TypeVar
 from cudnnpy import raw
 from cudnnpy.typing import DataType, SupportsDtypeName
 
+__all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
+
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
 ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t
