@@ -77,15 +77,12 @@ __all__ = [
 class SupportsDLPack(Protocol):
     """An array that speaks DLPack: PyTorch, CuPy, JAX, cudnnpy.DeviceArray and others.
 
-    NumPy's arrays have these methods as well; an operation on a device raises TypeError for them.
+    The protocol has more, which libraries declare in different ways: keyword arguments, and `__dlpack_device__`. NumPy's
+    arrays speak it as well; an operation on a device raises TypeError for them.
     """
 
-    def __dlpack__(self, *, stream: int | None = None) -> object:
+    def __dlpack__(self) -> object:
         """The DLPack capsule."""
-        ...
-
-    def __dlpack_device__(self) -> tuple[object, int]:
-        """The device's type and ordinal."""
         ...
 
 

@@ -41,6 +41,13 @@ class Cupy:
         return None
 
 
+class Jax:
+    """jax.Array."""
+
+    def __dlpack__(self) -> Any:
+        """The capsule."""
+
+
 class TorchDtype:
     """torch.dtype."""
 

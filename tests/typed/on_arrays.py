@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TypeVar, assert_type
 
 import numpy as np
-from arrays import CoreStream, Cupy, CupyStream, NumpyDtype, Torch, TorchDtype, TorchStream
+from arrays import CoreStream, Cupy, CupyStream, Jax, NumpyDtype, Torch, TorchDtype, TorchStream
 
 import cudnnpy
 from cudnnpy import TensorSpec
@@ -30,7 +30,7 @@ assert_type(own.strides, tuple[int, ...])
 assert_type(own.pointer, int)
 assert_type(own.device, int)
 assert_type(own.__dlpack_device__(), tuple[int, int])
-for array in (own, torch, cupy):
+for array in (own, torch, cupy, Jax()):
     total = float(cudnnpy.to_numpy(array).sum())
 
 # A result is of the library of the first array
@@ -38,6 +38,7 @@ for array in (own, torch, cupy):
 assert_type(cudnnpy.add_tensor(torch, cupy), Torch)
 assert_type(cudnnpy.add_tensor(cupy, torch, alpha=2, beta=0.5), Cupy)
 assert_type(cudnnpy.scale_tensor(own, 2.0), cudnnpy.DeviceArray)
+assert_type(cudnnpy.scale_tensor(Jax(), 2.0), Jax)
 assert_type(cudnnpy.set_tensor(torch, 0), Torch)
 assert_type(cudnnpy.transform_tensor(torch, layout="channels_last", dtype="float16"), Torch)
 assert_type(cudnnpy.transform_tensor(torch, torch, dtype=TorchDtype()), Torch)
