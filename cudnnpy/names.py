@@ -55,9 +55,13 @@ def _short_names(kind: type[IntEnum]) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=None, typed=True)  # enumerators of different enums are equal where their numbers are
 def short_name(member: IntEnum) -> str:
     """The short name of an enumerator."""
+    return _short_name(member)
+
+
+@lru_cache(maxsize=None, typed=True)  # enumerators of different enums are equal where their numbers are
+def _short_name(member: IntEnum) -> str:
     return next(name for name, value in short_names(type(member)).items() if value is member)
 
 

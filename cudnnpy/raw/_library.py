@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from cudnnpy._installation import to_install
 from cudnnpy.errors import (
@@ -50,6 +50,14 @@ _SCALARS: dict[str, Any] = {
     "cudaStream_t": ctypes.c_void_p,
     "cudaGraph_t": ctypes.c_void_p,
 }
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _remembered(function: _Function) -> _Function:
+    """functools.cache, which type checkers take for a function of any arguments."""
+    return cast("_Function", cache(function))
 
 
 def load() -> ctypes.CDLL:
@@ -143,7 +151,7 @@ def _not_found(text: str) -> str:
     return f"libcudnn.so.9 was not found ({', '.join(dict.fromkeys(re.split(', |: (?=No such file)', first)))})"
 
 
-@cache
+@_remembered
 def ctype(spelling: str) -> Any:
     """The ctypes type of a C type as _api spells it: "const int[]" -> POINTER(c_int), "void *" -> c_void_p."""
     name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
@@ -232,7 +240,7 @@ def last_error() -> str:
     return buffer.value.decode(errors="replace").strip()
 
 
-@cache
+@_remembered
 def unchecked(name: str) -> Callable[..., int]:
     """A function that returns a status, without argument types: for a hot path that has its ctypes objects ready."""
     bound(name)  # explains itself if the headers or the loaded library lack it
@@ -241,13 +249,13 @@ def unchecked(name: str) -> Callable[..., int]:
     return function
 
 
-@cache
+@_remembered
 def bound(name: str) -> Callable[..., Any]:
     """bind(), once for each function: C as it is, for prepared arguments."""
     return bind(name)
 
 
-@cache
+@_remembered
 def checked(name: str) -> Callable[..., Any]:
     """The function for arguments of any kind: NULL is refused where C would follow it."""
     return refusing_nulls(name, bound(name))

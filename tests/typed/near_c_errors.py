@@ -30,6 +30,8 @@ raw.cudnnSetTensor4dDescriptor(tensor, 0, 0, 1, 3, 8)  # E: call-arg reportCallI
 raw.cudnnSetLRNDescriptor(None, 5, "1e-4", 0.75, 2.0)  # E: arg-type reportArgumentType
 raw.call(raw.cudnnCreate, byref(handle))  # E: arg-type reportArgumentType
 raw.check("CUDNN_STATUS_BAD_PARAM")  # E: arg-type reportArgumentType
+raw.bound(raw.cudnnCreate)  # E: arg-type reportArgumentType
+raw.unchecked("cudnnCreate", handle)  # E: call-arg reportCallIssue
 raw.version_text("9.28.0")  # E: arg-type reportArgumentType
 
 # Objects over the C API
@@ -53,4 +55,5 @@ descriptors.DropoutDescriptor(0, 0.5)  # E: arg-type reportArgumentType
 descriptors.LRNDescriptor(5).set("cudnnSetLRNDescriptor")  # E: attr-defined reportAttributeAccessIssue
 backend.Descriptor("tensor")  # E: arg-type reportArgumentType
 backend.Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, {"dimensions": 1})  # E: dict-item reportArgumentType
+names.short_name("float32")  # E: arg-type reportArgumentType
 names.short_names(raw.CUDNN_DATA_FLOAT)  # E: arg-type reportArgumentType
