@@ -8,7 +8,7 @@ WITHOUT_GPU := tests/host tests/fuzz
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix style clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix style docs clean python test-environment
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
 	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
 	@echo "make style         ruff and mypy"
+	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
 	@echo "make clean         remove the environments, caches and results"
 
 python:
@@ -61,6 +62,11 @@ style: test-environment
 	.venv/test/bin/ruff check .
 	.venv/test/bin/ruff format --check .
 	.venv/test/bin/mypy
+
+docs: python
+	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none
+	@.venv/docs/bin/python -m tools.build_site
+	.venv/docs/bin/python -m pytest --confcutdir=tests/site tests/site
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis edges.png

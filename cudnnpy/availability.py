@@ -19,6 +19,8 @@ from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.raw._together import PARTS, unmet_parts
 
+__all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
+
 _FLAVOURS = ("12", "13")  # the CUDA versions that an extra is for
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")

@@ -38,6 +38,8 @@ Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
 Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
 """What an attribute is set to: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
 
+__all__ = ["Descriptor"]
+
 _HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
 _POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
 _LARGEST_FLOAT = 3.4028234663852886e38

@@ -30,6 +30,26 @@ if TYPE_CHECKING:
 
     from cudnnpy.typing import CandidateReport
 
+__all__ = [
+    "AllocationFailedError",
+    "BadParameterError",
+    "CaptureError",
+    "ClosedError",
+    "CudnnError",
+    "ExecutionFailedError",
+    "FunctionNotAvailableError",
+    "InternalError",
+    "LibraryError",
+    "LibraryNotFoundError",
+    "LibraryVersionError",
+    "NoAlgorithmError",
+    "NotInitializedError",
+    "NotSupportedError",
+    "StatusError",
+    "SubLibraryError",
+    "VersionMismatchError",
+]
+
 
 class CudnnError(Exception):
     """The base of everything this package raises, beside TypeError and ValueError for bad arguments.

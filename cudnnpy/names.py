@@ -16,6 +16,8 @@ from cudnnpy.typing import DataType, SupportsDtypeName
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
 
+__all__ = ["data_type", "enumerator", "short_name", "short_names"]
+
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
 ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t

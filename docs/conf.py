@@ -1,0 +1,145 @@
+"""Sphinx's settings; tools/build_site.py lays out the sources and runs it."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import cudnnpy  # noqa: E402
+from tools import public_api  # noqa: E402
+
+project = "cudnnpy"
+author = "The cudnnpy authors"
+copyright = author
+version = release = cudnnpy.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+root_doc = "index"
+templates_path = [str(ROOT / "docs" / "_templates")]
+html_theme = "furo"
+html_title = f"cudnnpy {version}"
+html_copy_source = False
+pygments_style = "friendly"
+
+# Pages are Markdown as code hosts show it: anchors of headings as there, and no other syntax.
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+autosummary_generate = True
+autosummary_ignore_module_all = False
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_typehints = "signature"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+default_role = "code"  # `x` in a docstring
+
+nitpicky = True
+# Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
+nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.raw\._api\..*|cudnnpy\.(_\w+|convolution|graph|ops)\..*")]
+
+# The navigation: (title, pages). The pages themselves have plain links.
+NAVIGATION = {
+    "Use": [
+        "installation",
+        "quickstart",
+        "choosing-algorithms",
+        "arrays-and-streams",
+        "operations",
+        "graphs",
+        "errors",
+    ],
+    "Understand": ["how-it-works", "known-issues", "benchmarks/README"],
+    "Port": ["porting/README"],
+    "Look up": ["api", "reference/index", "coverage"],
+    "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
+}
+FOLDERS = {
+    "porting/README": ["*"],
+    "benchmarks/README": ["*"],
+    "dev/README": ["*", "../project/tools/generate/README"],
+    "quickstart": ["examples/*"],
+}
+
+
+def _toctree(pages: list[str], caption: str = "") -> str:
+    options = f":caption: {caption}\n" if caption else ":glob:\n"
+    return "\n\n```{toctree}\n:hidden:\n" + options + "\n" + "\n".join(pages) + "\n```\n"
+
+
+def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
+    """Put the navigation into the landing page, and the pages of a folder into that folder's own page."""
+    if page == root_doc:
+        source[0] += "".join(_toctree(pages, caption) for caption, pages in NAVIGATION.items())
+    elif page in FOLDERS:
+        source[0] += _toctree(FOLDERS[page])
+
+
+def _targets() -> dict[str, str]:
+    """What pages write in backticks -> the name in the reference: `Plan.execute`, `raw.call`, `cudnnpy.Plan`."""
+    found: dict[str, str] = {}
+    for path in public_api.paths():
+        found.setdefault(path, path)
+        found.setdefault(path.removeprefix("cudnnpy."), path)
+    return {name: path for name, path in found.items() if "." in name or name[0].isupper() or "_" in name}
+
+
+class LinkNames(SphinxTransform):
+    """Links public names in backticks to their pages in the reference."""
+
+    default_priority = 400
+    targets: dict[str, str] = {}
+
+    def apply(self, **_: Any) -> None:
+        """Wrap each literal that names something public into a reference to it."""
+        targets = self.targets or self.targets.update(_targets()) or self.targets
+        within = (nodes.title, nodes.reference, nodes.target, addnodes.pending_xref, addnodes.download_reference)
+        for literal in list(self.document.findall(nodes.literal)):
+            target = targets.get(literal.astext().removesuffix("()"))
+            parent = literal.parent
+            while parent is not None and not isinstance(parent, within):
+                parent = parent.parent
+            if target is None or parent is not None:
+                continue
+            link = addnodes.pending_xref(
+                "", refdomain="py", reftype="obj", reftarget=target, refexplicit=True, refdoc=self.env.docname
+            )
+            literal.replace_self(link)
+            link += literal
+
+
+def public_name(app: Sphinx, env: Any, node: addnodes.pending_xref, contents: nodes.Node) -> nodes.Node | None:
+    """Resolve a class by the module that it lies in: signatures have that, and users its public name."""
+    target = _homes().get(node.get("reftarget", ""))
+    if target is None or node.get("refdomain") != "py":
+        return None
+    return env.get_domain("py").resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, contents)
+
+
+def _homes() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for path, kind in public_api.objects():
+        if inspect.isclass(kind) or inspect.isfunction(kind):
+            found.setdefault(f"{kind.__module__}.{kind.__qualname__}", path)
+    return found
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the above."""
+    app.connect("source-read", add_navigation)
+    app.connect("missing-reference", public_name)
+    app.add_transform(LinkNames)

@@ -1,0 +1,151 @@
+"""Public names, the documentation and the code agree, in both directions; tests/site checks the same of the built site."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pages
+import pytest
+
+import cudnnpy
+from tools import public_api
+
+DOCS = pages.ROOT / "docs"
+GENERATED = {"coverage.md", "benchmarks/nvidia-h200.md", "benchmarks/nvidia-h200-networks.md"}
+WRITTEN = [
+    page for page in pages.PAGES if page not in GENERATED and not page.startswith("dev/")
+]  # dev/ tells of the past
+
+MODULES = {name.removeprefix("cudnnpy."): module for name, module in public_api.modules().items()}
+CLASSES: dict[str, type] = {}  # the classes of cudnnpy before those of its modules
+for path, value in public_api.objects():
+    if inspect.isclass(value):
+        CLASSES.setdefault(path.rpartition(".")[2], value)
+# What a variable in the prose is: most pages have one of these names in a block above.
+OBJECTS = {"plan": "Plan", "candidate": "Candidate", "conv": "Convolution", "error": "StatusError"}
+FOREIGN = {"np", "numpy", "torch", "F", "cupy", "jax", "numba", "cuda", "cudnn", "ctypes"}
+EXTENSIONS = {"py", "md", "json", "jsonl", "png", "jpg", "svg", "toml", "txt", "rst", "so", "whl", "h", "pyi", "c"}
+
+
+def spans(text: str) -> Iterator[str]:
+    """What stands in backticks, outside of code blocks."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.DOTALL)
+    yield from (span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", prose))
+
+
+def dotted(span: str) -> Iterator[str]:
+    """The dotted names in a span: Plan.execute of `Plan.execute(x, w)`; not files, and not what is in quotes."""
+    plain = re.sub(r"\"[^\"]*\"|'[^']*'", "", span)
+    for name in re.findall(r"(?<![\w./-])[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?![\w/])", plain):
+        if name.rpartition(".")[2] not in EXTENSIONS:
+            yield name
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is something public, or a module; its head is a module, a class or one of OBJECTS."""
+    if name.startswith(("cudnnpy.", "tools.")) and is_module(name):
+        return True
+    head, *rest = name.removeprefix("cudnnpy.").split(".")
+    found: Any = MODULES.get(head) or CLASSES.get(OBJECTS.get(head, head)) or getattr(cudnnpy, head, None)
+    for part in rest:
+        if part.startswith("_") or not (hasattr(found, part) or part in fields(found)):
+            return False
+        found = getattr(found, part, None)
+    return found is not None or bool(rest)
+
+
+def is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def fields(found: object) -> list[str]:
+    """Those that a class has no default for are no attributes of it."""
+    return public_api.members(found) if inspect.isclass(found) else []
+
+
+@pytest.mark.parametrize("page", WRITTEN)
+def test_a_page_names_only_what_exists(page: str) -> None:
+    """The pages on porting name much that is others': there only what looks like ours is looked at."""
+    text = (DOCS / page).read_text()
+    variables = set(re.findall(r"^(?:\w+, )*(\w+)(?:, \w+)* = ", text, re.M)) - set(OBJECTS)
+    names = [name for span in spans(text) for name in dotted(span) if not re.search(r"cudnnX\w\w$|CUDNN_$", name)]
+    if page.startswith("porting/"):
+        ours = {"cudnnpy", *MODULES, *CLASSES, *OBJECTS}
+        names = [name for name in names if name.partition(".")[0] in ours]
+    unknown = [name for name in names if name.partition(".")[0] not in {*FOREIGN, *variables} and not exists(name)]
+    assert unknown == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    text = "`Plan.execute(x)`, `workspace.release`, `raw.call`, `plan.notes`\n```\n`Plan.fly`\n```\n`a/b.c`, `x = 'Plan.fly'`"
+    names = [name for span in spans(text) for name in dotted(span)]
+    assert names == ["Plan.execute", "workspace.release", "raw.call", "plan.notes"]
+    assert [name for name in names if not exists(name)] == ["workspace.release"]
+    assert not any(map(exists, ("Plan.fly", "cudnnpy.fly", "cudnnpy.Plan._of", "flies.high", "cudnnpy.raw.cudnnFly")))
+
+
+# docs/api.md
+
+
+def tables(text: str) -> Iterator[tuple[str, str]]:
+    """Each name in the first column of a table, with the module that the section above is about."""
+    for section in re.split(r"^## ", text, flags=re.M)[1:]:
+        module = re.match(r"`(cudnnpy(?:\.[a-z]\w*)?)`", section)
+        for line in re.findall(r"^\| (`.*?) \|", section, re.M):
+            yield from ((module[1] if module else "", name) for name in re.findall(r"`([^`]+)`", line))
+
+
+API = (DOCS / "api.md").read_text()
+
+
+def test_every_name_in_the_tables_of_names_exists_in_its_module() -> None:
+    found = list(tables(API))
+    assert len(found) > 100
+    for module, name in found:
+        assert exists(f"{module}.{name}" if module else name) or name == "__version__", (
+            f"{module or 'docs/api.md'}: {name}"
+        )
+
+
+@pytest.mark.parametrize("module", public_api.MODULES)
+def test_every_public_name_is_in_the_section_of_its_module(module: str) -> None:
+    section = re.search(rf"^## `{re.escape(module)}`$.*?(?=^## |\Z)", API, re.M | re.DOTALL)
+    assert section, f"docs/api.md has no section `{module}`"
+    assert [name for name in public_api.exported(module) if f"`{name}`" not in section[0]] == []
+
+
+def test_every_module_says_what_it_exports() -> None:
+    """And no more than it has: a name in __all__ that does not exist would be an ImportError of `import *`."""
+    for name, module in public_api.modules().items():
+        missing = [one for one in module.__all__ if not hasattr(module, one)]
+        assert missing == [], name
+        assert all(inspect.getdoc(getattr(module, one)) for one in public_api.exported(name)), name
+
+
+# Options in prose
+
+
+def parameters() -> set[str]:
+    """The parameters of every public function, method and class."""
+    found: set[str] = set()
+    for _, value in public_api.objects():
+        members = [getattr(value, name, None) for name in public_api.members(value)] if inspect.isclass(value) else []
+        for one in filter(callable, [value, *members]):
+            with contextlib.suppress(ValueError):  # an exception without a constructor of its own
+                found |= set(inspect.signature(one).parameters)
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if not page.startswith("porting/")])
+def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
+    """`prefer="autotune"`, `out=`: what a span starts with."""
+    named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
+    assert [name for name in named if name not in parameters()] == []

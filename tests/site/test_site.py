@@ -1,0 +1,225 @@
+"""The built site, which `make docs` tests: pages, names, links and search. It needs Sphinx, and neither a GPU nor cuDNN."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from sphinx.util.inventory import InventoryFile
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tools import build_site as site
+from tools import public_api  # noqa: E402
+
+HTML = ROOT / "build" / "docs" / "html"
+
+
+class Page(HTMLParser):
+    """The links, the anchors and the text of a page."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.links: list[str] = []
+        self.loaded: list[str] = []  # what a browser fetches by itself
+        self.anchors: set[str] = set()
+        self.text = ""
+        self.feed(file.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attributes}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        self.loaded += [found[name] for name in ("src", "data") if name in found]
+        if tag == "link" and found.get("rel") in ("stylesheet", "icon", "preload"):
+            self.loaded.append(found["href"])
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="session")
+def built() -> dict[Path, Page]:
+    assert (HTML / "index.html").is_file(), "the site is not built: make docs"
+    return {file: Page(file) for file in sorted(HTML.rglob("*.html"))}
+
+
+@pytest.fixture(scope="session")
+def objects() -> dict[str, str]:
+    """The names of the reference -> where they are."""
+    with (HTML / "objects.inv").open("rb") as stream:
+        inventory = InventoryFile.load(stream, "", lambda base, name: name)
+    return {
+        name: item.uri for kind, items in inventory.items() if kind.startswith("py:") for name, item in items.items()
+    }
+
+
+# Pages and links
+
+
+def test_every_page_of_docs_is_a_page_of_the_site(built: dict[Path, Page]) -> None:
+    pages = [site.place(page).with_suffix(".html") for page in site.pages(ROOT)]
+    assert len(pages) > 20
+    assert [page for page in pages if HTML / page not in built] == []
+    assert HTML / "project" / "CONTRIBUTING.html" in built
+    assert HTML / "examples" / "edge_detector.html" in built
+
+
+def test_every_link_leads_to_a_file_and_every_anchor_to_a_place_in_it(built: dict[Path, Page]) -> None:
+    broken, checked = [], 0
+    for file, page in built.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            checked += 1
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            if not target.is_file() or (
+                parts.fragment and target in built and unquote(parts.fragment) not in built[target].anchors
+            ):
+                broken.append((file.name, link))
+    assert checked > 1000
+    assert broken == []
+
+
+def test_nothing_is_fetched_from_elsewhere(built: dict[Path, Page]) -> None:
+    """The site works without a network, and tells no one that it is read."""
+    loaded = {link for page in built.values() for link in page.loaded}
+    assert len(loaded) > 5
+    assert [link for link in loaded if urlsplit(link).netloc] == []
+    styles = "".join(file.read_text() for file in HTML.rglob("*.css"))
+    assert re.findall(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", styles) == []
+
+
+def test_the_landing_page_has_the_images_and_a_way_for_each_kind_of_user(built: dict[Path, Page]) -> None:
+    page = built[HTML / "index.html"]
+    images = {PurePosixPath(link).name for link in page.loaded}
+    assert images >= {"edges-before.png", "edges-after.png"}
+    assert set(page.links) >= {
+        "arrays-and-streams.html#plan-once-execute-with-addresses",
+        "porting/from-c.html",
+        "known-issues.html",
+        "how-it-works.html",
+        "reference/index.html",
+    }
+
+
+# The reference
+
+
+def test_the_reference_has_every_public_name_and_nothing_else(objects: dict[str, str]) -> None:
+    public = {*public_api.MODULES, *public_api.paths()}
+    assert len(public) > 300
+    assert sorted(public - set(objects)) == []
+    ours = {name for name, place in objects.items() if place.startswith("reference/")}
+    canonical = {
+        f"{kind.__module__}.{kind.__qualname__}" for _, kind in public_api.objects() if hasattr(kind, "__qualname__")
+    }
+    strange = [
+        name for name in ours - public if not any(name == one or name.startswith(f"{one}.") for one in canonical)
+    ]
+    assert strange == []
+
+
+@pytest.mark.parametrize("path", [path for path, _ in public_api.objects()])
+def test_a_public_name_has_a_page_with_its_signature(path: str, built: dict[Path, Page]) -> None:
+    page = built[HTML / "reference" / f"{path}.html"]
+    assert path in page.anchors
+    value: Any = dict(public_api.objects())[path]
+    if inspect.isfunction(value):
+        parameters = inspect.signature(value).parameters
+        signature = page.text.partition(f"{path.rpartition('.')[2]}(")[2].partition("[source]")[0]
+        assert [name for name in parameters if name not in signature] == []
+        assert "→" in signature, "no type of the result"
+
+
+def test_cs_enumerators_are_in_the_list_of_coverage_alone(built: dict[Path, Page], objects: dict[str, str]) -> None:
+    assert "CUDNN_STATUS_EXECUTION_FAILED" in built[HTML / "coverage.html"].text
+    assert [name for name in objects if "CUDNN_" in name] == []
+
+
+def test_names_in_the_pages_lead_to_the_reference(built: dict[Path, Page]) -> None:
+    links = set(built[HTML / "api.html"].links)
+    wanted = ("cudnnpy.Convolution", "cudnnpy.Plan.execute", "cudnnpy.raw.call", "cudnnpy.errors.StatusError")
+    for name in wanted:
+        page = name if name != "cudnnpy.Plan.execute" else "cudnnpy.Plan"
+        assert f"reference/{page}.html#{name}" in links
+
+
+# Search
+
+
+@pytest.fixture(scope="session")
+def index() -> dict[str, Any]:
+    text = (HTML / "searchindex.js").read_text()
+    found: dict[str, Any] = json.loads(text.removeprefix("Search.setIndex(").removesuffix(")"))
+    return found
+
+
+def names(index: dict[str, Any]) -> set[str]:
+    """The names that a search finds, by whole paths."""
+    return {
+        f"{prefix}.{entry[4]}" if prefix else entry[4]
+        for prefix, entries in index["objects"].items()
+        for entry in entries
+    }
+
+
+def pages_with(index: dict[str, Any], term: str) -> set[str]:
+    found = index["terms"].get(term, [])
+    return {index["docnames"][number] for number in (found if isinstance(found, list) else [found])}
+
+
+def test_a_search_finds_every_public_name(index: dict[str, Any]) -> None:
+    found = names(index)
+    assert "cudnnpy.Convolution" in found
+    assert "cudnnpy.Convolution.forward" in found
+    assert [path for path in public_api.paths() if path not in found] == []
+
+
+def test_a_search_finds_words_of_the_pages_and_their_titles(index: dict[str, Any]) -> None:
+    assert pages_with(index, "workspac") >= {"choosing-algorithms", "arrays-and-streams"}  # the search cuts endings off
+    assert "installation" in pages_with(index, "driver")
+    assert {"Quickstart", "How it works"} <= set(index["titles"])
+    assert (HTML / "search.html").is_file()
+
+
+# What fails the build
+
+
+BROKEN = {
+    "[a](nothing.md)": "nothing.md",
+    "[a](index.md#nowhere)": "nowhere",
+    "[a](#nowhere)": "nowhere",
+    "![a](nothing.png)": "nothing.png",
+    "```{nonsense}\n```": "nonsense",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_fault_in_a_page_fails_the_build_with_its_line(
+    text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files = {PurePosixPath("index.md"): b"# Start\n", PurePosixPath("page.md"): f"# Page\n\n{text}\n".encode()}
+    assert site.build(tmp_path, files=files) != 0
+    lines = [line for line in capfd.readouterr().err.splitlines() if "page.md:3" in line]
+    assert lines
+    assert BROKEN[text] in lines[0]
+
+
+def test_a_page_without_a_fault_is_not_complained_of(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = "# Page\n\n[a](index.md#start) `Convolution` is no link here, and `Nothing.here` none anywhere.\n"
+    files = {PurePosixPath("index.md"): b"# Start\n", PurePosixPath("page.md"): text.encode()}
+    site.build(tmp_path, files=files)
+    said = [line for line in capfd.readouterr().err.splitlines() if "page.md" in line and "toc" not in line]
+    assert [line for line in said if "py:obj" not in line] == []

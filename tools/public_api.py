@@ -1,0 +1,62 @@
+"""The public names of cudnnpy: what docs/api.md lists, and what the reference of the site has a page for.
+
+A name is public if the `__all__` of one of these modules has it; a member is public if its name has no underscore before it
+and a class of this package defines it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+MODULES = {  # in the order of the site
+    "cudnnpy": "Arrays and operations",
+    "cudnnpy.reference": "The reference implementation",
+    "cudnnpy.errors": "Exceptions",
+    "cudnnpy.workspace": "Workspace",
+    "cudnnpy.availability": "What is installed",
+    "cudnnpy.raw": "The C API",
+    "cudnnpy.descriptors": "Descriptors of the C API",
+    "cudnnpy.backend": "Descriptors of the graph API",
+    "cudnnpy.names": "Short names of enumerators",
+}
+
+
+def modules() -> dict[str, ModuleType]:
+    """Return the public modules by their names."""
+    return {name: import_module(name) for name in MODULES}
+
+
+def exported(module: str) -> list[str]:
+    """Return the public names of a module, without modules that are documented by themselves and without dunders."""
+    found = import_module(module).__all__
+    return [name for name in found if f"{module}.{name}" not in MODULES and not name.startswith("__")]
+
+
+def members(kind: type) -> list[str]:
+    """Return the public methods, properties and fields of a class that this package defines."""
+    names = dict.fromkeys(
+        name
+        for base in reversed(kind.__mro__)
+        if base.__module__.partition(".")[0] == "cudnnpy"
+        for name in (*inspect.get_annotations(base), *vars(base))
+    )
+    return [name for name in names if not name.startswith("_")]
+
+
+def objects() -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path of every public name, and what it names."""
+    for module in MODULES:
+        for name in exported(module):
+            yield f"{module}.{name}", getattr(import_module(module), name)
+
+
+def paths() -> Iterator[str]:
+    """Yield the dotted path of every public name, each followed by those of its members."""
+    for path, found in objects():
+        yield path
+        if inspect.isclass(found):
+            yield from (f"{path}.{member}" for member in members(found))
