@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,12 +13,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from sphinx.util.inventory import InventoryFile
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
 from tools import build_site as site
-from tools import public_api  # noqa: E402
+from tools import public_api
 
+ROOT = Path(__file__).resolve().parents[2]
 HTML = ROOT / "build" / "docs" / "html"
 
 
