@@ -110,16 +110,21 @@ def test_every_name_in_the_tables_of_names_exists_in_its_module() -> None:
     found = list(tables(API))
     assert len(found) > 100
     for module, name in found:
-        assert exists(f"{module}.{name}" if module else name) or name == "__version__", (
-            f"{module or 'docs/api.md'}: {name}"
-        )
+        assert (module and exists(f"{module}.{name}")) or exists(name), f"{module or 'docs/api.md'}: {name}"
+
 
 
 @pytest.mark.parametrize("module", public_api.MODULES)
 def test_every_public_name_is_in_the_section_of_its_module(module: str) -> None:
     section = re.search(rf"^## `{re.escape(module)}`$.*?(?=^## |\Z)", API, re.M | re.DOTALL)
     assert section, f"docs/api.md has no section `{module}`"
-    assert [name for name in public_api.exported(module) if f"`{name}`" not in section[0]] == []
+    short = module.rpartition(".")[2]  # raw.call reads better than call
+    missing = [name for name in public_api.exported(module) if not {f"`{name}`", f"`{short}.{name}`"} & set(ticks(section[0]))]
+    assert missing == []
+
+
+def ticks(text: str) -> list[str]:
+    return re.findall(r"`[^`]+`", text)
 
 
 def test_every_module_says_what_it_exports() -> None:
@@ -147,5 +152,6 @@ def parameters() -> set[str]:
 @pytest.mark.parametrize("page", [page for page in WRITTEN if not page.startswith("porting/")])
 def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
     """`prefer="autotune"`, `out=`: what a span starts with."""
+    theirs = {"ignore_border", "benchmark"}  # Theano's, PyTorch's
     named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
-    assert [name for name in named if name not in parameters()] == []
+    assert [name for name in named if name not in {*theirs, *parameters()}] == []
