@@ -54,13 +54,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Report:
-    """What there is to use cuDNN with; versions are None for what is not there.
+    """What `cudnnpy info` prints: the libraries, packages and GPUs that were found. The version of a missing part is None.
 
-    why_unavailable   the reason that cuDNN cannot be used, None if it can
-    packages          the installed packages that matter here, with their versions: numpy, cuda-*, nvidia-*, the
-                      frameworks
-    problems          what is missing or does not fit together, each with what to do; may be non-empty on a machine
-                      where cuDNN can be used
+    Attributes
+    ----------
+    why_unavailable : str or None
+        The reason why cuDNN cannot be used; None if it can.
+    packages : dict
+        The relevant installed packages with their versions: NumPy, those of CUDA and NVIDIA, the frameworks.
+    problems : tuple of str
+        What is missing or does not match, each with what to do. It can be non-empty on a machine where cuDNN can be
+        used.
     """
 
     system: str

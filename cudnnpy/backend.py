@@ -1,7 +1,7 @@
 """Backend (graph API) descriptors with typed attributes: `d[raw.CUDNN_ATTR_TENSOR_DIMENSIONS] = (1, 3, 224, 224)`.
 
 The type of every attribute comes from the generated table (raw.attribute_types), so a value of a wrong type or count
-is refused, by the attribute's name, before C is called. One class serves every kind of descriptor:
+is rejected, with the attribute's name, before C is called. One class serves every kind of descriptor::
 
     tensor = Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, {
         raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: 1,

@@ -1,22 +1,24 @@
-"""Every exception of the package; which of them a cuDNN status becomes.
+"""Every exception of the package.
 
-CudnnError
-  LibraryError              libcudnn cannot be used: not found, wrong version, a function it lacks
-    LibraryNotFoundError
-    LibraryVersionError
-    FunctionNotAvailableError
-  StatusError               a cuDNN function returned a status other than CUDNN_STATUS_SUCCESS
-    NotInitializedError       1001
-    VersionMismatchError      1002, 1003
-    SubLibraryError           1008
-    BadParameterError         2xxx (also a ValueError)
-    NotSupportedError         3xxx
-    InternalError             4xxx
-      AllocationFailedError     4003, 4004 (also a MemoryError)
-    ExecutionFailedError      5xxx
-  ClosedError               an object was used after close(), or in a process forked from its owner's
-  CaptureError              a call that must plan first was made while its stream is being captured
-  NoAlgorithmError          no candidate can run a problem as asked
+Their tree, with the statuses that they are raised for::
+
+    CudnnError
+      LibraryError              libcudnn cannot be used: not found, wrong version, a function it lacks
+        LibraryNotFoundError
+        LibraryVersionError
+        FunctionNotAvailableError
+      StatusError               a cuDNN function returned a status other than CUDNN_STATUS_SUCCESS
+        NotInitializedError       1001
+        VersionMismatchError      1002, 1003
+        SubLibraryError           1008
+        BadParameterError         2xxx (also a ValueError)
+        NotSupportedError         3xxx
+        InternalError             4xxx
+          AllocationFailedError     4003, 4004 (also a MemoryError)
+        ExecutionFailedError      5xxx
+      ClosedError               an object was used after close(), or in a process forked from its owner's
+      CaptureError              a call that must plan first was made while its stream is being captured
+      NoAlgorithmError          no candidate can run a problem as asked
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ default_role = "code"  # `x` in a docstring
 
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
-nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.raw\._api\..*|cudnnpy\.(_\w+|convolution|graph|ops)\..*")]
+nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.raw\._api\..*|cudnnpy\.(.*\._\w+|_\w+\..*|(convolution|graph|ops)\..*)")]
 
 # The navigation: (title, pages). The pages themselves have plain links.
 NAVIGATION = {

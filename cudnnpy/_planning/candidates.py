@@ -19,7 +19,7 @@ from cudnnpy.errors import StatusError
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 
-# Of such engines some take 15 s to compile, and some give wrong results (the property tests; docs/gpu.md).
+# Of such engines some take 15 s to compile, and some give wrong results (the property tests; docs/known-issues.md).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
 # Its engine 0, as it is fused after a convolution.
@@ -263,7 +263,7 @@ def from_configuration(form: Form, target: Target, source: str, found: EngineCon
 def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
     """Why an engine's result is not to be trusted, though cuDNN offers it; "" for the rest.
 
-    Measured on an H200 with cuDNN 9.19 (docs/gpu.md), and refused in releases that have not been measured too: of the int8
+    Measured on an H200 with cuDNN 9.19 (docs/known-issues.md), and refused in unmeasured releases too: of the int8
     engines, those without tensor cores leave something else than the sum in an int32 result, and one with tensor cores
     garbles a float32 result that is channels first; engine 0 has a tanh that overflows; engine 67 faults for gradients to
     w on addresses that are no multiples of 16; engine 70 makes NaN of some gradients to w when its workspace holds NaN;

@@ -1,7 +1,7 @@
 """How a problem can be laid out as launches: one plan where cuDNN can, else copies, a plain plan, and an epilogue.
 
 What no plan is asked for, since some of cuDNN's engines offer it and do it wrong (an H200 with cuDNN 9.19, found by the
-property tests; docs/gpu.md):
+property tests; docs/known-issues.md):
 
 - beta: engines for strided or grouped backward convolutions leave elements without it. The plain result goes to scratch
   memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.

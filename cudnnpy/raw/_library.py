@@ -153,7 +153,7 @@ def _not_found(text: str) -> str:
 
 @_remembered
 def ctype(spelling: str) -> Any:
-    """The ctypes type of a C type as _api spells it: "const int[]" -> POINTER(c_int), "void *" -> c_void_p."""
+    """The ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`."""
     name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
     depth = name.count("*")
     name = name.replace("*", "").replace("const", "").strip()

@@ -38,22 +38,29 @@ def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float 
 class Activation:
     """An activation and its gradient, on NumPy arrays.
 
-    mode           f(x)                        gradient, times dy
-    sigmoid        1 / (1 + exp(-x))           y * (1 - y)
-    relu           max(x, 0)                   1 where x > 0, else 0
-    tanh           tanh(x)                     1 - y * y
-    clipped_relu   min(max(x, 0), c)           1 where 0 < x < c, else 0
-    elu            x where x > 0,              1 where x > 0,
-                   else c * (exp(x) - 1)       else c * exp(x)
-    identity       x                           1
-    swish          x / (1 + exp(-c * x))       f's derivative at x
+    ============  ======================================  ===================================
+    mode          f(x)                                    gradient, times dy
+    ============  ======================================  ===================================
+    sigmoid       1 / (1 + exp(-x))                       y * (1 - y)
+    relu          max(x, 0)                               1 where x > 0, else 0
+    tanh          tanh(x)                                 1 - y * y
+    clipped_relu  min(max(x, 0), c)                       1 where 0 < x < c, else 0
+    elu           x where x > 0, else c * (exp(x) - 1)    1 where x > 0, else c * exp(x)
+    identity      x                                       1
+    swish         x / (1 + exp(-c * x))                   the derivative of f at x
+    ============  ======================================  ===================================
 
-    coefficient    c: the ceiling of clipped_relu, the factor of elu or of swish's exponent; the others do without
+    Where x is NaN, f(x) is NaN. swish of -infinity (of infinity for c < 0) is an infinity times 0, and so NaN as well. A
+    gradient that is "else 0" is 0 whatever dy is, and where x is NaN.
 
-    Where x is NaN so is f(x), and swish of -infinity (infinity, for c < 0) is NaN too, an infinity times 0. A gradient
-    that is "else 0" is 0 there whatever dy is, and where x is NaN.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    mode : str
+        A mode of the table.
+    coefficient : float
+        c: the ceiling of clipped_relu, the factor of elu or of the exponent of swish. The other modes do not use it.
     """
 
     mode: str = "relu"

@@ -13,24 +13,30 @@ from cudnnpy.reference._operation import Float64, Operation
 class Convolution(Operation):
     """A convolution over 1, 2 or 3 spatial dimensions, on NumPy arrays.
 
-    padding          an int; one int, or one pair (before, after), for each spatial axis; or "valid" (none), "same" (the
-                     output size is ceil(input / stride), an odd element goes after), "half" (half the dilated kernel,
-                     rounded down) or "full" (the dilated kernel less one)
-    stride, dilation an int, or one for each spatial axis
-    groups           how many parts the channels fall into, each with filters of its own
-    mode             "cross_correlation", or "convolution", which reverses the filter along every spatial axis
-    layout           "NCHW": x (N, C, spatial...), w (K, C / groups, spatial...); or "NHWC": x (N, spatial..., C),
-                     w (K, spatial..., C / groups); for any number of spatial dimensions. NCW, NWC, NCDHW and NDHWC
-                     name one number of them, which is checked
+    Floating-point inputs are accumulated in float64, int8 exactly, and the result is rounded once. A batch of 0 gives
+    empty results, and gradients with respect to w and bias of 0. With 0 channels in x and w, over which the sums are 0,
+    the result is activation(beta * out + bias). All other sizes are 1 or more.
 
-    The rest is the GPU's, checked for form and without effect here: compute_dtype, prefer, workspace_limit (bytes),
-    deterministic, tf32, algorithm, policy, tune_seconds. Floating-point inputs are summed in float64, int8 exactly,
-    and the result is rounded once.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    A batch of 0 gives empty results, and gradients in w and bias of 0. With 0 channels in x and w, over which the sums
-    are 0, the result is activation(beta * out + bias). All other sizes are 1 or more.
-
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    padding : int, tuple or str
+        An int; one int, or one pair (before, after), for each spatial axis; or "valid" (none), "same" (the output size
+        is ceil(input / stride), an odd element goes after), "half" (half the dilated filter, rounded down) or "full"
+        (the dilated filter less one).
+    stride, dilation : int or tuple of ints
+        An int, or one for each spatial axis.
+    groups : int
+        The number of groups of channels, each with filters of its own.
+    mode : str
+        "cross_correlation", or "convolution", which reverses the filter along every spatial axis.
+    layout : str
+        "NCHW": x is (N, C, spatial...), w (K, C / groups, spatial...); "NHWC": x is (N, spatial..., C),
+        w (K, spatial..., C / groups); for any number of spatial dimensions. NCW, NWC, NCDHW and NDHWC require one number
+        of them.
+    compute_dtype, prefer, workspace_limit, deterministic, tf32, algorithm, policy, tune_seconds
+        Validated as on a GPU, and without effect here.
     """
 
     _channels_may_be_empty = True

@@ -21,12 +21,16 @@ SEEDS = 1 << 64
 class Dropout:
     """Elements set to 0 at random and the others made larger, and the gradient, on NumPy arrays.
 
-    probability   of an element to become 0: at least 0, less than 1
-    seed          an int from 0 to 2 ** 64 - 1
-
     The object holds the state of its random numbers, which forward changes: the same seed and the same calls give the
-    same masks again. Equality compares the options, not the state; a copy has a copy of the state.
-    They are other masks than a GPU's. A wrong option is a ValueError or TypeError that names it.
+    same masks again. Equality compares the options, not the state; a copy has a copy of the state. The masks differ from
+    those on a GPU. A wrong option raises ValueError or TypeError.
+
+    Parameters
+    ----------
+    probability : float
+        Of an element to become 0: at least 0, less than 1.
+    seed : int
+        From 0 to 2 ** 64 - 1.
     """
 
     probability: float = 0.5

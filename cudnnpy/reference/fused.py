@@ -28,7 +28,7 @@ class FusedConvolution:
 
     The options are those of `Convolution`, fewer of them. Everything is computed in float64 and rounded once.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
     """
 
     padding: Padding = 0

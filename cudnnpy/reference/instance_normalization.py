@@ -39,11 +39,15 @@ class InstanceNormalization:
     both the same; None is 1 and 0. The statistics, of shape (N, C), are float32, for float64 float64. Everything is
     computed in float64 and rounded once.
 
-    epsilon   added to the biased variance; 0 or more
-    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 1 to 3 spatial axes. NCW, NWC, NCDHW
-              and NDHWC name one number of them, which is checked
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    epsilon : float
+        Added to the biased variance; 0 or more.
+    layout : str
+        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for 1 to 3 spatial dimensions. NCW, NWC, NCDHW and
+        NDHWC require one number of them.
     """
 
     epsilon: float = 1e-5

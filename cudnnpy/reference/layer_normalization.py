@@ -33,14 +33,17 @@ Shape: TypeAlias = tuple[int, ...]
 class LayerNormalization:
     """Normalization over the last axes of x, on NumPy arrays: scale * (x - mean) / sqrt(variance + epsilon) + bias.
 
-    The axes are those of scale and bias: x is (..., *scale.shape). Without both, `normalized_shape` says which; it may
+    The axes are those of scale and bias: x is `(..., *scale.shape)`. Without both, `normalized_shape` says which; it may
     be all of x's axes. x is float16, bfloat16, float32 or float64 and has 1 to 5 axes, which may have size 0. scale and
     bias have x's dtype, or float32 beside float16 and bfloat16, both the same. The statistics are float32, for float64
     float64. Everything is computed in float64 and rounded once.
 
-    epsilon   added to the biased variance; 0 or more
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    epsilon : float
+        Added to the biased variance; 0 or more.
     """
 
     epsilon: float = 1e-5
@@ -132,13 +135,16 @@ class LayerNormalization:
 class RMSNormalization:
     """Division by the root mean square over the last axes of x, on NumPy arrays: scale * x / sqrt(mean(x^2) + epsilon).
 
-    As `LayerNormalization`, without mean and bias: x is (..., *scale.shape) or (..., *normalized_shape), float16,
+    As `LayerNormalization`, without mean and bias: x is `(..., *scale.shape)` or `(..., *normalized_shape)`, float16,
     bfloat16, float32 or float64, with 1 to 5 axes, which may have size 0. scale has x's dtype, or float32 beside float16
     and bfloat16; the statistics are float32, for float64 float64. Everything is computed in float64 and rounded once.
 
-    epsilon   added to the mean square; 0 or more
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    epsilon : float
+        Added to the mean square; 0 or more.
     """
 
     epsilon: float = 1e-5

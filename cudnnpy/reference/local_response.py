@@ -24,20 +24,28 @@ RANKS = (3, 4, 5)
 class LocalResponseNormalization:
     """y = x / (k + alpha / size * s) ** beta and its gradient, on NumPy arrays; s sums x * x over nearby channels.
 
-    size          how many channels s sums over: for channel c those from c - (size - 1) // 2 to c + size // 2, less
-                  what is beyond the first and the last; 1 to 16
-    alpha         any number
-    beta          at least 0.01
-    k             at least 1e-5
-    layout        "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 1 to 3 spatial dimensions. NCW,
-                  NWC, NCDHW and NDHWC name one number of them, which is checked
-
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
-    but for alpha, which is divided by size here.
+    except that alpha is divided by size here.
 
-    NaN where s is NaN, at an infinity, and where a negative alpha makes the base negative; 0 beside an infinity.
+    The result is NaN where s is NaN, at an infinity, and where a negative alpha makes the base negative; it is 0 beside an
+    infinity.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
+
+    Parameters
+    ----------
+    size : int
+        The number of channels that s sums over, 1 to 16: for channel c those from c - (size - 1) // 2 to c + size // 2
+        that exist.
+    alpha : float
+        Any number.
+    beta : float
+        At least 0.01.
+    k : float
+        At least 1e-5.
+    layout : str
+        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for 1 to 3 spatial dimensions. NCW, NWC, NCDHW and
+        NDHWC require one number of them.
     """
 
     size: int = 5

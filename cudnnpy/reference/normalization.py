@@ -35,18 +35,23 @@ MODES = ("spatial", "per_activation")
 class BatchNormalization:
     """Normalization by the mean and variance of a batch, on NumPy arrays: (x - mean) / sqrt(variance + epsilon).
 
-    mode      "spatial": a mean for each channel, over the batch and all positions; its parameters (scale, bias, means,
-              variances) have shape (C,). Or "per_activation": one for each element of x.shape[1:], over the batch;
-              its parameters have that shape
-    epsilon   added to the variance; 0 or more
-    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); with 0 to 3 spatial axes. NCW, NWC, NCDHW
-              and NDHWC name one number of them, which is checked
-
     x is float16, bfloat16, float32 or float64 and has 2 to 5 axes, which may have size 0. Its parameters have x's dtype, or
     float32 beside float16 and bfloat16, scale and bias the same; a scale of None is 1, a bias of None 0. What is saved for
     the gradients is float32, for float64 float64. Everything is computed in float64 and rounded once.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
+
+    Parameters
+    ----------
+    mode : str
+        "spatial": a mean for each channel, over the batch and all positions; the parameters (scale, bias, means,
+        variances) have shape (C,). "per_activation": a mean for each element of x.shape[1:], over the batch; the
+        parameters have that shape.
+    epsilon : float
+        Added to the variance; 0 or more.
+    layout : str
+        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for 0 to 3 spatial dimensions. NCW, NWC, NCDHW and
+        NDHWC require one number of them.
     """
 
     mode: str = "spatial"

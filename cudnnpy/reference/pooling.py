@@ -72,20 +72,28 @@ class Axis:
 class Pooling:
     """Pooling over 1, 2 or 3 spatial dimensions and its gradient, on NumPy arrays.
 
-    mode      "max", "max_deterministic" (here the same), "average_include_padding" (the sum over the number of the
-              window's elements, padding included) or "average_exclude_padding" (over the number of those that are not
-              padding); "average_inc_pad" and "average_exc_pad", Theano's names, mean these two
-    window    an int, or one for each spatial axis
-    padding   likewise, on both sides; less than the window. It counts as 0, for the maximum as -infinity
-    stride    likewise; None is the window
-    layout    "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for any number of spatial dimensions. NCW,
-              NWC, NCDHW and NDHWC name one number of them, which is checked
-    ceil_mode whether a last window may reach beyond the padding, as long as it starts before it: the size of the output
-              is rounded up, not down. What lies beyond the padding counts for nothing, in no average
-
     The maximum of a window with a NaN is NaN. A batch of 0 gives an empty result; all other sizes are 1 or more.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
+
+    Parameters
+    ----------
+    mode : str
+        "max", "max_deterministic" (the same here), "average_include_padding" (the sum divided by the size of the window)
+        or "average_exclude_padding" (the sum divided by the number of elements that are not padding). Theano's names
+        "average_inc_pad" and "average_exc_pad" are accepted for the last two.
+    window : int or tuple of ints
+        An int, or one for each spatial axis.
+    padding : int or tuple of ints
+        On both sides; less than the window. It counts as 0, and as -infinity for the maximum.
+    stride : int, tuple of ints or None
+        None is the window.
+    layout : str
+        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for any number of spatial dimensions. NCW, NWC,
+        NCDHW and NDHWC require one number of them.
+    ceil_mode : bool
+        Whether the size of the output is rounded up: a last window may extend beyond the padding, if it starts before
+        its end. Positions beyond the padding take part in no maximum and no average.
     """
 
     mode: str = "max"

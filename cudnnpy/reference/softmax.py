@@ -24,18 +24,23 @@ RANKS = (2, 3, 4, 5)
 class Softmax:
     """The softmax exp(x) / sum(exp(x)) and its gradient, on NumPy arrays.
 
-    algorithm   "accurate" (the maximum is subtracted first, which changes nothing but that no exp overflows), "fast"
-                (it is not) or "log" (the logarithm of the softmax)
-    mode        what is summed over: "channel" (the channels, for each n and position) or "instance" (channels and
-                positions, for each n)
-    layout      "NCHW": x (N, C, spatial...); or "NHWC": x (N, spatial..., C); for 0 to 3 spatial dimensions. NCW, NWC,
-                NCDHW and NDHWC name one number of them, which is checked
+    A NaN or infinity makes all that is summed with it NaN. Where exp overflows in "fast", for x above 709 (88 on a GPU)
+    and for infinity, the result is NaN, and 0 beside it. -infinity gives 0, or -infinity in "log"; all -infinity gives NaN.
+    Any size may be 0; the result is then empty.
 
-    A NaN or infinity makes all that is summed with it NaN. Where exp overflows in "fast", for x above 709 (on a GPU 88)
-    and for infinity, the result is NaN, and beside it 0. -infinity becomes 0, in "log" -infinity; NaN where all is. Any
-    size may be 0: the result is empty too.
+    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
-    An instance cannot change and may be shared by threads. A wrong option is a ValueError or TypeError that names it.
+    Parameters
+    ----------
+    algorithm : str
+        "accurate" (the maximum is subtracted first, so that no exp overflows), "fast" (it is not) or "log" (the logarithm
+        of the softmax).
+    mode : str
+        What is summed over: "channel" (the channels, for each n and position) or "instance" (channels and positions, for
+        each n).
+    layout : str
+        "NCHW": x is (N, C, spatial...); "NHWC": x is (N, spatial..., C); for 0 to 3 spatial dimensions. NCW, NWC, NCDHW and
+        NDHWC require one number of them.
     """
 
     algorithm: str = "accurate"

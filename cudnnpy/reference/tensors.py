@@ -91,12 +91,22 @@ def transform_tensor(
 ) -> Array:
     """Return alpha * x + beta * out, in another memory order or dtype; the order of the axes stays.
 
-    layout   how the result lies in memory: "C" (the last axis without gaps), "channels_last" (axis 1 without gaps, then
-             the last one; 3 to 5 axes), or None: in x's order of axes
-    dtype    the result's: float16, bfloat16, float32 or float64, by name or as a NumPy dtype; None: x's
+    If out is given it determines the memory order and the dtype, and layout and dtype are only validated. The result is
+    computed in float64 and rounded once. With beta 0, out is not read. stream is ignored.
 
-    out decides both if there is one, and layout and dtype are only checked for form. x has one of these dtypes and 1 to
-    5 axes. Computed in float64 and rounded once. With beta 0, out is not read. stream is ignored.
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float16, bfloat16, float32 or float64, with 1 to 5 axes.
+    out : numpy.ndarray, optional
+        The result.
+    layout : str, optional
+        The memory order of the result: "C" (the last axis varies fastest), "channels_last" (axis 1 varies fastest, then the
+        last one; 3 to 5 axes), or that of x by default.
+    dtype : str or numpy.dtype, optional
+        The dtype of the result: float16, bfloat16, float32 or float64; that of x by default.
+    alpha, beta : float
+        Factors of x and of out.
 
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or layout, or an out that is read-only or
     overlaps x.
@@ -173,18 +183,32 @@ def reduce_tensor(
 ) -> Array:
     """Return alpha * (x reduced over some axes) + beta * out; those axes stay, with size 1.
 
-    op     "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum
-           of absolute values), "norm2" (the root of the sum of squares), or "mul_no_zeros" (the product of what is not
-           0; of nothing, 1; where one element is reduced, that element)
-    axes   a tuple of one or more axes, negative ones counted from the last; None: all
+    The result is computed in float64 and rounded once, with the same bits every time. A NaN makes its result NaN, for
+    every op. Over an axis of size 0 a sum or norm is 0, a product 1, an average NaN, and there is no minimum or maximum.
 
-    x is float16, bfloat16, float32 or float64 and has 1 to 5 axes; the result has its dtype. Computed in float64 and
-    rounded once, the same every time, whatever deterministic says. A NaN makes its result NaN, for every op. Over an axis
-    of size 0 a sum or norm is 0, a product 1, an average NaN, and there is no minimum or maximum. With beta 0, out is not
-    read. stream is ignored.
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float16, bfloat16, float32 or float64, with 1 to 5 axes; the result has its dtype.
+    op : str
+        "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
+        absolute values), "norm2" (the root of the sum of squares), or "mul_no_zeros" (the product of the nonzero
+        elements; 1 if there are none; the element itself if only one is reduced).
+    axes : sequence of ints, optional
+        One or more axes, negative ones counted from the last; all axes by default.
+    out : numpy.ndarray, optional
+        The result. With beta 0 it is not read.
+    alpha, beta : float
+        Factors of the reduction and of out.
+    stream, deterministic
+        Ignored.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong op, axis or shape, "min", "max" or "amax" over an
-    axis of size 0, or an out that is read-only or overlaps x.
+    Raises
+    ------
+    TypeError
+        A wrong type or dtype.
+    ValueError
+        A wrong op, axis or shape; "min", "max" or "amax" over an axis of size 0; an out that is read-only or overlaps x.
     """
     x = _arrays.check_tensor("x", x, empty="any")
     one_of("op", op, (*REDUCTIONS, *ALIASES))

@@ -18,13 +18,19 @@ class ConvolutionTranspose(Operation):
     the result (N, C_out, spatial...), or channels last for all three. On every spatial axis the output size is
     (input - 1) * stride + dilated kernel - padding before - padding after + output_padding.
 
-    padding          as for `Convolution`, cropped from the output; "same" crops the dilated kernel less the stride, so
-                     that the output size is input * stride unless the kernel is smaller than that
-    output_padding   an int, or one for each spatial axis: elements added after the output, less than the stride (so that
-                     the convolution maps the output's size to the input's) or than the dilation
+    backward_data does not need x_shape, which follows from dy. A batch of 0 gives empty results, and gradients with
+    respect to w and bias of 0; all other sizes are 1 or more.
 
-    backward_data can do without x_shape, which follows from dy. A batch of 0 gives empty results, and gradients in w and
-    bias of 0; all other sizes are 1 or more.
+    Parameters
+    ----------
+    padding : int, tuple or str
+        As for `Convolution`, cropped from the output; "same" crops the dilated filter less the stride, so that the output
+        size is input * stride unless the filter is smaller than that.
+    output_padding : int or tuple of ints
+        Elements added after the output, less than the stride (so that the convolution maps the output's size to the
+        input's) or than the dilation.
+    stride, dilation, groups, mode, layout
+        As for `Convolution`.
     """
 
     output_padding: PerAxis = 0

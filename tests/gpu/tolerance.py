@@ -90,7 +90,7 @@ def allowed(
     """
     u = ROUNDOFF[stored]
     v = ROUNDOFF["float64" if inputs == "float64" else "float32"]
-    # some engines that fuse are off by a rounding to tf32 even of whole numbers (26 and 29; docs/gpu.md)
+    # some engines that fuse are off by a rounding to tf32 even of whole numbers (26 and 29; docs/known-issues.md)
     exact = exact and not (tf32 and epilogue)
     summed = 0.0 if exact else 2.0 * (length + 4) * v + (4.0 * ROUNDOFF["tf32"] if tf32 else 0.0)
     if approximate:

@@ -607,7 +607,7 @@ def test_every_activation_has_a_plan_fused_or_after_it(plan: Planner, activation
 
 @pytest.mark.parametrize("last", [False, True])
 def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(plan: Planner, last: bool) -> None:
-    """By its strides it could be channels last too: engines took it for that (docs/gpu.md)."""
+    """By its strides it could be channels last too: engines took it for that (docs/known-issues.md)."""
     request = problem(x=(8, 64, 3, 3), y=(8, 64, 1, 1), dtype="float16", last=last, bias=[64], activation="relu")
     rows = plan("survey", **with_options(request, padding=0))
     assert usable(rows)
