@@ -96,13 +96,13 @@ class ClosedError(CudnnError):
 
 
 class StatusError(CudnnError):
-    """A cuDNN function returned a status other than CUDNN_STATUS_SUCCESS.
+    """A cuDNN function returned a status other than CUDNN_STATUS_SUCCESS."""
 
-    Attributes: `function` (the C name, or "" where it is not known), `status` (the number), `name` (of the status),
-    `detail` (the text of cudnnGetLastErrorString, "" if there was none).
-    """
-
-    advice = ""
+    function: str  #: the C function, or "" if it is not known
+    status: int  #: the number of the status
+    name: str  #: the name of the status
+    detail: str  #: the text of cudnnGetLastErrorString, "" if there is none
+    advice = ""  #: what to do, as the last line of the message
 
     def __init__(self, function: str, status: int, name: str, detail: str = "") -> None:
         self.function, self.status, self.name, self.detail = function, status, name, detail
@@ -179,11 +179,10 @@ class CaptureError(CudnnError):
 
 
 class NoAlgorithmError(CudnnError):
-    """No candidate can run a problem as asked. The message is a table of every candidate and why it was left out.
+    """No candidate meets the request. The message is a table of all candidates with their rejection reasons."""
 
-    Attributes: `problem` (as text) and `candidates` (a list of cudnnpy.Candidate; in a copy or in another process they
-    tell the same, and cannot be run).
-    """
+    problem: str  #: the problem, as text
+    candidates: list[Any]  #: the candidates, each a `Candidate`; in a copy or in another process they cannot be run
 
     def __init__(self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport]) -> None:
         self.problem, self.candidates = problem, candidates

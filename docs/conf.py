@@ -50,7 +50,7 @@ default_role = "code"  # `x` in a docstring
 
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
-nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.raw\._api\..*|cudnnpy\.(.*\._\w+|_\w+\..*|(convolution|graph|ops)\..*)")]
+nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution|graph|ops)\..*")]
 
 # The navigation: (title, pages). The pages themselves have plain links.
 NAVIGATION = {
@@ -92,10 +92,11 @@ def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
 def _targets() -> dict[str, str]:
     """What pages write in backticks -> the name in the reference: `Plan.execute`, `raw.call`, `cudnnpy.Plan`."""
     found: dict[str, str] = {}
-    for path in public_api.paths():
-        found.setdefault(path, path)
-        found.setdefault(path.removeprefix("cudnnpy."), path)
-    return {name: path for name, path in found.items() if "." in name or name[0].isupper() or "_" in name}
+    for module in public_api.MODULES:
+        for path in public_api.paths(module):
+            for name in (path, path.removeprefix("cudnnpy."), path.removeprefix(f"{module}.")):
+                found.setdefault(name, path)
+    return {name: path for name, path in found.items() if name[0].isupper() or "." in name or "_" in name}
 
 
 class LinkNames(SphinxTransform):

@@ -47,16 +47,16 @@ def members(kind: type) -> list[str]:
     return [name for name in names if not name.startswith("_")]
 
 
-def objects() -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path of every public name, and what it names."""
-    for module in MODULES:
+def objects(*chosen: str) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path of every public name of the chosen modules, by default of all, and what it names."""
+    for module in chosen or MODULES:
         for name in exported(module):
             yield f"{module}.{name}", getattr(import_module(module), name)
 
 
-def paths() -> Iterator[str]:
-    """Yield the dotted path of every public name, each followed by those of its members."""
-    for path, found in objects():
+def paths(*chosen: str) -> Iterator[str]:
+    """Yield the dotted path of every public name of the chosen modules, each followed by those of its members."""
+    for path, found in objects(*chosen):
         yield path
         if inspect.isclass(found):
             yield from (f"{path}.{member}" for member in members(found))

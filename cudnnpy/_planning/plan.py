@@ -64,12 +64,23 @@ def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, 
 class Plan:
     """One operation planned for one device: what was chosen, and how to run it with raw addresses.
 
-    Attributes: `operands` (the order of the addresses), `workspace_size` (bytes), `source`, `name`, `notes` (cuDNN's
-    numerical notes), `deterministic`, `milliseconds` (if it was measured), `problem`, and `candidates`: of a plan from
-    Convolution.plan, all that were looked at, with their times and why they were left out (see candidates_table).
-
     A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
     """
+
+    problem: Problem  #: the problem that it was planned for: operation, tensors, options
+    operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
+    operands: tuple[str, ...]  #: the order of the addresses that execute() takes
+    device: int  #: the ordinal of the device
+    executable: Executable  #: what a launch runs
+    workspace_size: int  #: in bytes
+    source: str  #: where the choice came from: "heuristics", "engines", "knobs" or "legacy"
+    name: str  #: the engine with its knobs, or the v7 algorithm
+    engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm
+    notes: tuple[str, ...]  #: cuDNN's numerical notes
+    deterministic: bool  #: whether the result has the same bits every time
+    milliseconds: float | None  #: the time that autotune measured; None if it was not measured
+    replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
+    candidates: list[Candidate]  #: of a plan from `Convolution.plan`, all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
         executable = candidate.executable
@@ -83,12 +94,12 @@ class Plan:
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._compiled = candidate.compiled_at_run_time
         self._form = candidate.form
-        self.engine: Engine | None = candidate.engine
+        self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
-        self.candidates: list[Candidate] = []
+        self.candidates = []
         self._of_thread = threading.local()
         if self._compiled:
             _kept.append(executable)

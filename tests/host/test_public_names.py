@@ -113,13 +113,14 @@ def test_every_name_in_the_tables_of_names_exists_in_its_module() -> None:
         assert (module and exists(f"{module}.{name}")) or exists(name), f"{module or 'docs/api.md'}: {name}"
 
 
-
 @pytest.mark.parametrize("module", public_api.MODULES)
 def test_every_public_name_is_in_the_section_of_its_module(module: str) -> None:
     section = re.search(rf"^## `{re.escape(module)}`$.*?(?=^## |\Z)", API, re.M | re.DOTALL)
     assert section, f"docs/api.md has no section `{module}`"
     short = module.rpartition(".")[2]  # raw.call reads better than call
-    missing = [name for name in public_api.exported(module) if not {f"`{name}`", f"`{short}.{name}`"} & set(ticks(section[0]))]
+    missing = [
+        name for name in public_api.exported(module) if not {f"`{name}`", f"`{short}.{name}`"} & set(ticks(section[0]))
+    ]
     assert missing == []
 
 
