@@ -16,6 +16,7 @@ MODULES = {  # in the order of the site
     "cudnnpy": "Arrays and operations",
     "cudnnpy.reference": "The reference implementation",
     "cudnnpy.errors": "Exceptions",
+    "cudnnpy.typing": "Types for annotations",
     "cudnnpy.workspace": "Workspace",
     "cudnnpy.availability": "What is installed",
     "cudnnpy.raw": "The C API",
@@ -31,9 +32,19 @@ def modules() -> dict[str, ModuleType]:
 
 
 def exported(module: str) -> list[str]:
-    """Return the public names of a module, without modules that are documented by themselves and without dunders."""
-    found = import_module(module).__all__
-    return [name for name in found if f"{module}.{name}" not in MODULES and not name.startswith("__")]
+    """Return the public names of a module, except for modules that have an entry above, dunders, and the names of C."""
+    found = import_module(module)
+    names_of_c = set(import_module("cudnnpy.raw._api").__all__) if module == "cudnnpy.raw" else set()
+    return [
+        name
+        for name in found.__all__
+        if name not in names_of_c and f"{module}.{name}" not in MODULES and not name.startswith("__")
+    ]
+
+
+def module_of(path: str) -> str:
+    """Return the module that a dotted path starts with."""
+    return max((name for name in MODULES if f"{path}.".startswith(f"{name}.")), key=len)
 
 
 def members(kind: type) -> list[str]:
