@@ -91,7 +91,7 @@ def reference() -> Files:
     """Return the index of the reference: a table of the names of each public module, with a page for each name."""
     folder = PurePosixPath("reference")
     files: Files = {}
-    index = ["API reference", "=============", "", ".. toctree::", ""]
+    index = ["API reference", "=============", "", ".. toctree::", "   :maxdepth: 1", ""]
     for module, title in public_api.MODULES.items():
         heading = f"``{module}``: {title.lower()}" if module != "cudnnpy" else f"``{module}``"
         names = [f"   {name}" for name in public_api.exported(module)]

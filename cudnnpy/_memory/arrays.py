@@ -249,6 +249,12 @@ class DeviceArray:
     with the array, after the work queued on the legacy default stream.
     """
 
+    pointer: int  #: the address of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  #: in elements
+    dtype: str  #: the name of the element type, as NumPy and ml_dtypes have it
+    device: int  #: the ordinal of the device
+
     def __init__(
         self,
         buffer: SupportsHandle,

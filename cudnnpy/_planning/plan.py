@@ -67,13 +67,13 @@ class Plan:
     A plan may be used by several threads: each has its own cuDNN handle. It stays valid as long as it is referenced.
     """
 
-    problem: Problem  #: the problem that it was planned for: operation, tensors, options
+    problem: Problem  #: the operation, tensors and options that it was planned for
     operation: str  #: "forward", "backward_data", "backward_filter", or "graph"
     operands: tuple[str, ...]  #: the order of the addresses that execute() takes
     device: int  #: the ordinal of the device
     executable: Executable  #: what a launch runs
     workspace_size: int  #: in bytes
-    source: str  #: where the choice came from: "heuristics", "engines", "knobs" or "legacy"
+    source: str  #: what proposed the choice, one of "heuristics", "engines", "knobs" and "legacy"
     name: str  #: the engine with its knobs, or the v7 algorithm
     engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm
     notes: tuple[str, ...]  #: cuDNN's numerical notes

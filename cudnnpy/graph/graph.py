@@ -79,6 +79,8 @@ class Graph(Nodes):
     compute_dtype: "float32", or "float64". The order of `plan.operands` is that of the calls of tensor(), then output().
     """
 
+    options: Options  #: the options in one canonical form
+
     def __init__(
         self,
         *,

@@ -48,11 +48,16 @@ class Node:
 class Tensors:
     """Tensors and operations, in the order in which they were added. compute_dtype: "float32", or "float64"."""
 
+    compute_dtype: str  #: the element type of what lies between the operations
+    inputs: list[Node]  #: in the order of tensor()
+    outputs: list[Node]  #: in the order of output()
+    operations: list[str]  #: what the graph computes, in order
+
     def __init__(self, compute_dtype: str = "float32") -> None:
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
-        self.inputs: list[Node] = []
-        self.outputs: list[Node] = []
-        self.operations: list[str] = []
+        self.inputs = []
+        self.outputs = []
+        self.operations = []
         self._nodes: list[tuple[str, str, dict[str, Any]]] = []  # descriptor kind, attributes' prefix, attributes
         self._constants: list[Node] = []
         self._by_uid: dict[int, Node] = {}  # every tensor
