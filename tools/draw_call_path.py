@@ -31,8 +31,8 @@ class Box(NamedTuple):
 
 BOXES = {
     "call": Box("conv.forward(x, w)", "convolution.convolution", "arrays of any library, and options", 0, 0),
-    "arrays": Box("Read the arrays", "_memory.arrays", "address, shape, dtype, strides, device", 0, 1),
-    "dispatch": Box("Dispatch", "_runtime.dispatch", "arguments become a key; outputs are made", 0, 2),
+    "dispatch": Box("Dispatch", "_runtime.dispatch", "from arguments to a launch", 0, 1),
+    "arrays": Box("Read the arrays", "_memory.arrays", "address, shape, dtype, strides, device", 0, 2),
     "cache": Box("Look up the plan", "_runtime.plan_cache", "per thread, by the whole signature", 0, 3),
     "launcher": Box("Launch", "_runtime.launcher", "addresses and stream become a ready launch", 0, 5),
     "executable": Box("Run the executable", "_runtime.executables", "an engine's plan, C functions, or a chain", 0, 6),
@@ -44,9 +44,9 @@ BOXES = {
     "plan": Box("Keep the plan", "_planning.plan", "what was chosen, and its executable", 1, 5),
 }
 ARROWS = {  # (from, to): what is written beside the arrow
-    ("call", "arrays"): "",
-    ("arrays", "dispatch"): "",
-    ("dispatch", "cache"): "",
+    ("call", "dispatch"): "",
+    ("dispatch", "arrays"): "",
+    ("arrays", "cache"): "",
     ("cache", "launcher"): "known signature",
     ("cache", "problem"): "new signature",
     ("problem", "candidates"): "",

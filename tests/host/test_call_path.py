@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
 from xml.etree import ElementTree
 
+from standins import Array, World
+
+import cudnnpy
 from tools import draw_call_path as drawing
 
+PACKAGE = Path(cudnnpy.__file__).parent
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -41,3 +49,46 @@ def test_every_box_is_reached_from_the_call() -> None:
     while more := {end for start, end in drawing.ARROWS if start in reached} - reached:
         reached |= more
     assert reached == set(drawing.BOXES)
+
+
+# What it draws
+
+
+def entered(call: Callable[[], object]) -> list[str]:
+    """The modules of the package whose functions a call enters, in the order of their first."""
+    found: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = Path(frame.f_code.co_filename)
+        if event == "call" and PACKAGE in file.parents:
+            found[".".join(file.relative_to(PACKAGE).with_suffix("").parts)] = None
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return list(found)
+
+
+def column(number: int) -> list[str]:
+    return [box.module for box in sorted(drawing.BOXES.values(), key=lambda box: box.row) if box.column == number]
+
+
+def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(world: World) -> None:
+    """A stand-in selects here, so that the modules of the choice itself are not entered."""
+    conv = cudnnpy.Convolution(padding=1)
+    x, w, y = Array(2, 4, 6, 6), Array(8, 4, 3, 3), Array(2, 8, 6, 6)
+    first = entered(lambda: conv.forward(x, w, out=y))
+    assert {*column(0), *column(1)} - {"", "_planning.selection", "_planning.candidates", "_planning.autotune"} <= set(
+        first
+    )
+    in_order = ["convolution.convolution", "_runtime.dispatch", "_memory.arrays"]
+    in_order += ["convolution.problem", "_planning.plan", "_runtime.launcher"]
+    assert [module for module in first if module in in_order] == in_order
+    known = entered(lambda: conv.forward(x, w, out=y))
+    assert [module for module in known if module in column(1)] == []
+    on_path = [module for module in column(0) if module in known]
+    assert [module for module in known if module in column(0)] == on_path
+    assert on_path[-2:] == ["_runtime.plan_cache", "_runtime.launcher"]
+    assert len(world.launches) == 2
