@@ -104,6 +104,14 @@ def test_packages_import_only_from_those_before_them() -> None:
     assert breaches(modules(), ORDER) == []
 
 
+def test_how_it_works_lists_the_packages_in_their_order() -> None:
+    """All but four small modules."""
+    page = (ROOT / "docs" / "how-it-works.md").read_text()
+    rows = re.findall(r"^\| (`cudnnpy\..*?) \|", page.partition("## The packages")[2].partition("\n## ")[0], re.M)
+    listed = [name for row in rows for name in re.findall(r"`cudnnpy\.(\w+)`", row)]
+    assert listed == [name for name in ORDER if name not in ("_version", "_installation", "_cuda_python", "__main__")]
+
+
 @pytest.mark.parametrize(
     ("sources", "breach"),
     [
