@@ -34,10 +34,8 @@ pygments_style = "friendly"
 # Pages are Markdown as code hosts show it: anchors of headings as there, and no other syntax.
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 myst_heading_anchors = 4
-myst_links_external_new_tab = False
 
 autosummary_generate = True
-autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
@@ -50,7 +48,9 @@ default_role = "code"  # `x` in a docstring
 
 nitpicky = True
 # Without pages: Python, NumPy and the libraries of arrays; C's names, which coverage.md lists; private packages.
-nitpick_ignore_regex = [("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution|graph|ops)\..*")]
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!cudnnpy\b).*|cudnnpy\.(.*\.)?_\w+.*|cudnnpy\.(convolution\.|graph\.|ops\.|raw\.cudnn).*")
+]
 
 # The navigation: (title, pages). The pages themselves have plain links.
 NAVIGATION = {

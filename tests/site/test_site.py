@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -128,16 +129,24 @@ def test_the_reference_has_every_public_name_and_nothing_else(objects: dict[str,
     assert strange == []
 
 
+def signature(file: Path, path: str) -> str:
+    """The signature of a name on its page, as text."""
+    found = re.search(rf'<dt class="sig[^>]*id="{re.escape(path)}">(.*?)</dt>', file.read_text(), re.DOTALL)
+    assert found, f"{file.name} has no signature of {path}"
+    return unescape(re.sub(r"<[^>]+>", "", found[1]))
+
+
 @pytest.mark.parametrize("path", [path for path, _ in public_api.objects()])
-def test_a_public_name_has_a_page_with_its_signature(path: str, built: dict[Path, Page]) -> None:
-    page = built[HTML / "reference" / f"{path}.html"]
-    assert path in page.anchors
+def test_a_public_name_has_a_page_with_its_signature_and_types(path: str) -> None:
+    shown = signature(HTML / "reference" / f"{path}.html", path)
     value: Any = dict(public_api.objects())[path]
     if inspect.isfunction(value):
-        parameters = inspect.signature(value).parameters
-        signature = page.text.partition(f"{path.rpartition('.')[2]}(")[2].partition("[source]")[0]
-        assert [name for name in parameters if name not in signature] == []
-        assert "→" in signature, "no type of the result"
+        annotated = [
+            name for name, one in inspect.signature(value).parameters.items() if one.annotation is not one.empty
+        ]
+        assert [name for name in annotated if not re.search(rf"\b{name}:", shown)] == []
+        assert len(annotated) == len(inspect.signature(value).parameters)
+        assert "→" in shown, "no type of the result"
 
 
 def test_cs_enumerators_are_in_the_list_of_coverage_alone(built: dict[Path, Page], objects: dict[str, str]) -> None:
