@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, is_dense
 from cudnnpy._core.validation import check_flag
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
 from cudnnpy._planning.engines import engines as every_engine
 from cudnnpy._runtime.executables import Executable
@@ -19,11 +19,8 @@ from cudnnpy.errors import StatusError
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 
-# Of such engines some take 15 s to compile, and some give wrong results (the property tests; docs/known-issues.md).
+# Some of these engines take 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
-
-# Its engine 0, as it is fused after a convolution.
-TANH_OVERFLOWS = "gives NaN for the tanh of large numbers"
 
 # Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
 _WINOGRAD_CHANNELS = 64
@@ -245,57 +242,20 @@ def from_configuration(form: Form, target: Target, source: str, found: EngineCon
         return form.complete(GraphExecutable(found.finalize(), operation_graph.uids(problem.operands)), target)
 
     compiled = "runtime_compilation" in found.behavior_notes
+    what = problem.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
     return Candidate(
         source,
         found.name + form.suffix,
         found.numerical_notes,
-        "nondeterministic" not in found.numerical_notes,
+        known_issues.is_deterministic(*what),
         make,
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs, form.in_blocks),
         form=form,
         refused="compiled at run time: needs the GPU itself"
         if compiled and target.handle is None
-        else _known_wrong(problem, found),
+        else known_issues.rejection(*what),
     )
-
-
-def _known_wrong(problem: Problem, found: EngineConfiguration) -> str:
-    """Why an engine's result is not to be trusted, though cuDNN offers it; "" for the rest.
-
-    Measured on an H200 with cuDNN 9.19 (docs/known-issues.md), and refused in unmeasured releases too: of the int8
-    engines, those without tensor cores leave something else than the sum in an int32 result, and one with tensor cores
-    garbles a float32 result that is channels first; engine 0 has a tanh that overflows; engine 67 faults for gradients to
-    w on addresses that are no multiples of 16; engine 70 makes NaN of some gradients to w when its workspace holds NaN;
-    engine 78 leaves some gradients to x unwritten; and engine 71 reads an x with gaps as if it had none where it has to
-    bring it to channels last, and loses alpha for results of one position.
-    """
-    result = problem.specs[-1]
-    if (problem.operation, found.engine) == ("backward_filter", 70):
-        return "gives NaN for some problems"
-    if (problem.operation, found.engine) == ("backward_filter", 67) and any(s.alignment < 16 for s in problem.specs):
-        return "faults on addresses that are no multiples of 16"
-    if (problem.operation, found.engine) == ("backward_data", 78):
-        return "leaves some results unwritten"
-    if (problem.operation, found.engine) == ("forward", 71):
-        if _is_gapped_channels_first(problem.x):
-            return "misreads an x with gaps that is not channels last"
-        if problem.alpha != 1.0 and all(size == 1 for size in problem.y.shape[2:]):
-            return "loses alpha for results of one position"
-    if (found.engine, problem.activation) == (0, "tanh"):
-        return TANH_OVERFLOWS
-    if problem.x.dtype != "int8":
-        return ""
-    tensor_cores = "tensor_core" in found.numerical_notes
-    if result.dtype == "int32" and not tensor_cores:
-        return "gives wrong int32 results"
-    if result.dtype == "float32" and tensor_cores and result.strides != channels_last_strides(result.shape):
-        return "gives wrong float32 results channels first"
-    return ""
-
-
-def _is_gapped_channels_first(spec: TensorSpec) -> bool:
-    return not is_dense(spec) and spec.strides is not None and spec.strides[1] != 1
 
 
 def from_algorithm(problem: Problem, options: Options, target: Target, name: str) -> Candidate:

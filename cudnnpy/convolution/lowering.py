@@ -1,14 +1,11 @@
 """How a problem can be laid out as launches: one plan where cuDNN can, else copies, a plain plan, and an epilogue.
 
-What no plan is asked for, since some of cuDNN's engines offer it and do it wrong (an H200 with cuDNN 9.19, found by the
-property tests; docs/known-issues.md):
+No plan is asked for what engines are known to do wrong (_planning/known_issues.py):
 
-- beta: engines for strided or grouped backward convolutions leave elements without it. The plain result goes to scratch
-  memory, and cudnnTransformTensor adds it to what is there. Results with gaps between their elements likewise.
-- padding that differs before and after, for the gradients: engines without tensor cores, and those by FFT, take one for
-  the other. The padding becomes zeros around x; a gradient to x is cropped to what is wanted.
-- a fused bias or activation where some tensors are channels last, or can be taken for it, and others are not: engines
-  compiled at run time misread the filter, or write beside a result of one position. The convolution is left plain.
+- beta: the plain result goes to scratch memory, and cudnnTransformTensor adds beta * out to it. Results with gaps between
+  their elements go the same way.
+- padding that differs before and after, for the gradients: it becomes zeros around x, and dx is cropped.
+- a fused bias or activation with tensors in mixed memory orders or at misaligned addresses: the convolution is left plain.
 
 A bias or an activation after a gradient to x, which makes it a transposed convolution's forward, no engine fuses (9.28).
 Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
@@ -21,7 +18,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent, have_one_order, is_dense, result_strides
+from cudnnpy._core.layouts import TensorSpec, extent, is_dense, result_strides
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import Target
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
 from cudnnpy.convolution.epilogue import epilogue
@@ -70,13 +68,12 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
     plain = plain._replace(**{result: _packed(getattr(plain, result))})  # type: ignore[arg-type]
+    remedies = known_issues.remedies(problem.facts)
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
-    in_one = in_one and have_one_order(problem.x, problem.w, problem.y)
-    if problem.bias is not None or problem.activation is not None:  # fused engines misread other addresses
-        in_one = in_one and all(spec.alignment >= 16 for spec in problem.specs)
+    in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
     in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := folded(whole)) is not None]
-    if problem.operation != "forward":
+    if "padded" in remedies:
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
@@ -87,10 +84,8 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
 
 
 def _padded(problem: Problem) -> Problem:
-    """The problem with its padding as zeros around x, if the padding differs before and after."""
+    """The problem with its padding as zeros around x."""
     g = problem.geometry
-    if g.pre_padding == g.post_padding:
-        return problem
     nothing, x = (0,) * len(g.stride), _padding(problem).of(_to_cut(problem.x))
     return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
 

@@ -33,6 +33,7 @@ from cudnnpy._core.validation import (
     check_shape,
     for_each_axis,
 )
+from cudnnpy._planning.known_issues import Facts
 from cudnnpy._runtime.executables import check_scales
 from cudnnpy.typing import ConvolutionMode, ElementName
 
@@ -214,6 +215,19 @@ class Problem(NamedTuple):
         x, w, y = self.x, self.w, self.y
         by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
         return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
+
+    @property
+    def facts(self) -> Facts:
+        """What known issues of engines may depend on."""
+        return Facts(
+            self.operation,
+            ((self.x, self.w, self.y),),
+            frozenset(name for name in ("bias" if self.bias else None, self.activation) if name),
+            is_aligned=all(spec.alignment >= 16 for spec in self.specs),
+            pads_evenly=self.geometry.pre_padding == self.geometry.post_padding,
+            alpha=self.alpha,
+            beta=self.beta,
+        )
 
     @property
     def is_empty(self) -> bool:

@@ -23,13 +23,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Self
 
-from cudnnpy import raw
 from cudnnpy._core.frozen import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
 from cudnnpy._memory import workspace as memory
-from cudnnpy._planning import engines
+from cudnnpy._planning import engines, known_issues
 from cudnnpy._planning.autotune import Tuner
-from cudnnpy._planning.candidates import TANH_OVERFLOWS, Candidate, Engine, table
+from cudnnpy._planning.candidates import Candidate, Engine, table
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import is_usable, limit_of, wanted
 from cudnnpy._runtime import dispatch
@@ -39,9 +38,6 @@ from cudnnpy.errors import NoAlgorithmError, StatusError
 from cudnnpy.graph.nodes import spelled
 from cudnnpy.graph.operations import Nodes
 from cudnnpy.handle import Handle, on_device
-
-# As convolution/lowering.py says of bias and activation.
-_MISREAD = "misreads tensors of which some are channels last, or of one position, and others are not"
 
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
 _kept: list[Any] = []
@@ -126,9 +122,7 @@ class Graph(Nodes):
             raise NoAlgorithmError(str(problem), "a graph that cuDNN takes", f"  {error}", []) from error
         uids = tuple(node.uid for node in (*self.inputs, *self.outputs))
         constants = tuple((node.uid, node.number) for node in self._constants)
-        modes = {what["PW_DESCRIPTOR"][1]["MODE"] for *_, what in self._nodes if "PW_DESCRIPTOR" in what}
-        overflows = raw.CUDNN_POINTWISE_TANH_FWD in modes and "convolution_forward" in self.operations
-        misread = self._is_misread()
+        facts = self.facts
         seen = set()
         for source, found in chain(
             (("heuristics", found) for found in engines.heuristics(built, target)),
@@ -136,12 +130,7 @@ class Graph(Nodes):
         ):
             if found.name not in seen:
                 seen.add(found.name)
-                candidate = _candidate(source, found, uids, constants)
-                candidate.refused = TANH_OVERFLOWS if overflows and found.engine == 0 else ""
-                if candidate.compiled_at_run_time:
-                    candidate.refused = candidate.refused or (_MISREAD if misread else "")
-                    candidate.deterministic &= not self._adds_in_any_order
-                yield candidate
+                yield _candidate(source, found, uids, constants, facts)
 
     def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
@@ -251,14 +240,20 @@ class Graph(Nodes):
 
 
 def _candidate(
-    source: str, found: engines.EngineConfiguration, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...]
+    source: str,
+    found: engines.EngineConfiguration,
+    uids: tuple[int, ...],
+    constants: tuple[tuple[int, Any], ...],
+    facts: known_issues.Facts,
 ) -> Candidate:
+    what = facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
     return Candidate(
         source,
         found.name,
         found.numerical_notes,
-        "nondeterministic" not in found.numerical_notes,
+        known_issues.is_deterministic(*what),
         lambda: engines.GraphExecutable(found.finalize(), uids, constants),
         compiled_at_run_time="runtime_compilation" in found.behavior_notes,
         engine=Engine(found.engine, found.knobs),
+        refused=known_issues.rejection(*what),
     )

@@ -16,7 +16,6 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     check_distinct,
-    have_one_order,
     packed_strides,
     result_strides,
     same_memory,
@@ -24,6 +23,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._core.validation import check_integer, check_number, check_spec
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._planning import engines
+from cudnnpy._planning.known_issues import Facts
 from cudnnpy.backend import Descriptor
 
 _MOST_AXES = 8  # of a tensor in C
@@ -62,7 +62,6 @@ class Tensors:
         self._constants: list[Node] = []
         self._by_uid: dict[int, Node] = {}  # every tensor
         self._longest = 1
-        self._adds_in_any_order = False  # what engines compiled at run time do for reductions, without a note
         self._convolutions: list[tuple[Node, Node, Node]] = []
 
     def tensor(self, name: str, like: Any) -> Node:
@@ -101,13 +100,25 @@ class Tensors:
         self.outputs.append(node)
         return node
 
-    def _is_misread(self) -> bool:
-        """Whether engines that are compiled at run time misread a convolution's tensors (see convolution/lowering.py)."""
-        return any(
-            not have_one_order(x.spec, w.spec, result.spec)
-            for x, w, y in self._convolutions
-            for result in (y, *(node for node in self.outputs if node.shape == y.shape))
+    @property
+    def facts(self) -> Facts:
+        """What known issues of engines may depend on: a convolution's y, and each output of its shape, is a y of it."""
+        return Facts(
+            "graph",
+            tuple(
+                (x.spec, w.spec, result.spec)
+                for x, w, y in self._convolutions
+                for result in (y, *(node for node in self.outputs if node.shape == y.shape))
+            ),
+            self._modes("POINTWISE", "MODE", "CUDNN_POINTWISE_"),
+            self._modes("REDUCTION", "OPERATOR", "CUDNN_REDUCE_TENSOR_"),
         )
+
+    def _modes(self, kind: str, attribute: str, prefix: str) -> frozenset[str]:
+        """The names of an attribute's values in the descriptors of a kind: "tanh" for CUDNN_POINTWISE_TANH_FWD."""
+        values = (value for *_, attributes in self._nodes for value in attributes.values())
+        given = (value[1] for value in values if isinstance(value, tuple) and value[0] == kind)
+        return frozenset(what[attribute].name.removeprefix(prefix).removesuffix("_FWD").lower() for what in given)
 
     # What is refused
 

@@ -135,8 +135,6 @@ class Nodes(Tensors):
         y = self._made(shape, x)
         how = {"OPERATOR": kind, "COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("REDUCTION", "REDUCTION", [y], XDESC=x, YDESC=y, DESC=("REDUCTION", how))
-        exact = (raw.CUDNN_REDUCE_TENSOR_MIN, raw.CUDNN_REDUCE_TENSOR_MAX, raw.CUDNN_REDUCE_TENSOR_AMAX)
-        self._adds_in_any_order |= kind not in exact
         self._longest = max(self._longest, _share(x.shape, shape))
         return y
 

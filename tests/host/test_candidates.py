@@ -1,4 +1,4 @@
-"""Which engines are refused though cuDNN offers them, by the problem; numbers for people."""
+"""Which of the engines that cuDNN offers are taken, by the problem; numbers for people."""
 
 from __future__ import annotations
 
@@ -7,59 +7,69 @@ from typing import Any
 
 import pytest
 
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._planning.candidates import TANH_OVERFLOWS, _known_wrong, _ranges
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning import candidates
+from cudnnpy._planning.candidates import _ranges
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.selection import choose, survey
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.errors import NoAlgorithmError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
-ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)
-GAPS = tuple(2 * stride for stride in (200, 25, 5, 1))
+ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 
 
-def problem(
-    operation: str = "forward", shapes: Any = (X, W, Y), dtype: str = "float32", result: str | None = None, **more: Any
-) -> Problem:
-    strides = more.pop("strides", None)
-    x, w, y = (TensorSpec(shape, dtype, alignment=more.get("alignment", 16)) for shape in shapes)
-    more.pop("alignment", None)
-    if more.pop("last", False):
-        x, w, y = (t._replace(strides=channels_last_strides(t.shape)) for t in (x, w, y))
-    x, y = x._replace(strides=strides or x.strides), y._replace(dtype=result or dtype)
-    return make_problem(checked(Options()), operation, x, w, y, **more)
+def problem(operation: str = "forward") -> Problem:
+    return make_problem(checked(Options()), operation, *(TensorSpec(shape, "float32") for shape in (X, W, Y)))
 
 
-@pytest.mark.parametrize(
-    ("asked", "engine", "notes", "reason"),
-    [
-        (problem("backward_filter"), 70, ("tensor_core",), "gives NaN for some problems"),
-        (problem("backward_filter"), 71, ("tensor_core",), ""),
-        (problem("backward_filter", alignment=4), 67, (), "faults on addresses that are no multiples of 16"),
-        (problem("backward_filter"), 67, (), ""),
-        (problem("forward", alignment=4), 67, (), ""),
-        (problem("forward"), 70, (), ""),
-        (problem("backward_data"), 78, (), "leaves some results unwritten"),
-        (problem("backward_filter"), 78, (), ""),
-        (problem(strides=GAPS), 71, (), "misreads an x with gaps that is not channels last"),
-        (problem(), 71, (), ""),
-        (problem(shapes=ONE, alpha=0.5), 71, (), "loses alpha for results of one position"),
-        (problem(shapes=ONE, alpha=0.5), 67, (), ""),
-        (problem(shapes=ONE), 71, (), ""),
-        (problem(alpha=0.5), 71, (), ""),
-        (problem(activation="tanh"), 0, (), TANH_OVERFLOWS),
-        (problem(activation="relu"), 0, (), ""),
-        (problem(activation="tanh"), 1, (), ""),
-        (problem(dtype="int8", result="int32", last=True), 1, (), "gives wrong int32 results"),
-        (problem(dtype="int8", result="int32", last=True), 1, ("tensor_core",), ""),
-        (problem(dtype="int8", result="float32"), 1, ("tensor_core",), "gives wrong float32 results channels first"),
-        (problem(dtype="int8", result="float32", last=True), 1, ("tensor_core",), ""),
-    ],
-)
-def test_engines_found_wrong_are_refused_where_they_are(
-    asked: Problem, engine: int, notes: tuple[str, ...], reason: str
-) -> None:
-    """By their numbers, whatever the release: which of them were repaired has not been measured."""
-    found: Any = SimpleNamespace(engine=engine, numerical_notes=notes)
-    assert _known_wrong(asked, found) == reason
+def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
+    """An engine as cuDNN offers it; its plan is its number."""
+    return SimpleNamespace(
+        engine=engine,
+        knobs=None,
+        name=f"engine {engine}",
+        numerical_notes=notes,
+        behavior_notes=("runtime_compilation",) if compiled else (),
+        finalize=lambda: engine,
+    )
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
+    offers = SimpleNamespace(proposed=[], all=[])
+    monkeypatch.setattr(candidates.operation_graph, "operation_graph", lambda *_: None)
+    monkeypatch.setattr(candidates, "heuristics", lambda *_: offers.proposed)
+    monkeypatch.setattr(candidates, "every_engine", lambda *_: offers.all)
+    monkeypatch.setattr(candidates, "engine", lambda built, target, index, knobs: configuration(index))
+    monkeypatch.setattr(candidates, "legacy_candidates", lambda *_: [])
+    monkeypatch.setattr(candidates, "GraphExecutable", lambda plan, uids: SimpleNamespace(plan=plan, workspace_size=0))
+    return offers
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "no_workspace"])
+def test_the_next_engine_takes_the_place_of_one_that_is_known_to_be_wrong(cudnn: Any, prefer: str) -> None:
+    asked, options = problem("backward_data"), checked(Options(prefer=prefer))
+    cudnn.proposed = cudnn.all = [configuration(78), configuration(5)]
+    chosen, tried = choose(asked, options, ON_A_GPU, 1 << 30)
+    assert chosen.engine is not None
+    assert chosen.engine.index == 5
+    (reason,) = {candidate.refused for candidate in tried if candidate.refused}
+    assert "unwritten" in reason
+    forced = options._replace(algorithm=candidates.Engine(78))
+    with pytest.raises(NoAlgorithmError, match=reason):
+        choose(asked, forced, ON_A_GPU, 1 << 30)
+
+
+def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_propose_it(cudnn: Any) -> None:
+    cudnn.proposed = [configuration(5, compiled=True)]
+    cudnn.all = [configuration(4, compiled=True), configuration(5, compiled=True), configuration(6)]
+    asked, options = problem(), checked(Options())
+    rows = {c.name: c for c in survey(asked, options, ON_A_GPU, 1 << 30)}
+    assert [name for name, row in rows.items() if row.refused] == ["engine 4"]
+    assert rows["engine 5"].compiled_at_run_time
+    assert choose(asked, options, ON_A_GPU, 1 << 30)[0].name == "engine 5"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from planning import Planner, Refused
 
 from cudnnpy import raw
-from cudnnpy._planning.candidates import TANH_OVERFLOWS, bytes_text
+from cudnnpy._planning.candidates import bytes_text
 
 # What is asked
 
@@ -616,7 +616,7 @@ def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(pl
 
 def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
     rows = plan("survey", **problem(bias=[64], activation="tanh"))
-    refused = [row for row in rows if row["refused"] == TANH_OVERFLOWS]
+    refused = [row for row in rows if "tanh" in row["refused"]]
     assert {row["engine"]["index"] for row in refused} == {0}
     assert all(row["name"].endswith(" + epilogue") for row in usable(rows) if row["engine"]["index"] == 0)
 

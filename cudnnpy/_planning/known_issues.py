@@ -1,0 +1,357 @@
+"""What is known to be wrong in cuDNN's engines, as a table: ISSUES.
+
+An issue is a configuration that cuDNN offers and whose result is wrong, or that ends the context, though no call returns
+an error. Each says in which releases it was measured, and in which it is assumed: numbers of engines change between
+releases, and an issue is taken to be there until it is measured to be gone. The candidates and the lowering read the
+table; docs/known-issues.md is made from it (tools/known_issues.py), and tests/gpu/test_known_issues.py runs each issue.
+
+To add one: a condition, an entry, a problem that shows it in tests/gpu/known_issue_problems.py, and a pair of problems on
+both sides of the condition in tests/host/test_known_issues.py. Where a release is measured to be right, `assumed_before`
+ends the entry there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Literal, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, have_one_order, is_dense
+
+Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
+Remedy = Literal[
+    "rejected", "not called deterministic", "not fused", "padded", "added apart", "not proposed", "accepted"
+]
+Kind = Literal["with tensor cores", "without tensor cores", "compiled at run time", "any"]
+
+_ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
+
+
+class Facts(NamedTuple):
+    """What an issue may depend on, of a problem, as plain values: Problem.facts and Graph.facts make them.
+
+    `convolutions` are (x, w, y) of each, for a gradient too; `fused` names what follows in the same plan ("bias", "tanh");
+    `is_aligned`: every address is a multiple of 16.
+    """
+
+    operation: str
+    convolutions: tuple[tuple[TensorSpec, TensorSpec, TensorSpec], ...] = ()
+    fused: frozenset[str] = frozenset()
+    reductions: frozenset[str] = frozenset()
+    is_aligned: bool = True
+    pads_evenly: bool = True
+    alpha: float = 1.0
+    beta: float = 0.0
+
+
+# Conditions. Their docstrings are what the page says of them.
+
+
+def always(facts: Facts) -> bool:
+    """all problems"""
+    return True
+
+
+def is_misaligned(facts: Facts) -> bool:
+    """an address that is not a multiple of 16"""
+    return not facts.is_aligned
+
+
+def fuses_misaligned(facts: Facts) -> bool:
+    """a bias or an activation fused, and an address that is not a multiple of 16"""
+    return bool(facts.fused) and not facts.is_aligned
+
+
+def fuses_tanh(facts: Facts) -> bool:
+    """tanh fused after a convolution"""
+    return bool(facts.convolutions) and "tanh" in facts.fused
+
+
+def mixes_orders(facts: Facts) -> bool:
+    """a convolution with some tensors channels last, or x or y of one position, and others channels first"""
+    return not all(have_one_order(x, w, y) for x, w, y in facts.convolutions)
+
+
+def fuses_in_mixed_orders(facts: Facts) -> bool:
+    """a bias or an activation fused; some tensors channels last, or x or y of one position, and others channels first"""
+    return bool(facts.fused) and mixes_orders(facts)
+
+
+def has_gaps_channels_first(facts: Facts) -> bool:
+    """x with gaps between its elements and channels that are not innermost"""
+    return any(not is_dense(x) and x.strides is not None and x.strides[1] != 1 for x, _, _ in facts.convolutions)
+
+
+def scales_one_position(facts: Facts) -> bool:
+    """alpha other than 1, and y of one position"""
+    return facts.alpha != 1.0 and any(all(size == 1 for size in y.shape[2:]) for _, _, y in facts.convolutions)
+
+
+def is_int8_to_int32(facts: Facts) -> bool:
+    """x of int8, y of int32"""
+    return any((x.dtype, y.dtype) == ("int8", "int32") for x, _, y in facts.convolutions)
+
+
+def is_int8_to_float32_channels_first(facts: Facts) -> bool:
+    """x of int8, y of float32 and not channels last"""
+    return any(
+        (x.dtype, y.dtype) == ("int8", "float32") and y.strides != channels_last_strides(y.shape)
+        for x, _, y in facts.convolutions
+    )
+
+
+def has_beta(facts: Facts) -> bool:
+    """beta other than 0"""
+    return facts.beta != 0.0
+
+
+def pads_unevenly(facts: Facts) -> bool:
+    """padding that differs before and after"""
+    return not facts.pads_evenly
+
+
+def adds(facts: Facts) -> bool:
+    """a reduction other than a minimum or a maximum"""
+    return not facts.reductions <= {"min", "max", "amax"}
+
+
+def fuses_bias_in_tf32(facts: Facts) -> bool:
+    """float32 with a bias fused, where tf32 is allowed"""
+    return "bias" in facts.fused and any(x.dtype == "float32" for x, _, _ in facts.convolutions)
+
+
+class Issue(NamedTuple):
+    """One thing that engines do wrong.
+
+    `engines` are those that were seen to, by global index; with a `kind` every engine of that kind is taken to. `reason` is
+    what a rejected candidate says, and `detail` what the page says besides. Releases are numbers as cudnnGetVersion gives
+    them; `assumed` is the first and, where there is one, the first after the last. `test` shows the issue on a GPU.
+    """
+
+    id: str
+    operations: tuple[Operation, ...]
+    engines: tuple[int, ...]
+    condition: Callable[[Facts], bool]
+    reason: str
+    remedy: Remedy = "rejected"
+    kind: Kind | None = None
+    detail: str = ""
+    measured: tuple[tuple[int, str], ...] = ((91900, "NVIDIA H200"),)
+    assumed: tuple[int, int | None] = (90000, None)
+
+    @property
+    def test(self) -> str:
+        """The test that runs it, as pytest takes it."""
+        return f"tests/gpu/test_known_issues.py::test_an_issue_is_seen[{self.id}]"
+
+    def is_in(self, release: int) -> bool:
+        """Whether a release has the issue, by a measurement or by assumption."""
+        first, after = self.assumed
+        return release in dict(self.measured) or (first <= release and (after is None or release < after))
+
+    def is_of(self, engine: int, notes: Collection[str]) -> bool:
+        """Whether an engine, with its notes (cuDNN's, numerical and of behavior), has the issue."""
+        if self.kind is None:
+            return engine in self.engines
+        of_kind = {
+            "with tensor cores": "tensor_core" in notes,
+            "without tensor cores": "tensor_core" not in notes,
+            "compiled at run time": "runtime_compilation" in notes,
+            "any": True,
+        }
+        return of_kind[self.kind]
+
+
+ISSUES: tuple[Issue, ...] = (
+    Issue(
+        "weight-gradient-nan",
+        ("backward_filter",),
+        (70,),
+        always,
+        "gives NaN for some problems",
+        detail="seen for grouped and for small problems, with a workspace full of NaN",
+    ),
+    Issue(
+        "weight-gradient-misaligned",
+        ("backward_filter",),
+        (67,),
+        is_misaligned,
+        "faults on addresses that are no multiples of 16",
+        detail="an illegal access; the context is lost",
+    ),
+    Issue(
+        "data-gradient-unwritten",
+        ("backward_data",),
+        (78,),
+        always,
+        "leaves some results unwritten",
+        detail="seen for small images",
+    ),
+    Issue(
+        "forward-gaps",
+        ("forward",),
+        (71,),
+        has_gaps_channels_first,
+        "misreads an x with gaps that is not channels last",
+        detail="x is read as if it had no gaps; seen where y is channels last",
+    ),
+    Issue(
+        "forward-alpha",
+        ("forward",),
+        (71,),
+        scales_one_position,
+        "loses alpha for results of one position",
+        detail="seen in tf32",
+    ),
+    Issue(
+        "fused-tanh",
+        ("forward", "graph"),
+        (0,),
+        fuses_tanh,
+        "gives NaN for the tanh of large numbers",
+    ),
+    Issue(
+        "int8-to-int32",
+        ("forward",),
+        (0, 28),
+        is_int8_to_int32,
+        "gives wrong int32 results",
+        kind="without tensor cores",
+        detail="engine 71 is right",
+    ),
+    Issue(
+        "int8-to-float32",
+        ("forward",),
+        (71,),
+        is_int8_to_float32_channels_first,
+        "gives wrong float32 results channels first",
+        kind="with tensor cores",
+        detail="engines 0 and 72 are right",
+    ),
+    Issue(
+        "graph-orders",
+        ("graph",),
+        (4, 7, 52),
+        mixes_orders,
+        _ORDERS,
+        kind="compiled at run time",
+        detail="the filter is misread, or one image's result is written over another's, or the context is lost",
+    ),
+    Issue(
+        "fused-orders",
+        ("forward",),
+        (4, 7, 52),
+        fuses_in_mixed_orders,
+        _ORDERS,
+        "not fused",
+        kind="compiled at run time",
+        detail="the filter is misread, or one image's result is written over another's, or the context is lost",
+    ),
+    Issue(
+        "fused-misaligned",
+        ("forward",),
+        (4,),
+        fuses_misaligned,
+        "misreads tensors at addresses that are no multiples of 16",
+        "not fused",
+        kind="compiled at run time",
+        detail="wrong results, NaN; a Graph takes arrays at multiples of 16 alone",
+    ),
+    Issue(
+        "gradient-padding",
+        ("backward_data", "backward_filter"),
+        (1, 20, 50),
+        pads_unevenly,
+        "takes the padding before for the padding after",
+        "padded",
+        kind="any",
+        detail="backward_filter by engines 1 and 20 (one of tf32 loses the context), backward_data by engine 50",
+    ),
+    Issue(
+        "data-gradient-beta",
+        ("backward_data",),
+        (22, 64),
+        has_beta,
+        "loses beta * out",
+        "added apart",
+        kind="any",
+        detail="with a stride above 1, elements without a product are written without it",
+    ),
+    Issue(
+        "weight-gradient-beta",
+        ("backward_filter",),
+        (20,),
+        has_beta,
+        "loses beta * out",
+        "added apart",
+        kind="any",
+        detail="grouped, float16",
+    ),
+    Issue(
+        "graph-sums",
+        ("graph",),
+        (1,),
+        adds,
+        "adds in an order that differs from run to run",
+        "not called deterministic",
+        kind="compiled at run time",
+        detail="the last bits of float32 sums; no note of the engine says so",
+    ),
+    Issue(
+        "forward-not-proposed",
+        ("forward",),
+        (72,),
+        always,
+        "gives wrong results for some problems",
+        "not proposed",
+        detail="a 4x1 filter in float16; cuDNN's heuristics do not propose it",
+    ),
+    Issue(
+        "fused-bias-tf32",
+        ("forward",),
+        (26, 29),
+        fuses_bias_in_tf32,
+        "rounds to tf32 once more than the sum needs",
+        "accepted",
+        detail="whole numbers are rounded, too",
+    ),
+)
+
+
+def _found(facts: Facts, engine: int, notes: Collection[str], remedy: Remedy) -> Issue | None:
+    """The first issue with a remedy that an engine of the loaded release has for a problem."""
+    release = raw.version()
+    for issue in ISSUES:
+        if (
+            issue.remedy == remedy
+            and facts.operation in issue.operations
+            and issue.is_of(engine, notes)
+            and issue.condition(facts)
+            and issue.is_in(release)
+        ):
+            return issue
+    return None
+
+
+def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
+    """Why an engine's result for a problem is not to be trusted, though cuDNN offers it; "" for the rest.
+
+    `notes` are the engine's numerical and behavior notes, in lower case and without their prefixes.
+    """
+    issue = _found(facts, engine, notes, "rejected")
+    return "" if issue is None else issue.reason
+
+
+def is_deterministic(facts: Facts, engine: int, notes: Collection[str]) -> bool:
+    """Whether an engine gives the same bits every time, as far as its notes and the known issues say."""
+    return "nondeterministic" not in notes and _found(facts, engine, notes, "not called deterministic") is None
+
+
+def remedies(facts: Facts) -> frozenset[Remedy]:
+    """The remedies of the issues that some engine has for a problem, before there is an engine: what the lowering asks."""
+    release = raw.version()
+    return frozenset(
+        issue.remedy
+        for issue in ISSUES
+        if facts.operation in issue.operations and issue.condition(facts) and issue.is_in(release)
+    )

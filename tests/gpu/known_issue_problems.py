@@ -1,0 +1,379 @@
+"""A child process that runs engines on problems that they are known to get wrong, without the table that rejects them.
+
+    python tests/gpu/known_issue_problems.py weight-gradient-nan
+
+A line of JSON for each run says what is about to run, and the last one what was found: {"fault": ...} at the first wrong
+result or failure of the device, else {"ran": how many}. Some of these engines end the CUDA context, so each issue has a
+process of its own. Nothing but NumPy and the package is needed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from math import prod
+from typing import Any
+
+import numpy as np
+
+import cudnnpy
+from cudnnpy import TensorSpec, reference
+from cudnnpy._core.layouts import channels_last_strides, extent, packed_strides
+from cudnnpy._planning import engines
+from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
+from cudnnpy._planning.known_issues import ISSUES, Issue
+from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.errors import StatusError
+from cudnnpy.graph import Graph
+from cudnnpy.handle import Handle
+
+UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
+MARGIN = 256  # bytes before each tensor
+ROUNDED = 0.02  # of the largest element: above every rounding of a stored result, below any product that is missing
+RUNS = 50  # of a sum, which is to have the same bits in each
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """A convolution on whole numbers, whose sums are exact in every type.
+
+    `last` names the tensors, of "xwy", that are channels last; x has every axis `step` times as far apart as it is long.
+    `offset`: by how many elements the addresses are off 16 bytes. `largest` number, and the error allowed of the largest
+    element.
+    """
+
+    operation: str
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    dtype: str = "float32"
+    result: str | None = None
+    last: str = ""
+    step: int = 1
+    offset: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    bias: bool = False
+    activation: str | None = None
+    alpha: float = 1.0
+    beta: float = 0.0
+    largest: int = 2
+    allowed: float = ROUNDED
+
+    @property
+    def problem(self) -> Problem:
+        """What is asked of the engine: the whole of it in one plan."""
+        options = checked(Options(**self.options))
+        y_shape = cudnnpy.Convolution(**self.options).output_shape(self.x_shape, self.w_shape)
+        alignment = np.dtype(self.dtype).itemsize if self.offset else 16
+        x, w, y = (
+            TensorSpec(
+                shape, self.dtype, (channels_last_strides if name in self.last else packed_strides)(shape), alignment
+            )
+            for name, shape in (("x", self.x_shape), ("w", self.w_shape), ("y", y_shape))
+        )
+        if self.step > 1:
+            x = x._replace(strides=tuple(self.step * stride for stride in x.strides or ()))
+        if self.operation == "forward":
+            y = y._replace(dtype=self.result or self.dtype)
+        bias = TensorSpec((self.w_shape[0],), self.dtype, alignment=alignment) if self.bias else None
+        how: dict[str, Any] = {"bias": bias, "activation": self.activation, "alpha": self.alpha, "beta": self.beta}
+        return make_problem(options, self.operation, x, w, y, **how)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A sum over an axis by a graph, of random numbers: its bits are to be the same in every run."""
+
+    shape: tuple[int, int]
+    axis: int
+
+    @property
+    def graph(self) -> Graph:
+        """The graph."""
+        g = Graph()
+        rows, columns = self.shape
+        x = g.tensor("x", TensorSpec((rows, columns, 1, 1), "float32", (columns, 1, columns, columns)))
+        g.output("y", g.reduction("add", x, (self.axis,)))
+        return g
+
+
+Trial = Convolved | Summed
+
+SAME: dict[str, Any] = {"padding": "same"}
+DILATED: dict[str, Any] = {"padding": "same", "dilation": 2, "groups": 2}
+_ORDERS = [
+    # the filter is not as x is; then x or y of one position beside channels first
+    Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), "float16", last="xy", bias=True, activation="relu"),
+    Convolved("forward", (2, 64, 28, 28), (64, 64, 3, 3), "float16", last="xy", options={"padding": 1}, bias=True),
+    Convolved(
+        "forward",
+        (3, 32, 7, 8),
+        (32, 16, 3, 3),
+        "float16",
+        options={"stride": (1, 2), "dilation": 3, "groups": 2},
+        activation="relu",
+    ),
+    Convolved(
+        "forward",
+        (3, 32, 7, 8),
+        (32, 32, 3, 3),
+        "float16",
+        options={"stride": (1, 2), "dilation": 3},
+        bias=True,
+        activation="relu",
+    ),
+    Convolved("forward", (8, 64, 3, 3), (64, 64, 3, 3), "float16", bias=True, activation="relu"),
+    Convolved("forward", (3, 32, 1, 1), (32, 32, 1, 1), "float16", bias=True, activation="relu"),
+]
+_UNEVEN: list[dict[str, Any]] = [{"padding": ((1, 0), (0, 2))}, {"padding": ((2, 1), (1, 2)), "stride": (2, 1)}]
+_PADDED: list[Trial] = [
+    Convolved(operation, (2, 8, 9, 8), (8, 8, 3, 3), dtype, last=last, options=options)
+    for operation in ("backward_filter", "backward_data")
+    for options in _UNEVEN
+    for dtype, last in (("float32", ""), ("float32", "xwy"), ("float16", "xwy"))
+]
+
+TRIALS: dict[str, list[Trial]] = {
+    "weight-gradient-nan": [
+        Convolved("backward_filter", (2, 8, 5, 4), (4, 8, 3, 4), dtype, last=last, options={"stride": (1, 3)})
+        for dtype, last in (("float32", ""), ("float32", "xwy"), ("float16", ""), ("float16", "xwy"))
+    ]
+    + [
+        Convolved("backward_filter", (2, 8, 7, 6), (16, 4, 3, 3), "float16", last=last, options={"groups": 2})
+        for last in ("", "xwy")
+    ]
+    + [Convolved("backward_filter", (4, 64, 12, 11), (64, 32, 3, 3), "float16", last="xwy", options={"groups": 2})],
+    "weight-gradient-misaligned": [
+        Convolved(
+            "backward_filter",
+            (3, 8, 1),
+            (8, 8, 5),
+            last="xwy",
+            offset=offset,
+            options={**SAME, "stride": 2, "dilation": 3, "mode": "convolution"},
+        )
+        for offset in (1, 3)
+    ]
+    + [Convolved("backward_filter", (4, 16, 12, 11), (32, 16, 3, 3), last=last, offset=1) for last in ("xwy", "")],
+    "data-gradient-unwritten": [
+        Convolved("backward_data", (1, 12, 13), (12, 4, 2), options={"padding": 1, "groups": 3}, last="xwy"),
+        Convolved("backward_data", (2, 8, 7, 1), (8, 8, 3, 1), "float16", options={"padding": (1, 0)}, last="xwy"),
+        Convolved("backward_data", (2, 8, 1, 7), (8, 8, 1, 3), options={"padding": (0, 1)}, last="xwy"),
+        Convolved("backward_data", (2, 8, 7, 1), (8, 8, 3, 1), options={"padding": (1, 0)}),
+    ],
+    "forward-gaps": [
+        Convolved("forward", (2, 16, 9, 8), (16, 16, 3, 3), dtype, last="wy", step=2)
+        for dtype in ("float32", "float16")
+    ],
+    "forward-alpha": [
+        Convolved("forward", (2, 8, 2, 3), (16, 8, 2, 3), last="xwy", alpha=0.75),
+        Convolved("forward", (2, 1, 2), (16, 1, 2), options={"stride": 2}, alpha=0.75),
+        Convolved("forward", (2, 1, 2), (16, 1, 2), last="xwy", options={"stride": 2}, alpha=0.75),
+    ],
+    "fused-tanh": [
+        Convolved("forward", (3, 32, 8, 6), (16, 16, 2, 4), dtype, options=DILATED, activation="tanh", largest=8)
+        for dtype in ("float32", "float16")
+    ]
+    + [Convolved("forward", (4, 64, 9, 8), (64, 64, 3, 3), bias=True, activation="tanh", largest=8)],
+    "int8-to-int32": [
+        Convolved("forward", (2, 32, 9, 8), (16, 32, 3, 3), "int8", "int32", last=last) for last in ("xwy", "")
+    ],
+    "int8-to-float32": [
+        Convolved("forward", (2, 32, 9, 8), (16, 32, 3, 3), "int8", "float32", last=last) for last in ("", "xw")
+    ],
+    "graph-orders": [*_ORDERS],
+    "fused-orders": [*_ORDERS],
+    "fused-misaligned": [
+        Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=1, bias=True, activation="relu")
+        for dtype, last in (("float16", "xwy"), ("float32", "xwy"), ("float16", ""), ("float32", ""))
+    ],
+    "gradient-padding": _PADDED,
+    "data-gradient-beta": [
+        Convolved("backward_data", (2, 16, 9, 8), (16, 16, 1, 1), dtype, last=last, options={"stride": 2}, beta=0.5)
+        for dtype, last in (("float32", ""), ("float32", "xwy"), ("float16", "xwy"), ("float16", ""))
+    ],
+    "weight-gradient-beta": [
+        Convolved(
+            "backward_filter", (2, 16, 9, 8), (16, 8, 3, 3), "float16", last=last, options={"groups": 2}, beta=0.5
+        )
+        for last in ("", "xwy")
+    ],
+    "graph-sums": [Summed((65536, 64), 0), Summed((4096, 4096), 1), Summed((1024, 1024), 0)],
+    "forward-not-proposed": [
+        Convolved("forward", (2, 16, 9, 8), (16, 16, 4, 1), "float16", last=last, options=options)
+        for last in ("xwy", "")
+        for options in ({}, {"padding": (2, 0)}, SAME)
+    ],
+    "fused-bias-tf32": [
+        Convolved(
+            "forward", (2, 64, 9, 8), (64, 64, 3, 3), last=last, bias=True, activation="relu", largest=15, allowed=0.0
+        )
+        for last in ("xwy", "")
+    ],
+}
+
+
+# What runs
+
+
+class Buffer:
+    """A tensor in device memory of its own, every other byte of which is UNWRITTEN; the host's copy is `values`."""
+
+    def __init__(self, spec: TensorSpec, offset: int = 0) -> None:
+        kind = np.dtype(spec.dtype)
+        self._host = np.full(2 * MARGIN + extent(spec) + offset * kind.itemsize, UNWRITTEN, np.uint8)
+        self._start = MARGIN + offset * kind.itemsize
+        self._shape, self._kind = spec.shape, kind
+        self._strides = tuple(kind.itemsize * stride for stride in spec.strides or (1,))
+        self._device: Any = None
+
+    @property
+    def values(self) -> np.ndarray[Any, Any]:
+        """The elements, in their places."""
+        return np.ndarray(self._shape, self._kind, self._host, self._start, self._strides)
+
+    def send(self) -> int:
+        """Copies to the device; the address."""
+        self._device = cudnnpy.to_device(self._host.view(np.int8))
+        return int(self._device.pointer) + self._start
+
+    def fetch(self) -> None:
+        """Copies from the device."""
+        self._host = np.asarray(cudnnpy.to_numpy(self._device)).view(np.uint8)
+
+
+def synchronize() -> str:
+    """Waits for the device; what the driver says of it, "" for success."""
+    from cuda.bindings import driver
+
+    (status,) = driver.cuCtxSynchronize()
+    return "" if status == driver.CUresult.CUDA_SUCCESS else str(status.name)
+
+
+def launched(executable: GraphExecutable, addresses: list[int], handle: Handle) -> str:
+    """Runs a plan in a workspace full of UNWRITTEN; what went wrong, "" if nothing did."""
+    space = cudnnpy.to_device(np.full(max(executable.workspace_size, 1), UNWRITTEN, np.uint8).view(np.int8))
+    launch = executable.bind(handle, tuple(addresses), space.pointer if executable.workspace_size else 0)
+    status = launch()
+    failed = synchronize()
+    if status or failed:
+        return f"status {status}, the device says {failed or 'nothing'}"
+    return ""
+
+
+def offered(built: Any, target: Target, issue: Issue) -> Iterator[EngineConfiguration]:
+    """The configurations that the issue is about: as the heuristics propose them, and then with the engines' own knobs."""
+    own = (found for found in engines.engines(built, target) if found.engine in issue.engines or not compiled(found))
+    every = chain(engines.heuristics(built, target), own)
+    found = [one for one in every if issue.is_of(one.engine, (*one.numerical_notes, *one.behavior_notes))]
+    yield from sorted(found, key=lambda one: one.engine not in issue.engines)
+
+
+def compiled(found: EngineConfiguration) -> bool:
+    """Whether an engine is compiled at run time."""
+    return "runtime_compilation" in found.behavior_notes
+
+
+def whole(shape: tuple[int, ...], largest: int, seed: int) -> np.ndarray[Any, Any]:
+    """Whole numbers that are not all small."""
+    return np.random.default_rng([seed, prod(shape)]).integers(-largest, largest + 1, shape).astype(np.float64)
+
+
+def expected(trial: Convolved, inputs: list[np.ndarray[Any, Any]], out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The right result in float64, by the reference implementation; `inputs` are in the order of the problem's operands."""
+    conv, (first, second, *bias) = reference.Convolution(**trial.options), inputs
+    scaled = {"out": out.copy(), "alpha": trial.alpha, "beta": trial.beta}
+    if trial.operation == "forward":
+        return np.asarray(conv.forward(first, second, bias[0] if bias else None, trial.activation, **scaled))
+    return np.asarray(getattr(conv, trial.operation)(first, second, **scaled))
+
+
+def convolved(trial: Convolved, found: EngineConfiguration, handle: Handle) -> str | None:
+    """What is wrong with an engine's result, "" if nothing is; None where the engine cannot run the problem."""
+    problem = trial.problem
+    try:
+        executable = GraphExecutable(found.finalize(), operation_graph.uids(problem.operands))
+    except StatusError:
+        return None
+    buffers = [Buffer(spec, trial.offset) for spec in problem.specs]
+    *inputs, result = buffers
+    given = []
+    for seed, buffer in enumerate(inputs):
+        numbers = whole(buffer.values.shape, trial.largest, seed)
+        buffer.values[...] = numbers
+        given.append(numbers)
+    before = whole(result.values.shape, 4 * trial.largest, 9)
+    if trial.beta:
+        result.values[...] = before
+    if failed := launched(executable, [buffer.send() for buffer in buffers], handle):
+        return failed
+    result.fetch()
+    return difference(result.values.astype(np.float64), expected(trial, given, before), trial.allowed)
+
+
+def difference(values: np.ndarray[Any, Any], right: np.ndarray[Any, Any], allowed: float) -> str:
+    """What is wrong with a result, "" if nothing is."""
+    with np.errstate(invalid="ignore"):
+        off = ~(np.abs(values - right) <= allowed * max(1.0, float(np.abs(right).max())))
+    if not off.any():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(off)[0])
+    return f"{int(off.sum())} of {off.size} elements are wrong: {float(values[at])!r} at {at}, not {float(right[at])!r}"
+
+
+def summed(trial: Summed, found: EngineConfiguration, handle: Handle) -> str | None:
+    """Whether the bits of a sum change from run to run, as text; None where the engine cannot run it."""
+    graph = trial.graph
+    nodes = (*graph.inputs, *graph.outputs)
+    try:
+        executable = GraphExecutable(found.finalize(), tuple(node.uid for node in nodes))
+    except StatusError:
+        return None
+    x, y = (Buffer(node.spec) for node in nodes)
+    x.values[...] = np.random.default_rng(1).standard_normal(x.values.shape)
+    addresses = [x.send(), y.send()]
+    seen = set()
+    for _ in range(RUNS):
+        if failed := launched(executable, addresses, handle):
+            return failed
+        y.fetch()
+        seen.add(y.values.tobytes())
+    return f"{len(seen)} different results in {RUNS} runs" if len(seen) > 1 else ""
+
+
+def tell(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main(name: str) -> None:
+    issue = next(issue for issue in ISSUES if issue.id == name)
+    handle = Handle.default(0)
+    target = Target(handle)
+    ran = 0
+    for trial in TRIALS[name]:
+        try:
+            if isinstance(trial, Summed):
+                built = trial.graph.built(target)
+            else:
+                built = operation_graph.operation_graph(trial.problem, target)
+        except StatusError as error:
+            tell(running=str(trial), nothing=str(error))
+            continue
+        run: Callable[[Any, EngineConfiguration, Handle], str | None] = (
+            summed if isinstance(trial, Summed) else convolved
+        )
+        for found in offered(built, target, issue):
+            tell(running=f"{found.name}: {trial}")
+            wrong = run(trial, found, handle)
+            ran += wrong is not None
+            if wrong:
+                tell(fault=f"{found.name}: {wrong}")
+                return
+    tell(ran=ran)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,63 @@
+"""Each known issue of cuDNN's engines, run on purpose: whether the loaded release has it on this GPU.
+
+A release and a GPU in which an issue was measured must show it. Where others do not, the test passes and says that the
+entry of cudnnpy/_planning/known_issues.py can be narrowed (`assumed`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from known_issue_problems import TRIALS
+
+from cudnnpy import raw
+from cudnnpy._planning.known_issues import ISSUES, Issue
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 300.0
+
+
+def device_name() -> str:
+    from cuda.core import Device
+
+    return str(Device(0).name)
+
+
+def observed(issue: Issue) -> tuple[str, int, list[str]]:
+    """What a child process found: the fault, "" for none; how many runs there were; and what was run."""
+    command = [sys.executable, str(HERE / "known_issue_problems.py"), issue.id]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    runs = [line["running"] for line in lines if "running" in line]
+    last = lines[-1] if lines else {}
+    if "fault" in last:
+        return last["fault"], len(runs), runs
+    if "ran" in last:
+        return "", last["ran"], runs
+    # ended by a signal while an engine ran: the fault itself
+    assert runs, f"{issue.id}: the child ended with {done.returncode} before anything ran:\n{done.stderr[-2000:]}"
+    assert done.returncode < 0, f"{issue.id}: the child failed at {runs[-1]}:\n{done.stderr[-2000:]}"
+    return f"{runs[-1]}: the process ended by signal {-done.returncode}", len(runs), runs
+
+
+@pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.id)
+def test_an_issue_is_seen(issue: Issue, capsys: pytest.CaptureFixture[str]) -> None:
+    """In every release and on every GPU in which it was measured; elsewhere the test says what it found."""
+    assert TRIALS[issue.id]
+    release, device = raw.version(), device_name()
+    fault, ran, runs = observed(issue)
+    where = f"{issue.id}, cuDNN {raw.version_text(release)} on an {device}"
+    with capsys.disabled():
+        if fault:
+            print(f"\n{where}: seen, {fault}")
+            return
+        print(f"\n{where}: not seen in {ran} runs; the entry can be narrowed")
+    measured = any(number == release and name in device for number, name in issue.measured)
+    assert not measured, f"{where}: measured there, and not seen in {ran} runs:\n" + "\n".join(runs)

@@ -1,0 +1,273 @@
+"""What is known to be wrong in cuDNN's engines: each issue decides on its side of its condition alone, by what is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from graphs import GRAPHS
+from test_rows import ROOT, fault_of
+
+from cudnnpy import TensorSpec
+from cudnnpy._core.layouts import channels_last_strides
+from cudnnpy._planning import candidates, engines, known_issues
+from cudnnpy._planning.candidates import Candidate, likely
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.known_issues import ISSUES, Issue
+from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.graph import Graph
+from tools import known_issues as page
+
+X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
+ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)
+GAPS = tuple(2 * stride for stride in (200, 25, 5, 1))
+PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
+ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
+COMPILED = "runtime_compilation"
+
+Asked = Problem | Graph
+
+
+def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> Problem:
+    """A problem; `last` of its tensors, all or one of "xwy", are channels last, and `strides` are those of x."""
+    dtype, result, last = how.pop("dtype", "float32"), how.pop("result", None), how.pop("last", "")
+    alignment, strides, padding = how.pop("alignment", 16), how.pop("strides", None), how.pop("padding", 0)
+    x, w, y = (
+        TensorSpec(shape, dtype, channels_last_strides(shape) if name in last else None, alignment)
+        for name, shape in zip("xwy", shapes, strict=True)
+    )
+    x, y = x._replace(strides=strides or x.strides), y._replace(dtype=result or dtype)
+    if how.pop("bias", False):
+        how["bias"] = TensorSpec((w.shape[0],), dtype)
+    return make_problem(checked(Options(padding=padding)), operation, x, w, y, **how)
+
+
+def convolved(mode: str | None = "relu_fwd", strides: Any = None) -> Graph:
+    """A convolution with an activation, as a graph."""
+    g = Graph()
+    x, w = (g.tensor(name, TensorSpec(shape, "float16")) for name, shape in (("x", X), ("w", W)))
+    y = g.convolution(x, w)
+    g.output("y", y if mode is None else g.pointwise(mode, y), strides=strides)
+    return g
+
+
+def activated(mode: str) -> Graph:
+    g = Graph()
+    g.output("y", g.pointwise(mode, g.tensor("x", TensorSpec(X, "float16"))))
+    return g
+
+
+def reduced(op: str) -> Graph:
+    g = Graph()
+    g.output("y", g.reduction(op, g.tensor("x", TensorSpec(X, "float16", channels_last_strides(X))), (2, 3)))
+    return g
+
+
+# id: (an engine that has it, its notes, problems that it gets wrong, the nearest that it is trusted with)
+SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
+    "weight-gradient-nan": (70, ("tensor_core",), [problem("backward_filter")], [problem(), problem("backward_data")]),
+    "weight-gradient-misaligned": (
+        67,
+        (),
+        [problem("backward_filter", alignment=4)],
+        [problem("backward_filter"), problem(alignment=4)],
+    ),
+    "data-gradient-unwritten": (78, (), [problem("backward_data")], [problem("backward_filter"), problem()]),
+    "forward-gaps": (
+        71,
+        (),
+        [problem(strides=GAPS)],
+        [problem(), problem(last="xwy"), problem(strides=(400, 1, 80, 16), last="wy")],
+    ),
+    "forward-alpha": (71, (), [problem(shapes=ONE, alpha=0.5)], [problem(shapes=ONE), problem(alpha=0.5)]),
+    "fused-tanh": (
+        0,
+        (),
+        [problem(activation="tanh"), problem(activation="tanh", bias=True), convolved("tanh_fwd")],
+        [problem(activation="relu"), convolved("relu_fwd"), activated("tanh_fwd")],
+    ),
+    "int8-to-int32": (
+        1,
+        (),
+        [problem(dtype="int8", result="int32", last="xwy"), problem(dtype="int8", result="int32")],
+        [problem(dtype="int8", result="float32", last="xwy"), problem()],
+    ),
+    "int8-to-float32": (
+        1,
+        ("tensor_core",),
+        [problem(dtype="int8", result="float32")],
+        [problem(dtype="int8", result="float32", last="xwy"), problem(dtype="int8", result="int32"), problem()],
+    ),
+    "graph-orders": (
+        5,
+        (COMPILED,),
+        [GRAPHS["one_position_beside_channels_first"](Graph()), convolved(strides=channels_last_strides(Y))],
+        [GRAPHS["one_position_channels_last"](Graph()), convolved(), convolved(None)],
+    ),
+    "fused-orders": (
+        5,
+        (COMPILED,),
+        [problem(activation="relu", last="x"), problem(shapes=ONE, bias=True), problem(activation="relu", last="y")],
+        [problem(activation="relu"), problem(activation="relu", last="xwy"), problem(last="x")],
+    ),
+    "fused-misaligned": (
+        5,
+        (COMPILED,),
+        [problem(activation="relu", alignment=4), problem(bias=True, last="xwy", alignment=8)],
+        [problem(activation="relu"), problem(alignment=4)],
+    ),
+    "gradient-padding": (
+        20,
+        (),
+        [problem(name, (PADDED, W, Y), padding=((1, 0), 0)) for name in ("backward_data", "backward_filter")],
+        [
+            problem("backward_filter", ((2, 8, 3, 3), W, Y), padding=1),
+            problem(shapes=(PADDED, W, Y), padding=((1, 0), 0)),
+        ],
+    ),
+    "data-gradient-beta": (22, (), [problem("backward_data", beta=0.5)], [problem("backward_data", alpha=0.5)]),
+    "weight-gradient-beta": (20, (), [problem("backward_filter", beta=0.5)], [problem("backward_filter", alpha=0.5)]),
+    "graph-sums": (1, (COMPILED,), [reduced("add"), reduced("norm2")], [reduced("max"), reduced("amax"), convolved()]),
+    "forward-not-proposed": (72, (), [problem()], [problem("backward_data")]),
+    "fused-bias-tf32": (26, (), [problem(bias=True)], [problem(), problem(bias=True, dtype="float16")]),
+}
+
+
+@pytest.fixture(autouse=True)
+def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
+    """Whatever the problem, the heuristics propose one engine: its candidates, in every lowering."""
+
+    def candidates_of(asked: Asked, engine: int, *notes: str) -> list[Candidate]:
+        found = SimpleNamespace(
+            engine=engine,
+            knobs=None,
+            name=f"engine {engine}",
+            numerical_notes=tuple(note for note in notes if note != COMPILED),
+            behavior_notes=(COMPILED,) if COMPILED in notes else (),
+            finalize=None,
+        )
+        for module, name in ((candidates, "heuristics"), (engines, "heuristics")):
+            monkeypatch.setattr(module, name, lambda *_: [found])
+        monkeypatch.setattr(engines, "engines", lambda *_: [])
+        monkeypatch.setattr(Graph, "built", lambda *_: None)
+        monkeypatch.setattr(candidates.operation_graph, "operation_graph", lambda *_: None)
+        if isinstance(asked, Graph):
+            return list(asked.candidates(asked.problem(), ON_A_GPU))
+        return list(likely(asked, checked(Options()), ON_A_GPU))
+
+    return candidates_of
+
+
+def has_remedy(issue: Issue, asked: Asked, found: list[Candidate]) -> bool:
+    """Whether a problem's candidates, with the fewest launches first, are what an issue's remedy makes of them."""
+    copied = all(candidate.name.endswith(" + copies") for candidate in found)
+    return {
+        "rejected": [candidate.refused for candidate in found] == [issue.reason, *("" for _ in found[1:])],
+        "not called deterministic": not any(candidate.deterministic for candidate in found),
+        "not fused": all("epilogue" in candidate.name for candidate in found),
+        "padded": copied,
+        "added apart": copied,
+        "not proposed": True,  # test_candidates.py
+        "accepted": not any(candidate.refused for candidate in found),
+    }[issue.remedy]
+
+
+@pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.id)
+def test_an_issue_decides_where_its_condition_holds_and_nowhere_else(issue: Issue, offer: Any) -> None:
+    engine, notes, wrong, right = SIDES[issue.id]
+    for asked in wrong:
+        assert issue.condition(asked.facts)
+        assert has_remedy(issue, asked, offer(asked, engine, *notes)), asked
+    for asked in right:
+        assert not (issue.condition(asked.facts) and asked.facts.operation in issue.operations)
+        found = offer(asked, engine, *notes)
+        assert found
+        assert [candidate.refused for candidate in found if candidate.refused] == []
+        if issue.remedy not in ("rejected", "accepted", "not proposed"):
+            assert not has_remedy(issue, asked, found), asked
+
+
+@pytest.mark.parametrize("issue", [issue for issue in ISSUES if issue.remedy == "rejected"], ids=lambda issue: issue.id)
+def test_an_engine_of_another_kind_is_trusted(issue: Issue, offer: Any) -> None:
+    _, notes, wrong, _ = SIDES[issue.id]
+    other = {"with tensor cores": (), "without tensor cores": ("tensor_core",)}.get(issue.kind or "", ("winograd",))
+    engine = 99 if issue.kind is None else SIDES[issue.id][0]
+    assert other != notes
+    for asked in wrong:
+        assert not any(candidate.refused for candidate in offer(asked, engine, *other))
+
+
+def test_graphs_that_add_are_not_called_deterministic_only_if_they_are_compiled(offer: Any) -> None:
+    for notes, deterministic in (((COMPILED,), False), ((), True), (("nondeterministic",), False)):
+        assert [candidate.deterministic for candidate in offer(reduced("add"), 1, *notes)] == [deterministic]
+
+
+# Releases
+
+
+@pytest.mark.parametrize(
+    ("release", "assumed", "rejected"),
+    [
+        (91900, (90000, None), True),
+        (90000, (90000, None), True),
+        (93500, (90000, None), True),
+        (92800, (90000, 92800), False),
+        (92799, (90000, 92800), True),
+        (91800, (91900, None), False),
+        (91900, (92000, 92800), True),  # where it was measured
+    ],
+)
+def test_an_issue_is_in_the_releases_measured_and_assumed(
+    release: int, assumed: Any, rejected: bool, monkeypatch: pytest.MonkeyPatch, offer: Any
+) -> None:
+    issue = next(issue for issue in ISSUES if issue.id == "data-gradient-unwritten")
+    monkeypatch.setattr(known_issues, "ISSUES", (issue._replace(assumed=assumed),))
+    monkeypatch.setattr(known_issues.raw, "version", lambda: release)
+    (found,) = offer(problem("backward_data"), 78)
+    assert found.refused == (issue.reason if rejected else "")
+
+
+def test_a_release_without_a_lowerings_issue_plans_the_whole_problem(
+    monkeypatch: pytest.MonkeyPatch, offer: Any
+) -> None:
+    monkeypatch.setattr(known_issues, "ISSUES", ())
+    for name in ("fused-misaligned", "gradient-padding"):
+        engine, notes, (asked, *_), _ = SIDES[name]
+        assert offer(asked, engine, *notes)[0].name == f"engine {engine}"
+
+
+# The table
+
+
+def test_every_issue_has_problems_on_both_sides_of_it() -> None:
+    assert [issue.id for issue in ISSUES] == list(SIDES)
+    assert all(wrong and right for *_, wrong, right in SIDES.values())
+    for issue in ISSUES:
+        engine, notes, wrong, _ = SIDES[issue.id]
+        assert issue.is_of(engine, notes)
+        assert {asked.facts.operation for asked in wrong} == set(issue.operations)
+
+
+@pytest.mark.parametrize("issue", [*ISSUES, *page.AVOIDED], ids=lambda issue: issue.id)
+def test_every_issue_names_a_test_that_exists(issue: Any) -> None:
+    assert fault_of(issue.test, "gpu") == ""
+
+
+def test_every_issue_was_measured() -> None:
+    for issue in ISSUES:
+        assert issue.measured
+        assert issue.condition.__doc__
+
+
+def test_the_page_is_what_the_table_says() -> None:
+    assert (ROOT / page.PAGE).read_text() == page.rendered()
+
+
+def test_the_page_tells_measured_from_assumed(monkeypatch: pytest.MonkeyPatch) -> None:
+    issue = ISSUES[0]._replace(measured=((91900, "NVIDIA H200"), (92800, "NVIDIA B200")), assumed=(91000, 92900))
+    monkeypatch.setattr(page, "ISSUES", (issue,))
+    (row,) = [line for line in page.rendered().splitlines() if line.startswith(f"| {issue.id} |")]
+    assert row.endswith("| 9.19.0 on an NVIDIA H200, 9.28.0 on an NVIDIA B200 | from 9.10.0, before 9.29.0 |")
+    assert issue.reason in row

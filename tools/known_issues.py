@@ -1,0 +1,233 @@
+"""docs/known-issues.md: what cuDNN is known to do wrong, from the package's own table.
+
+    python -m tools.known_issues            # writes the page
+    python -m tools.known_issues --check    # fails where the page is not what this would write
+
+Engines are cudnnpy/_planning/known_issues.py's; AVOIDED, below, is what cudnnpy does not use, so that nothing reads it at
+run time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._planning.known_issues import ISSUES, Issue, Remedy
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = "docs/known-issues.md"
+
+INTRODUCTION = """\
+# Known issues of cuDNN
+
+cuDNN offers the configurations below, and they give a wrong result without an error, or end the CUDA context. The property
+tests of cudnnpy found them. cudnnpy avoids each of them, in the releases in which it was measured and in those in which it
+is assumed: no test has shown that those do not have it. Everything was measured on the GPU that the tables name; other GPUs
+are assumed to be alike.
+
+This page is written by `python -m tools.known_issues`. `cudnnpy/_planning/known_issues.py` has the table of engines, and
+`pytest tests/gpu/test_known_issues.py` runs each of its issues on purpose and says which of them the loaded release has not.
+"""
+ENGINES = """\
+## Engines of the graph API
+
+Engines are numbered by cuDNN's global index, and the numbers belong to a release. Those in brackets were seen to have the
+issue, where every engine of a kind is taken to have it.
+"""
+REMEDIES: dict[Remedy, str] = {
+    "rejected": "the engine is rejected with this reason",
+    "not called deterministic": "not called deterministic: `deterministic=True` rejects it, and a reduction uses "
+    "`cudnnReduceTensor`",
+    "not fused": "a plain convolution, with bias and activation in launches of their own",
+    "padded": "the padding becomes zeros around x",
+    "added apart": "no plan is asked for beta; `cudnnTransformTensor` adds it",
+    "not proposed": "an engine that is compiled at run time is used only if cuDNN's heuristics propose it",
+    "accepted": "accepted: the rounding that tf32 allows",
+}
+FUNCTIONS = """\
+## Functions and operations that are not used
+
+| issue | function or operation | when | what happens | what cudnnpy does |
+|---|---|---|---|---|
+"""
+FOUND_IN = "\nAll of these were measured in {release} on an {device}, and are assumed in every release of cuDNN 9.\n"
+
+
+class Avoided(NamedTuple):
+    """A function or an operation that is not used where it is wrong; `test` shows the right result there on a GPU."""
+
+    id: str
+    what: str
+    when: str
+    happens: str
+    instead: str
+    test: str
+
+
+_CALLS = "tests/gpu/test_operations.py::test_drawn_problems"
+AVOIDED: tuple[Avoided, ...] = (
+    Avoided(
+        "bias-gradient-misaligned",
+        "`cudnnConvolutionBackwardBias`",
+        "an address that is not a multiple of 16",
+        "illegal access; the context is lost",
+        "`cudnnReduceTensor` or a graph",
+        "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
+    ),
+    Avoided(
+        "reduction-of-one-shape",
+        "`cudnnReduceTensor`",
+        "input and output of one shape",
+        "CUDNN_STATUS_BAD_PARAM",
+        "`cudnnTransformTensor`",
+        f"{_CALLS}[reduce_tensor]",
+    ),
+    Avoided(
+        "three-axes-bias",
+        "a graph of three axes (N, C, HW)",
+        "a bias of (1, C, 1)",
+        "the bias is misread",
+        "graphs of four axes",
+        f"{_CALLS}[add_tensor]",
+    ),
+    Avoided(
+        "resample-gradient",
+        "a graph's gradient of resampling",
+        "a maximum, without an index tensor",
+        "the process crashes",
+        "`cudnnPoolingBackward`",
+        f"{_CALLS}[Pooling.backward]",
+    ),
+    Avoided(
+        "softmax-orders",
+        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
+        "tensors in two memory orders, or with gaps",
+        "some results are wrong",
+        "copies in one order",
+        f"{_CALLS}[Softmax.backward]",
+    ),
+    Avoided(
+        "softmax-in-place-beta",
+        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
+        "in place, with beta other than 0",
+        "elements are read after they were written",
+        "results go to scratch memory first",
+        f"{_CALLS}[Softmax.forward]",
+    ),
+    Avoided(
+        "softmax-five-axes",
+        "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
+        "over channels, five axes, channels last (float64; any type from about 1,025 channels)",
+        "most of the result is not written",
+        "the positions are one axis",
+        f"{_CALLS}[Softmax.forward]",
+    ),
+    Avoided(
+        "transform-to-float64",
+        "`cudnnTransformTensor`",
+        "from a narrower type to float64",
+        "the factors are read as float for some shapes, as double for others",
+        "a TypeError",
+        "tests/gpu/test_operations.py::test_transform_tensor_converts",
+    ),
+    Avoided(
+        "transform-half-to-bfloat16",
+        "`cudnnTransformTensor` between float16 and bfloat16; LRN and dropout in bfloat16",
+        "always",
+        "not supported",
+        "float32 in between",
+        "tests/gpu/test_operations.py::test_transform_tensor_converts",
+    ),
+    Avoided(
+        "clipped-relu-ceiling",
+        "`cudnnActivationBackward`",
+        "clipped relu, x at the ceiling: after a forward in place, every clipped element",
+        "dy is passed on",
+        "a ceiling one representable number lower",
+        f"{_CALLS}[Activation.backward]",
+    ),
+    Avoided(
+        "maximum-of-minus-infinity",
+        "`cudnnPoolingForward`",
+        "a maximum over -infinity alone",
+        "the lowest finite number",
+        "documented",
+        f"{_CALLS}[Pooling.forward]",
+    ),
+    Avoided(
+        "running-variance-of-one-value",
+        "`cudnnBatchNormalizationForwardTraining`",
+        "one value for each mean",
+        "the running variance is NaN",
+        "the running statistics are updated in steps of their own",
+        f"{_CALLS}[BatchNormalization.forward_training]",
+    ),
+    Avoided(
+        "slow-fill",
+        "`cudnnSetTensor`",
+        "anything but packed channels first",
+        "20 to 560 times as slow as the driver's fill",
+        "the driver fills dense memory",
+        f"{_CALLS}[set_tensor]",
+    ),
+)
+
+
+def rendered() -> str:
+    """The page's text."""
+    release, device = ISSUES[0].measured[0]
+    found_in = FOUND_IN.format(release=raw.version_text(release), device=device)
+    functions = "".join(f"| {' | '.join(avoided[:-1])} |\n" for avoided in AVOIDED)
+    return "\n".join((INTRODUCTION, ENGINES, "".join(_engines()), FUNCTIONS + functions + found_in))
+
+
+def _engines() -> Iterator[str]:
+    columns = "issue", "operation", "engines", "when", "what happens", "what cudnnpy does", "measured in", "assumed in"
+    yield f"| {' | '.join(columns)} |\n"
+    yield f"|{'---|' * len(columns)}\n"
+    for issue in ISSUES:
+        happens = issue.reason + (f" ({issue.detail})" if issue.detail else "")
+        measured = ", ".join(f"{raw.version_text(release)} on an {device}" for release, device in issue.measured)
+        row = (
+            issue.id,
+            ", ".join(issue.operations),
+            _of(issue),
+            issue.condition.__doc__ or "",
+            happens,
+            REMEDIES[issue.remedy],
+            measured,
+            _assumed(*issue.assumed),
+        )
+        yield f"| {' | '.join(row)} |\n"
+
+
+def _of(issue: Issue) -> str:
+    numbers = ", ".join(map(str, issue.engines))
+    return f"{issue.kind} ({numbers})" if issue.kind else numbers
+
+
+def _assumed(first: int, after: int | None) -> str:
+    return f"from {raw.version_text(first)}" + ("" if after is None else f", before {raw.version_text(after)}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes the page, or checks it; the exit status."""
+    parser = argparse.ArgumentParser(description="Write docs/known-issues.md from the table of known issues.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page differs")
+    given = parser.parse_args(arguments)
+    file, text = ROOT / PAGE, rendered()
+    if not given.check:
+        file.write_text(text)
+        return 0
+    if file.is_file() and file.read_text() == text:
+        return 0
+    print(f"{PAGE} is not what the table says: run python -m tools.known_issues", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
