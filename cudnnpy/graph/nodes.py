@@ -25,6 +25,7 @@ from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._planning import engines
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy.backend import Descriptor
+from cudnnpy.typing import ElementName
 
 _MOST_AXES = 8  # of a tensor in C
 
@@ -48,7 +49,7 @@ class Node:
 class Tensors:
     """Tensors and operations, in the order in which they were added. compute_dtype: "float32", or "float64"."""
 
-    compute_dtype: str  #: the element type of what lies between the operations
+    compute_dtype: ElementName  #: the element type of intermediate results
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
     operations: list[str]  #: what the graph computes, in order
