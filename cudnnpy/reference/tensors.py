@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cudnnpy.reference import _arrays
 from cudnnpy.reference._numbers import finite, integer, real, scales
 from cudnnpy.reference._options import one_of
+from cudnnpy.typing import Dtype, MemoryLayout, Reduction
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -83,8 +84,8 @@ def set_tensor(out: Array, value: float, stream: object = None) -> Array:
 def transform_tensor(
     x: Array,
     out: Array | None = None,
-    layout: str | None = None,
-    dtype: Any = None,
+    layout: MemoryLayout | None = None,
+    dtype: Dtype | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,
     stream: object = None,
@@ -130,7 +131,7 @@ def transform_tensor(
         return _arrays.store_scaled(x.astype(np.float64), out.dtype, out, alpha, beta)
 
 
-def _dtype(given: Any) -> np.dtype[Any]:
+def _dtype(given: object) -> np.dtype[Any]:
     """The dtype of a name, or of a NumPy dtype or scalar type."""
     name = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", None))
     if name not in _arrays.FLOATS:
@@ -147,9 +148,9 @@ def _dtype(given: Any) -> np.dtype[Any]:
     return dtype
 
 
-Reduction: TypeAlias = Callable[[Float64, Shape], Float64]
+Reducer: TypeAlias = Callable[[Float64, Shape], Float64]
 
-REDUCTIONS: dict[str, Reduction] = {
+REDUCTIONS: dict[str, Reducer] = {
     "add": lambda x, axes: x.sum(axes, keepdims=True),
     "avg": lambda x, axes: x.sum(axes, keepdims=True) / np.float64(_count(x, axes)),
     "mul": lambda x, axes: x.prod(axes, keepdims=True),
@@ -173,8 +174,8 @@ ALIASES = {"sum": "add", "mean": "avg"}
 
 def reduce_tensor(
     x: Array,
-    op: str = "add",
-    axes: Sequence[int] | None = None,
+    op: Reduction = "add",
+    axes: Sequence[SupportsIndex] | None = None,
     out: Array | None = None,
     alpha: float = 1.0,
     beta: float = 0.0,

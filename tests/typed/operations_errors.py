@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 from arrays import Torch
 
 import cudnnpy
+from cudnnpy import reference
 
-x, w = Torch(), Torch()
+x, w, host = Torch(), Torch(), np.ones((1, 3, 8, 8))
 conv = cudnnpy.Convolution()
 
 # Names that do not exist
@@ -32,3 +34,10 @@ cudnnpy.Graph().pointwise("add", x)  # E: arg-type reportArgumentType
 # Options are fixed
 
 conv.groups = 2  # E: misc reportAttributeAccessIssue
+
+# The reference implementation
+
+reference.reduce_tensor(host, "total")  # E: arg-type reportArgumentType
+reference.transform_tensor(host, layout="NHWC")  # E: arg-type reportArgumentType
+reference.scale_tensor("x", 2.0)  # E: arg-type reportArgumentType
+reference.Convolutoin()  # E: attr-defined reportAttributeAccessIssue
