@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from cudnnpy._planning import engines
 from cudnnpy._planning.bench import Bench, milliseconds
 from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import is_usable
-from cudnnpy.convolution import operation_graph
-from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -26,7 +26,7 @@ class Tuner:
         self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
 
     def __call__(
-        self, problem: Problem, options: Options, candidates: Iterable[Candidate], limit: int
+        self, problem: Problem, options: PlanningOptions, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
         """The fastest of the candidates, or None where none ran; stops after `tune_seconds` with the best so far."""
         deadline = time.monotonic() + options.tune_seconds
@@ -62,11 +62,11 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
             best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
     known = {candidate.name for candidate in ran}
     for current in list(best.values())[:_REFINED]:
-        if current.form is None or current.engine is None:
+        if current.lowering is None or current.engine is None:
             continue
-        form, index, fastest = current.form, current.engine.index, current
+        lowering, index, fastest = current.lowering, current.engine.index, current
         target = engines.Target(Handle.default(problem.device))
-        built = operation_graph.operation_graph(form.part, target)
+        built = lowering.built(target)
         ranges = engines.knob_ranges(built, target, index)
         for _ in range(_PASSES):
             before = fastest
@@ -79,7 +79,7 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
                         found = engines.engine(built, target, index, {**knobs, kind: value})
                     except StatusError:
                         continue
-                    candidate = from_configuration(form, target, "knobs", found)
+                    candidate = from_configuration(lowering, target, "knobs", found)
                     if candidate.name not in known:
                         known.add(candidate.name)
                         yield candidate

@@ -27,7 +27,8 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
@@ -64,7 +65,7 @@ def tolerance(problem: Problem, tf32: bool) -> float:
     algorithm gives, which is of the order of 1.
     """
     stored = problem.specs[-1].dtype
-    inputs = "tf32" if tf32 and problem.x.dtype == "float32" else problem.specs[0].dtype
+    inputs = "tf32" if tf32 and problem.specs[0].dtype == "float32" else problem.specs[0].dtype
     u = max(ROUNDOFF.get(inputs, 0.0), ROUNDOFF.get(stored, 0.0))
     v = ROUNDOFF.get(problem.compute_dtype, 0.0)
     return min(0.25, 16.0 * (u + v * math.sqrt(problem.reduction_length)) + 1e-6)
@@ -81,7 +82,7 @@ class Bench:
     def __init__(
         self,
         problem: Problem,
-        options: Options,
+        options: PlanningOptions,
         handle: Handle,
         inputs: tuple[int, ...],
         result: int | None,
@@ -215,7 +216,7 @@ class Bench:
 
     def _become_anchor(self, largest: list[float]) -> str:
         """Keeps the results in scratch for others to be compared with; why that cannot be, "" if it can."""
-        if isinstance(self.problem, Problem) and not all(map(math.isfinite, largest)):
+        if self.problem.is_finite and not all(map(math.isfinite, largest)):
             return "wrong result: infinite or no number for random numbers"
         self._keep(largest)
         return ""

@@ -1,29 +1,18 @@
-"""What could run a problem: one Candidate for each engine configuration and each v7 algorithm, from two sources."""
+"""What could run a problem: one Candidate for each engine configuration of each of its lowerings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cudnnpy._core.validation import check_flag
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target, engine, heuristics
-from cudnnpy._planning.engines import engines as every_engine
+from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engines, heuristics
+from cudnnpy._planning.known_issues import Facts
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import legacy, operation_graph
-from cudnnpy.convolution.lowering import Form, forms
-from cudnnpy.convolution.problem import Options, Problem
 from cudnnpy.errors import StatusError
-
-_NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
-
-# Some of these engines take 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
-_NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
-
-# Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
-_WINOGRAD_CHANNELS = 64
 
 
 @dataclass(frozen=True)
@@ -51,13 +40,46 @@ class Engine:
         object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
 
 
+class Lowering(Protocol):
+    """One way to run a problem: an operation graph, with whatever is done beside it."""
+
+    @property
+    def suffix(self) -> str:
+        """What is done beside the graph, for a candidate's name: "" or " + copies"."""
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether blocks of pixels are its channels (see Engine)."""
+
+    def built(self, target: Target) -> Descriptor:
+        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+
+    def executable(self, plan: Descriptor, target: Target) -> Executable:
+        """An execution plan of the graph, with what is done beside it."""
+
+    @property
+    def facts(self) -> Facts:
+        """What known issues of engines may depend on."""
+
+    # For the texts of plans
+
+    def plain(self) -> dict[str, Any] | None:
+        """As JSON, by which it is found among the problem's lowerings; None for the problem's own graph alone."""
+
+    def saved(self, main: Executable) -> str | None:
+        """What cuDNN itself writes of a plan; None for a lowering whose plans are made again from engine and knobs."""
+
+    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
+        """What `saved` gave, from JSON that anybody may have written. Raises ValueError for what is not of such a plan."""
+
+
 @dataclass
 class Candidate:
     """One way to run a problem, and what became of it.
 
     `source` is "heuristics", "engines" (every engine at its own knobs), "legacy" (a v7 algorithm) or "saved".
-    `refused` says why it was left out, "" if it was not. `workspace_size` (bytes) is None until it was planned, and
-    `milliseconds` None until it was measured.
+    `strict` marks a C function that multiplies float32 as it is, not as tf32. `refused` says why it was left out, "" if
+    it was not. `workspace_size` (bytes) is None until it was planned, and `milliseconds` None until it was measured.
     """
 
     source: str
@@ -67,7 +89,8 @@ class Candidate:
     make: Callable[[], Executable] = field(repr=False)
     compiled_at_run_time: bool = False
     engine: Engine | None = None
-    form: Form | None = field(default=None, repr=False)
+    strict: bool = False
+    lowering: Lowering | None = field(default=None, repr=False)
     refused: str = ""
     workspace_size: int | None = None
     milliseconds: float | None = None
@@ -86,7 +109,7 @@ class Candidate:
 
     def __getstate__(self) -> dict[str, Any]:
         """What can be copied and pickled: all that is told of it, without what belongs to this process."""
-        return {**self.__dict__, "make": _made_elsewhere, "form": None, "executable": None}
+        return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "executable": None}
 
     def prepare(self) -> Executable | None:
         """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
@@ -94,7 +117,7 @@ class Candidate:
             try:
                 self.executable = self.make()
             except (StatusError, ValueError) as error:
-                self.refused = f"not supported here: {_reason(error)}"
+                self.refused = unsupported(error)
             else:
                 self.workspace_size = self.executable.workspace_size
         return self.executable
@@ -104,95 +127,83 @@ def _made_elsewhere() -> Executable:
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
 
 
-def _reason(error: Exception) -> str:
+def unsupported(error: Exception) -> str:
+    """Why a candidate cannot run here, from the error that was raised when it was planned."""
+    reason = str(error)
     if isinstance(error, StatusError):
         detail = " ".join(error.detail.split())
-        return f"{error.name} ({error.status})" + (f": {detail[:160]}" if detail else "")
-    return str(error)
+        reason = f"{error.name} ({error.status})" + (f": {detail[:160]}" if detail else "")
+    return f"not supported here: {reason}"
 
 
-def is_strict(problem: Problem, options: Options) -> bool:
-    """Whether float32 has to be multiplied as it is, not as tf32."""
-    return problem.x.dtype == "float32" and not options.tf32
+def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
+    """What cuDNN's heuristics propose for a lowering, the best guess first; a graph that cuDNN does not take is listed."""
+    try:
+        graph = lowering.built(target)
+    except StatusError as error:
+        yield rejected("heuristics", f"graph{lowering.suffix}", unsupported(error))
+        return
+    for configuration in heuristics(graph, target):
+        yield from_configuration(lowering, target, "heuristics", configuration)
 
 
-def all_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
-    """Every candidate, each once: as the heuristics rank them, then every engine, then the v7 algorithms."""
-    seen: set[str] = set()
-    for candidate in (
-        *likely(problem, options, target),
-        *engines(problem, target),
-        *legacy_candidates(problem, options, target),
-    ):
-        if candidate.name not in seen:
-            seen.add(candidate.name)
-            yield candidate
-
-
-def likely(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
-    """What is worth trying first, best guess first: cuDNN's heuristics on the fused graph, then unfused."""
-    for form in forms(problem, strict=is_strict(problem, options)):
-        try:
-            built = operation_graph.operation_graph(form.part, target)
-        except StatusError as error:
-            yield _refused("heuristics", f"graph{form.suffix}", f"not supported here: {_reason(error)}")
-            continue
-        yield from _strict_winograd(form, options, target, built)
-        for configuration in heuristics(built, target):
-            yield from_configuration(form, target, "heuristics", configuration)
-
-
-def engines(problem: Problem, target: Target) -> Iterator[Candidate]:
+def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
     """Every engine by global index, with its own knobs: the heuristics' list does not have them all.
 
     Engines that do not take the graph follow, together where cuDNN gives the same reason.
     """
-    for form in forms(problem):
-        try:
-            built = operation_graph.operation_graph(form.part, target)
-        except StatusError:  # `likely` says so
-            continue
-        others: dict[int, StatusError] = {}
-        for configuration in every_engine(built, target, others):
-            candidate = from_configuration(form, target, "engines", configuration)
-            if candidate.compiled_at_run_time and not candidate.refused:
-                candidate.refused = _NOT_PROPOSED
-            yield candidate
-        reasons: dict[str, list[int]] = {}
-        for index, error in others.items():
-            reasons.setdefault(f"{error.name} ({error.status})", []).append(index)
-        for reason, indices in reasons.items():
-            name = f"engine{'s' * (len(indices) > 1)} {_ranges(indices)}{form.suffix}"
-            yield _refused("engines", name, f"not supported here: {reason}")
+    try:
+        graph = lowering.built(target)
+    except StatusError:  # `proposed` says so
+        return
+    others: dict[int, StatusError] = {}
+    for configuration in engines(graph, target, others):
+        yield from_configuration(lowering, target, "engines", configuration)
+    reasons: dict[str, list[int]] = {}
+    for index, error in others.items():
+        reasons.setdefault(f"{error.name} ({error.status})", []).append(index)
+    for reason, indices in reasons.items():
+        name = f"engine{'s' * (len(indices) > 1)} {_ranges(indices)}{lowering.suffix}"
+        yield rejected("engines", name, f"not supported here: {reason}")
 
 
-def legacy_candidates(problem: Problem, options: Options, target: Target) -> Iterator[Candidate]:
-    """The v7 algorithms by name. They need a handle: for a device profile there are none."""
-    if target.handle is not None:
-        for name in legacy.algorithm_names(problem.operation):
-            yield from_algorithm(problem, options, target, name)
+def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
+    """One engine with the knobs that are given, or its own."""
+    try:
+        configuration = _configured(lowering, target, given)
+    except StatusError as error:
+        return rejected("engines", f"engine {given.index}", unsupported(error))
+    return from_configuration(lowering, target, "engines", configuration)
 
 
-def forced(problem: Problem, options: Options, target: Target) -> Candidate:
-    """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
-    given = options.algorithm
-    if isinstance(given, Engine):
-        form = next((form for form in forms(problem) if form.in_blocks == given.in_blocks), None)
-        if form is None:
-            reason = "the problem has no blocks of pixels" if given.in_blocks else _NO_COPIES
-            return _refused("engines", f"engine {given.index}", reason)
-        try:
-            built = operation_graph.operation_graph(form.part, target)
-            configuration = engine(built, target, given.index, dict(given.knobs or {}))
-        except StatusError as error:
-            return _refused("engines", f"engine {given.index}", f"not supported here: {_reason(error)}")
-        return from_configuration(form, target, "engines", configuration)
-    if isinstance(given, str):
-        return from_algorithm(problem, options, target, legacy.algorithm_named(problem.operation, given))
-    raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+def planned(lowering: Lowering, target: Target, given: Engine) -> Descriptor:
+    """The execution plan of one engine with the knobs that are given. Raises StatusError where there is none."""
+    return _configured(lowering, target, given).finalize()
 
 
-def _refused(source: str, name: str, reason: str) -> Candidate:
+def _configured(lowering: Lowering, target: Target, given: Engine) -> EngineConfiguration:
+    return engine(lowering.built(target), target, given.index, dict(given.knobs or {}))
+
+
+def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:
+    """The candidate of an engine configuration."""
+    compiled = "runtime_compilation" in found.behavior_notes
+    what = lowering.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
+    absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
+    return Candidate(
+        source,
+        found.name + lowering.suffix,
+        found.numerical_notes,
+        known_issues.is_deterministic(*what),
+        lambda: lowering.executable(found.finalize(), target),
+        compiled_at_run_time=compiled,
+        engine=Engine(found.engine, found.knobs, lowering.in_blocks),
+        lowering=lowering,
+        refused=absent or known_issues.rejection(*what),
+    )
+
+
+def rejected(source: str, name: str, reason: str) -> Candidate:
     """A candidate that is listed with the reason why it cannot run."""
 
     def make() -> Executable:
@@ -210,71 +221,6 @@ def _ranges(numbers: list[int]) -> str:
         else:
             parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
-
-
-def _strict_winograd(form: Form, options: Options, target: Target, built: Descriptor) -> Iterator[Candidate]:
-    """Winograd engines for strict float32, which the heuristics leave out.
-
-    Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
-    time of the heuristics' best strict engine from 64 channels on.
-    """
-    problem = form.part
-    g = problem.geometry
-    if not (
-        is_strict(problem, options)
-        and problem.operation != "backward_filter"
-        and problem.w.shape[2:] == (3, 3)
-        and g.stride == g.dilation == (1, 1)
-        and problem.groups == 1
-        and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
-    ):
-        return
-    for configuration in every_engine(built, target):
-        if "winograd" in configuration.numerical_notes:
-            yield from_configuration(form, target, "engines", configuration)
-
-
-def from_configuration(form: Form, target: Target, source: str, found: EngineConfiguration) -> Candidate:
-    """A candidate of the graph API."""
-    problem = form.part
-
-    def make() -> Executable:
-        return form.complete(GraphExecutable(found.finalize(), operation_graph.uids(problem.operands)), target)
-
-    compiled = "runtime_compilation" in found.behavior_notes
-    what = problem.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
-    return Candidate(
-        source,
-        found.name + form.suffix,
-        found.numerical_notes,
-        known_issues.is_deterministic(*what),
-        make,
-        compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, form.in_blocks),
-        form=form,
-        refused="compiled at run time: needs the GPU itself"
-        if compiled and target.handle is None
-        else known_issues.rejection(*what),
-    )
-
-
-def from_algorithm(problem: Problem, options: Options, target: Target, name: str) -> Candidate:
-    """A candidate of the v7 functions."""
-    strict = is_strict(problem, options)
-    # the first of the plain ones: v7 functions fuse nothing
-    plain = (form for form in forms(problem) if not form.in_blocks)
-    form = next((form for form in plain if (form.part.bias, form.part.activation) == (None, None)), None)
-    if form is None:
-        return _refused("legacy", name, _NO_COPIES)
-
-    def make() -> Executable:
-        if target.handle is None:
-            raise ValueError("the v7 functions need a GPU")
-        return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
-
-    return Candidate(
-        "legacy", name + form.suffix, (), legacy.is_deterministic(problem.operation, name), make, form=form
-    )
 
 
 def table(candidates: Iterable[Candidate]) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from cudnnpy._core.layouts import extent
 from cudnnpy._core.validation import check_integer
+from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text
-from cudnnpy._planning.engines import GraphExecutable, Target, load_plan
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.plan_json import refusal
+from cudnnpy._planning.plan_text import Content
+from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.cuda_graph import Launch
 from cudnnpy._runtime.executables import Executable, Steps
 from cudnnpy._runtime.launcher import Launcher
-from cudnnpy.convolution import operation_graph, plan_text
-from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.lowering import Form
-from cudnnpy.convolution.plan_text import Content
-from cudnnpy.convolution.problem import Problem
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -92,8 +92,8 @@ class Plan:
         self.operation, self.operands = problem.operation, problem.operands
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
-        self._compiled = candidate.compiled_at_run_time
-        self._form = candidate.form
+        self._compiled, self._strict = candidate.compiled_at_run_time, candidate.strict
+        self._lowering = candidate.lowering
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
@@ -140,34 +140,45 @@ class Plan:
             launcher = self._of_thread.launcher = Launcher(self)
         return launcher
 
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, int]]:
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""
-        return Plan.from_json, (self.to_json(), self.device)
+        return _unpickled, (plan_text.READERS[self.problem.kind], self.to_json(), self.device)
+
+    def check_serves(self, problem: Problem) -> None:
+        """ValueError unless this is a plan for the problem, wherever its tensors lie, on the same device."""
+        if self.device != problem.device:
+            raise ValueError(
+                f"algorithm must be a plan for device {problem.device}, where the arrays are; got one for device "
+                f"{self.device}. Plan there, or move it there by Plan.from_json(plan.to_json(), device)"
+            )
+        if self.problem.aligned() != problem.aligned():
+            raise ValueError(
+                f"algorithm must be a plan for this problem; got one for another:\n  {self.problem}\n  not {problem}"
+            )
 
     def to_json(self) -> str:
-        """The plan as text: the problem, the choice, and cuDNN's own text of an engine configuration.
+        """The plan as text: the problem, the engine that was chosen, and what cuDNN itself writes of a plan.
 
-        Raises TypeError for the plan of a Graph.
+        Of the plan of a Graph, and of a FusedConvolution, the text has the graph and the engine with its knobs.
         """
-        executable, form = self.executable, self._form or Form(self.problem, self.problem)
-        if isinstance(executable, Steps):
-            assert executable.main is not None
+        lowering, executable = self._lowering, self.executable
+        if lowering is None:
+            raise TypeError(f"candidate must come from candidates() to be serialized; got {self.name}")
+        if isinstance(executable, Steps) and executable.main is not None:
             executable = executable.main
-        if self.operation == "graph" or not isinstance(executable, GraphExecutable | LegacyExecutable):
-            raise TypeError(f"a serialized plan must be that of a convolution; got {self.name}, the plan of a graph")
         return plan_text.written(
             Content(
                 self.problem,
-                form,
+                lowering,
                 self.source,
-                self.name.removesuffix(form.suffix),
+                self.name.removesuffix(lowering.suffix),
                 self.notes,
                 self.deterministic,
                 self.milliseconds,
                 self.engine,
                 self._compiled,
-                executable.to_json() if isinstance(executable, GraphExecutable) else None,
-                isinstance(executable, LegacyExecutable) and executable.strict,
+                None if self.engine is None else lowering.saved(executable),
+                self._strict,
             )
         )
 
@@ -176,37 +187,23 @@ class Plan:
         """The plan of a text from to_json, ready to run on a device: its ordinal.
 
         Everything in the text is checked, and compared with the problem, before cuDNN reads its part of it. The code of an
-        engine that was compiled at run time cannot be checked: load only the texts of those whose code you would run.
+        engine that was compiled at run time cannot be checked: load only the texts of those whose code you would run. (The
+        text of a graph has no code: its engine is compiled again.)
 
         Raises ValueError for other text and for one that was changed or cut, LibraryVersionError for a plan that another
         release of cuDNN made, StatusError where this GPU cannot take the plan; TypeError for what is no text or ordinal.
         """
         content = plan_text.read(text, check_integer("device", device, 0))
-        form, target = content.form, Target(Handle.default(device))
-
-        def make() -> Executable:
-            main: Executable
-            if content.plan is None:
-                main = LegacyExecutable(form.part, content.name, content.strict, Handle.default(device))
-            else:
-                main = GraphExecutable(load_plan(content.plan, target), operation_graph.uids(form.part.operands))
-            return form.complete(main, target)
-
-        candidate = Candidate(
-            content.source,
-            content.name + form.suffix,
-            content.notes,
-            content.deterministic,
-            make,
-            content.compiled_at_run_time,
-            content.engine,
-            form,
-        )
+        candidate = plan_text.candidate_of(content, Target(Handle.default(device)))
         try:
-            candidate.executable = make()
+            candidate.executable = candidate.make()
         except StatusError:
             raise
         except ValueError as error:  # sizes that the functions beside the plan do not take
-            raise plan_text.refusal(str(error)) from error
-        candidate.milliseconds = content.milliseconds
+            raise refusal(str(error)) from error
         return cls(content.problem, candidate)
+
+
+def _unpickled(_reader: Any, text: str, device: int) -> Plan:
+    """The plan of a text. Unpickling the reader of its kind of problem has imported that."""
+    return Plan.from_json(text, device)

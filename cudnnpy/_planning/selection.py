@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import Any, Protocol, TypeVar
 
-from cudnnpy._planning.candidates import (
-    Candidate,
-    Engine,
-    all_candidates,
-    bytes_text,
-    engines,
-    forced,
-    is_strict,
-    legacy_candidates,
-    likely,
-    table,
-)
+from cudnnpy._memory import workspace as memory
+from cudnnpy._planning.candidates import Candidate, Engine, bytes_text, table
 from cudnnpy._planning.engines import Target
-from cudnnpy.convolution.problem import DEFAULT_LIMIT, Options, Problem
+from cudnnpy._planning.options import DEFAULT_LIMIT, PlanningOptions
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.handle import Handle
 
 _BEST = 8  # of the heuristics' list, measured before all engines
 
 # measures the usable candidates of a problem and returns the fastest (autotune.py)
-Tuner = Callable[[Problem, Options, Iterable[Candidate], int], Candidate | None]
+Tune = Callable[[Problem, PlanningOptions, Iterable[Candidate], int], Candidate | None]
 
 
-def limit_of(options: Options, free_bytes: int) -> int:
+class Sized(Protocol):
+    """What a plan is launched by: the plan itself, or steps around it."""
+
+    @property
+    def workspace_size(self) -> int:
+        """How many bytes of workspace a launch needs."""
+
+
+T = TypeVar("T", bound=Sized)
+
+
+def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     """How many bytes of workspace a candidate may need.
 
     no_workspace: none. limited_workspace: `workspace_limit`, 1 GiB by default. fastest and autotune: `workspace_limit`,
@@ -41,18 +46,18 @@ def limit_of(options: Options, free_bytes: int) -> int:
     return min(limit, free_bytes)
 
 
-def refusal(candidate: Candidate, problem: Problem, options: Options) -> str:
+def refusal(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
     """Why the options rule a candidate out by what is known before it is planned; "" if they do not."""
     if candidate.refused:
         return candidate.refused
     if options.deterministic and not candidate.deterministic:
         return "not deterministic"
-    if is_strict(problem, options) and candidate.source != "legacy" and candidate.uses_tf32:
+    if is_strict(problem, options) and candidate.uses_tf32:
         return "uses tf32"
     return ""
 
 
-def is_usable(candidate: Candidate, problem: Problem, options: Options, limit: int) -> bool:
+def is_usable(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
     """Plans a candidate if the options allow it; False, with the reason in `refused`, if it cannot be used."""
     candidate.refused = refusal(candidate, problem, options)
     executable = None if candidate.refused else candidate.prepare()
@@ -64,12 +69,37 @@ def is_usable(candidate: Candidate, problem: Problem, options: Options, limit: i
     return True
 
 
+def usable(
+    candidates: Iterable[Candidate],
+    problem: Problem,
+    options: PlanningOptions,
+    limit: int,
+    tried: list[Candidate],
+) -> Iterator[Candidate]:
+    """The candidates that can be used, planned; every one that was looked at is added to `tried`."""
+    for candidate in candidates:
+        tried.append(candidate)
+        if is_usable(candidate, problem, options, limit):
+            yield candidate
+
+
+def guesses(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    """Every candidate once, the best guess first: the likely ones, then every engine, then the plain functions."""
+    seen: set[str] = set()
+    for candidate in chain(
+        problem.likely(options, target), problem.engines(target), problem.functions(options, target)
+    ):
+        if candidate.name not in seen:
+            seen.add(candidate.name)
+            yield candidate
+
+
 def choose(
     problem: Problem,
-    options: Options,
+    options: PlanningOptions,
     target: Target,
     free_bytes: int,
-    tune: Tuner | None = None,
+    tune: Tune | None = None,
     before: Engine | None = None,
     cap: int | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
@@ -84,20 +114,12 @@ def choose(
     tried: list[Candidate] = []
 
     def first(candidates: Iterable[Candidate]) -> Candidate | None:
-        for candidate in candidates:
-            tried.append(candidate)
-            if is_usable(candidate, problem, options, limit):
-                return candidate
-        return None
-
-    def guessed() -> Candidate | None:
-        found = first(likely(problem, options, target)) or first(engines(problem, target))
-        return found or first(legacy_candidates(problem, options, target))
+        return next(usable(candidates, problem, options, limit, tried), None)
 
     if options.algorithm is not None:
-        found = first([forced(problem, options, target)])
+        found = first([problem.forced(options, target)])
     else:
-        found = None if before is None else first([forced(problem, options._replace(algorithm=before), target)])
+        found = None if before is None else first([problem.forced(options._replace(algorithm=before), target)])
         if found is None and options.prefer == "autotune" and tune is not None:
             tried.clear()
             tried += _to_measure(problem, options, target, limit)
@@ -109,17 +131,17 @@ def choose(
                 scarce = True
             if scarce:  # there is none to measure in
                 tried.clear()
-                found = guessed()
+                found = first(guesses(problem, options, target))
             elif found is None:
-                found = first(legacy_candidates(problem, options, target))
+                found = first(problem.functions(options, target))
         elif found is None:
-            found = guessed()
+            found = first(guesses(problem, options, target))
     if found is None:
         raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
     return found, tried
 
 
-def _to_measure(problem: Problem, options: Options, target: Target, limit: int) -> list[Candidate]:
+def _to_measure(problem: Problem, options: PlanningOptions, target: Target, limit: int) -> list[Candidate]:
     """What autotune measures, in an order that serves a short `tune_seconds`.
 
     First one that can run and does plain arithmetic, with whose result the others' are compared; then the heuristics'
@@ -127,8 +149,8 @@ def _to_measure(problem: Problem, options: Options, target: Target, limit: int) 
     Engines that compile at run time come last, and only those that the heuristics propose: of the others one took 15 s to
     plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
     """
-    ranked = list(likely(problem, options, target))
-    found = [*ranked[:_BEST], *engines(problem, target), *ranked[_BEST:]]
+    ranked = list(problem.likely(options, target))
+    found = [*ranked[:_BEST], *problem.engines(target), *ranked[_BEST:]]
     measured: dict[str, Candidate] = {}
     for candidate in sorted(found, key=lambda candidate: candidate.compiled_at_run_time):
         if candidate.name not in measured or measured[candidate.name].refused:
@@ -137,16 +159,73 @@ def _to_measure(problem: Problem, options: Options, target: Target, limit: int) 
     return sorted(measured.values(), key=lambda candidate: candidate is not anchor)
 
 
-def survey(problem: Problem, options: Options, target: Target, free_bytes: int) -> list[Candidate]:
+def plan_for(
+    problem: Problem,
+    options: PlanningOptions,
+    tune: Tune | None = None,
+    before: Engine | None = None,
+    cap: int | None = None,
+) -> Plan:
+    """The plan that the options ask for; its `candidates` are all that were looked at. `before` and `cap`: see choose.
+
+    Raises NoAlgorithmError, and ValueError where `options.algorithm` is the plan of another problem.
+    """
+    given = options.algorithm
+    if isinstance(given, Plan):
+        given.check_serves(problem)
+        return given
+    target = Target(Handle.default(problem.device))
+    candidate, tried = choose(problem, options, target, memory.free_bytes(problem.device), tune, before, cap)
+    plan = Plan(problem, candidate)
+    plan.candidates = tried
+    return plan
+
+
+def fitting(
+    problem: Problem,
+    options: PlanningOptions,
+    stream: int,
+    launched: Callable[[Plan], T],
+    tune: Tune | None = None,
+    before: Engine | None = None,
+) -> T:
+    """What `launched` makes of the plan that the options ask for, and whose workspace the device can give.
+
+    Where the device has less than it said, the next candidate is taken. Raises NoAlgorithmError as plan_for does, and
+    MemoryError where nothing fits.
+    """
+    cap = None
+    while True:
+        try:
+            plan = plan_for(problem, options, tune, before, cap)
+        except NoAlgorithmError as error:
+            if cap is None:
+                raise
+            raise MemoryError(f"no more than {cap + 1} bytes of workspace can be had, and then:\n{error}") from error
+        found = launched(plan)
+        try:
+            if found.workspace_size:
+                memory.workspace(found.workspace_size, problem.device, stream)
+        except MemoryError:
+            if options.algorithm is not None:
+                raise
+            cap = plan.workspace_size - 1
+        else:
+            if plan is not options.algorithm:
+                plan.candidates = []  # a cache of thousands of plans need not keep them
+            return found
+
+
+def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:
     """Every candidate, planned where the options allow it, with the reason of each that they leave out."""
     limit = limit_of(options, free_bytes)
-    found = list(all_candidates(problem, options, target))
+    found = list(guesses(problem, options, target))
     for candidate in found:
         is_usable(candidate, problem, options, limit)
     return found
 
 
-def wanted(options: Options, limit: int) -> str:
+def wanted(options: PlanningOptions, limit: int) -> str:
     """The options that rule candidates out, as text."""
     parts: list[Any] = [f"prefer={options.prefer!r}, so at most {bytes_text(limit)} of workspace"]
     if options.algorithm is not None:

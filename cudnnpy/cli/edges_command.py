@@ -10,11 +10,11 @@ import sys
 from fractions import Fraction
 from typing import TextIO
 
+from cudnnpy._planning.options import PREFERENCES
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import pictures
 from cudnnpy.cli.edges import DEVICES, Drawing, draw
 from cudnnpy.cli.picture_files import PictureError, check_size, check_writable, encode, format_of, write
-from cudnnpy.convolution.problem import PREFERENCES
 from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 STREAM = "-"

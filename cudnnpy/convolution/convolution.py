@@ -13,9 +13,10 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan
 from cudnnpy._runtime.dispatch import refuse_capture
 from cudnnpy.convolution import problem as ask
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.layer import Layer, shape_argument
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import INPUTS, OPERATIONS, Problem
+from cudnnpy.convolution.problem import INPUTS, OPERATIONS
 from cudnnpy.handle import Handle, on_device
 
 
@@ -188,7 +189,7 @@ class Convolution(Layer):
         alpha: float,
         beta: float,
         device: int | None,
-    ) -> Problem:
+    ) -> ConvolutionProblem:
         check_option("operation", operation, OPERATIONS)
         names = INPUTS[operation]
         devices: dict[str, int] = {}

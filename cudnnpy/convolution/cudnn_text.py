@@ -57,16 +57,17 @@ class Mismatch(ValueError):
     """Where a text differs from what it has to be."""
 
 
-def check(given: dict[str, Any], problem: Problem, engine: Engine, compiled: bool) -> str:
+def check(given: Any, problem: Problem, engine: Engine, compiled: bool) -> str:
     """The text for cuDNN, written anew from a plan that was read as JSON, once it is what the problem and the engine say.
 
     `compiled`: the engine is compiled at run time. Raises Mismatch (a ValueError) that says where the plan differs.
     """
-    more = given.get("cudnnVersion") not in _KNOWN
+    version = raw.version()
+    more = version not in _KNOWN
     top = ("cudnnVersion", "schemaVersion", "operationGraph", "engine")
     _keys("plan", given, top, ("GPUProfile",), more or compiled)
-    for name in top[:2]:
-        _integer(f"plan.{name}", given[name], 1)
+    _same("plan.cudnnVersion", given["cudnnVersion"], version)
+    _integer("plan.schemaVersion", given["schemaVersion"], 1)
     _check_graph(given["operationGraph"], problem, compiled, more)
     if "GPUProfile" in given:
         _check_profile(given["GPUProfile"])

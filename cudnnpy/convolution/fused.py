@@ -17,8 +17,9 @@ from cudnnpy._core.layouts import (
     to_logical,
 )
 from cudnnpy._core.validation import check_option, check_shape
-from cudnnpy._memory import workspace as memory
 from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.selection import fitting
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
@@ -154,16 +155,17 @@ class FusedConvolution(Frozen):
         copied = of_nothing or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
         addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-        plan = graph.plan(tuner=tuner, problem=graph.problem(call.device))
-        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
-        if of_nothing:
+
+        def launched(plan: Plan) -> Program:
+            program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+            if not of_nothing:
+                return program
             sizes = {0: extent(x), 1: extent(w)}
             steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
             cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-            program = Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
-        if program.workspace_size:
-            memory.workspace(program.workspace_size, call.device, call.stream)
-        return program, results
+            return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
+
+        return fitting(graph.problem(call.device), graph.options, call.stream, launched, tuner), results
 
 
 def _last(spec: TensorSpec) -> TensorSpec:

@@ -15,13 +15,17 @@ pixels (space_to_depth.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, result_strides
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.candidates import Engine
+from cudnnpy._planning.engines import GraphExecutable, Target
+from cudnnpy._planning.known_issues import Facts
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import cudnn_text, operation_graph
 from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import Cut, can_cut, folded, is_promising
@@ -54,6 +58,32 @@ class Form(NamedTuple):
     def in_blocks(self) -> bool:
         """Whether blocks of pixels are its channels."""
         return self.w_cut is not None
+
+    def built(self, target: Target) -> Descriptor:
+        """The part's operation graph. Raises StatusError for one that cuDNN does not take."""
+        return operation_graph.operation_graph(self.part, target)
+
+    def executable(self, plan: Descriptor, target: Target) -> Executable:
+        """An execution plan of the part, with everything else that the whole needs."""
+        return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
+
+    @property
+    def facts(self) -> Facts:
+        """What known issues of engines may depend on, of the part."""
+        return self.part.facts
+
+    def plain(self) -> dict[str, Any] | None:
+        """The part as JSON; None where it is all there is."""
+        return None if self.is_whole else self.part.plain()
+
+    def saved(self, main: Executable) -> str | None:
+        """cuDNN's own text of the part's plan."""
+        assert isinstance(main, GraphExecutable)
+        return main.to_json()
+
+    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
+        """cuDNN's own text, once it describes the part. Raises ValueError."""
+        return cudnn_text.check(plan, self.part, engine, compiled)
 
     def complete(self, plan: Executable, target: Target) -> Executable:
         """The plan of the part with everything else that the whole needs."""

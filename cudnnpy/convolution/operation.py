@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import choose, survey
+from cudnnpy._planning.selection import T, Tune, fitting, plan_for, survey
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, check_scales, elsewhere
@@ -30,8 +31,8 @@ from cudnnpy._runtime.fills import of_nothing, zeros
 from cudnnpy._runtime.operands import in_logical_order, no_overlaps
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.problem import INPUTS, Options, Problem
-from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.problem import INPUTS, Options
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.handle import Handle, on_device
 
@@ -151,14 +152,14 @@ class Operation:
             return self._on_nothing(call, problem, self._operands(call, problem)), results
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")
         tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
-        return self._choose_what_fits(problem, tuner, call.stream), results
+        return self._fitting(problem, call.stream, lambda plan: plan, tuner), results
 
-    def _operands(self, call: Call, problem: Problem) -> list[Operand]:
+    def _operands(self, call: Call, problem: ConvolutionProblem) -> list[Operand]:
         """The tensors of a problem under the caller's names."""
         names = [name for name in self._names[problem.operation] if name in call.specs or name == "out"]
         return [Operand(name, spec, name == "out") for name, spec in zip(names, problem.specs, strict=True)]
 
-    def _on_nothing(self, call: Call, problem: Problem, operands: list[Operand]) -> Program:
+    def _on_nothing(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, in which every product is 0."""
         name, count = f"{problem.operation} on nothing", len(operands)
         no_overlaps(call, operands)
@@ -168,34 +169,23 @@ class Operation:
         plain = Operation(self.options._replace(algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
-        plan = plain._choose_what_fits(part, Tuner(Handle.default(call.device), (), None, call.stream), call.stream)
         sizes = {0: extent(x), 1: extent(w)}
-        steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
-        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-        return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
 
-    def _choose_what_fits(self, problem: Problem, tuner: Tuner, stream: int) -> Plan:
-        """The plan that the options ask for whose workspace the device can give. Raises MemoryError if there is none."""
-        cap = None
-        while True:
-            try:
-                plan = self.choose_plan(problem, tuner, cap)
-            except NoAlgorithmError as error:
-                if cap is None:
-                    raise
-                raise MemoryError(
-                    f"no more than {cap + 1} bytes of workspace can be had, and then:\n{error}"
-                ) from error
-            try:
-                if plan.workspace_size:
-                    memory.workspace(plan.workspace_size, plan.device, stream)
-                if plan is not self.options.algorithm:
-                    plan.candidates = []  # a cache of thousands of plans need not keep them
-                return plan
-            except MemoryError:
-                if self.options.algorithm is not None:
-                    raise
-                cap = plan.workspace_size - 1
+        def launched(plan: Plan) -> Program:
+            steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
+            cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+            return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
+
+        return plain._fitting(part, call.stream, launched, Tuner(Handle.default(call.device), (), None, call.stream))
+
+    def _fitting(self, problem: ConvolutionProblem, stream: int, launched: Callable[[Plan], T], tune: Tune) -> T:
+        """What `launched` makes of the plan that the options ask for and whose workspace the device can give."""
+
+        def noted(plan: Plan) -> T:
+            self._note(problem, plan)
+            return launched(plan)
+
+        return fitting(problem, self.options.planning, stream, noted, tune, self._before(problem))
 
     def problem(
         self,
@@ -210,8 +200,8 @@ class Operation:
         alpha: float = 1.0,
         beta: float = 0.0,
         device: int = 0,
-    ) -> Problem:
-        """The Problem of two inputs in the arrays' own axis order, with the result's shape where that cannot be derived."""
+    ) -> ConvolutionProblem:
+        """The problem of two inputs in the arrays' own axis order, with the result's shape where that cannot be derived."""
         if isinstance(self.options.algorithm, str):
             legacy.algorithm_named(operation, self.options.algorithm)
         if beta and out is None:
@@ -238,7 +228,7 @@ class Operation:
             "backward_data": (result, two, one),
             "backward_filter": (two, result, one),
         }[operation]
-        return ask.make_problem(
+        made = ask.make_problem(
             self.options,
             operation,
             x,
@@ -251,38 +241,32 @@ class Operation:
             device=device,
             called=names,
         )
+        return ConvolutionProblem(*made)
 
-    def choose_plan(self, problem: Problem, tuner: Tuner, cap: int | None = None) -> Plan:
+    def choose_plan(self, problem: ConvolutionProblem, tune: Tune) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
-        given = self.options.algorithm
-        if isinstance(given, Plan):
-            if given.device != problem.device:
-                raise ValueError(
-                    f"algorithm must be a plan for device {problem.device}, where the arrays are; got one for device "
-                    f"{given.device}. "
-                    "Plan there, or move it there by Plan.from_json(plan.to_json(), device)"
-                )
-            if _aligned(given.problem) != _aligned(problem):
-                raise ValueError(
-                    f"algorithm must be a plan for this problem; got one for another:\n  {given.problem}\n  not {problem}"
-                )
-            return given
-        kind = problem.operation, problem.bias is None, problem.activation
-        before = self._first.get(kind) if self.options.policy == "once" else None
-        target = Target(Handle.default(problem.device))
-        candidate, tried = choose(problem, self.options, target, memory.free_bytes(problem.device), tuner, before, cap)
-        if candidate.engine is not None:
-            self._first.setdefault(kind, candidate.engine)
-        plan = Plan(problem, candidate)
-        plan.candidates = tried
+        plan = plan_for(problem, self.options.planning, tune, self._before(problem))
+        self._note(problem, plan)
         return plan
 
-    def candidates(self, problem: Problem) -> list[Candidate]:
+    def _before(self, problem: ConvolutionProblem) -> Engine | None:
+        """Policy "once": the engine that served the first shape of problems of a kind."""
+        return self._first.get(_kind(problem)) if self.options.policy == "once" else None
+
+    def _note(self, problem: ConvolutionProblem, plan: Plan) -> None:
+        if plan.engine is not None:
+            self._first.setdefault(_kind(problem), plan.engine)
+
+    def candidates(self, problem: ConvolutionProblem) -> list[Candidate]:
         """Every candidate for a problem, with what the options leave out and why."""
         with on_device(problem.device):
-            return survey(
-                problem, self.options, Target(Handle.default(problem.device)), memory.free_bytes(problem.device)
-            )
+            target = Target(Handle.default(problem.device))
+            return survey(problem, self.options.planning, target, memory.free_bytes(problem.device))
+
+
+def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
+    """The kind of graph, within which engines are numbered alike."""
+    return problem.operation, problem.bias is None, problem.activation
 
 
 def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
@@ -300,12 +284,6 @@ def checked(options: Options) -> Options:
         legacy.check_algorithm(given)
     elif not (given is None or isinstance(given, Engine | Plan)):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
-    elif isinstance(given, Plan) and not isinstance(given.problem, Problem):
+    elif isinstance(given, Plan) and given.problem.kind != "convolution":
         raise TypeError("algorithm must be the plan of a convolution; got that of a graph")
     return ask.checked(options)
-
-
-def _aligned(problem: Problem) -> Problem:
-    """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
-    tensors = {name: getattr(problem, name) for name in ("x", "w", "y", "bias")}
-    return problem._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})

@@ -6,6 +6,7 @@ Shapes are logical (N, C, spatial...) whatever the layout; filters are (K, C / g
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,30 +23,27 @@ from cudnnpy._core.layouts import (
     result_strides,
 )
 from cudnnpy._core.validation import (
-    check_flag,
     check_integer,
     check_layout,
     check_layout_rank,
-    check_number,
     check_option,
     check_padding,
     check_per_axis,
     check_shape,
     for_each_axis,
 )
+from cudnnpy._planning import options as planning
 from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime.executables import check_scales
 from cudnnpy.typing import ConvolutionMode, ElementName
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 MODES = ("cross_correlation", "convolution")
-PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
-POLICIES = ("on_shape_change", "once")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 _OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
 INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
 PADDINGS = ("valid", "same", "half", "full")
-DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
 
 
 class Options(NamedTuple):
@@ -72,6 +70,11 @@ class Options(NamedTuple):
         """Whether the arrays' own axis order is (N, spatial..., C)."""
         return self.layout in CHANNELS_LAST.values()
 
+    @property
+    def planning(self) -> PlanningOptions:
+        """The options that decide which plan is chosen."""
+        return PlanningOptions(*(getattr(self, name) for name in PlanningOptions._fields))
+
     def text(self, kind: type) -> str:
         """The call that makes an object of a class with these options."""
         given = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
@@ -83,14 +86,9 @@ def checked(options: Options) -> Options:
 
     But for `algorithm`, which operation.py checks: what it may be is defined below this module.
     """
-    for name, allowed in (("mode", MODES), ("prefer", PREFERENCES), ("policy", POLICIES)):
-        check_option(name, getattr(options, name), allowed)
+    check_option("mode", options.mode, MODES)
     check_layout(options.layout)
-    for name in ("deterministic", "tf32"):
-        check_flag(name, getattr(options, name))
-    limit = options.workspace_limit
-    if limit is not None:
-        limit = check_integer("workspace_limit", limit, 0, expected="a number of bytes, 0 or more, or None")
+    planned = planning.checked(options.planning)
     compute = options.compute_dtype
     if compute is not None:
         compute = dtype_of(compute, "compute_dtype").name
@@ -102,8 +100,7 @@ def checked(options: Options) -> Options:
         output_padding=check_per_axis("output_padding", options.output_padding, 0),
         groups=check_integer("groups", options.groups, 1),
         compute_dtype=compute,
-        workspace_limit=limit,
-        tune_seconds=check_number("tune_seconds", options.tune_seconds, above=0.0),
+        **planned._asdict(),
     )
 
 
@@ -198,6 +195,10 @@ class Problem(NamedTuple):
     activation: str | None
     device: int
 
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it, without the device: lists for tuples."""
+        return dict(json.loads(json.dumps({name: getattr(self, name) for name in PLAIN})))
+
     @property
     def results(self) -> int:
         """How many of the operands are results; they are the last."""
@@ -253,6 +254,9 @@ class Problem(NamedTuple):
         if (self.alpha, self.beta) != (1.0, 0.0):
             text += f", alpha {self.alpha}, beta {self.beta}"
         return text + (f", activation {self.activation}" if self.activation else "")
+
+
+PLAIN = tuple(name for name in Problem._fields if name != "device")
 
 
 def _text(spec: TensorSpec) -> str:

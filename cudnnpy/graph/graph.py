@@ -17,56 +17,27 @@ cuDNN's to say: NoAlgorithmError has the table of those it offers, and why each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
-from itertools import chain
+from itertools import islice
 from typing import Any, Self
 
 from cudnnpy._core.frozen import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
-from cudnnpy._memory import workspace as memory
-from cudnnpy._planning import engines, known_issues
+from cudnnpy._planning import engines
 from cudnnpy._planning.autotune import Tuner
-from cudnnpy._planning.candidates import Candidate, Engine, table
+from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import is_usable, limit_of, wanted
+from cudnnpy._planning.selection import fitting, guesses, plan_for
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy.convolution.problem import Options, checked
-from cudnnpy.errors import NoAlgorithmError, StatusError
 from cudnnpy.graph.nodes import spelled
 from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, on_device
 
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
 _kept: list[Any] = []
-
-
-@dataclass(frozen=True)
-class GraphProblem:
-    """A graph with its tensors, as the choice of a plan sees it: what Problem is for a convolution."""
-
-    graph: Graph = field(repr=False)
-    operands: tuple[str, ...]
-    specs: tuple[TensorSpec, ...]
-    results: int
-    reduction_length: int
-    compute_dtype: str
-    device: int
-    operation: str = "graph"
-    beta: float = 0.0
-
-    @property
-    def x(self) -> TensorSpec:
-        """The first input."""
-        return self.specs[0]
-
-    def __str__(self) -> str:
-        tensors = ", ".join(
-            f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
-        )
-        return f"graph of {', '.join(self.graph.operations)}: {tensors}"
 
 
 class Graph(Nodes):
@@ -75,7 +46,7 @@ class Graph(Nodes):
     compute_dtype: "float32", or "float64". The order of `plan.operands` is that of the calls of tensor(), then output().
     """
 
-    options: Options  #: the options in one canonical form
+    options: PlanningOptions  #: the options in one canonical form
 
     def __init__(
         self,
@@ -88,8 +59,8 @@ class Graph(Nodes):
         tune_seconds: float = 5.0,
     ) -> None:
         super().__init__(compute_dtype)
-        options = Options(prefer=prefer, workspace_limit=workspace_limit, deterministic=deterministic, tf32=tf32)
-        self.options = checked(options._replace(tune_seconds=tune_seconds))
+        options = PlanningOptions(prefer, workspace_limit, deterministic, tf32, tune_seconds=tune_seconds)
+        self.options = checked(options)
         self._identity = Identity()
 
     def __copy__(self) -> Self:
@@ -102,6 +73,8 @@ class Graph(Nodes):
         given = specs or {}
         return GraphProblem(
             self,
+            tuple(node.uid for node in nodes),
+            tuple((node.uid, node.number) for node in self._constants),
             tuple(node.name for node in nodes),
             tuple(
                 node.spec._replace(alignment=given[node.name].alignment) if node.name in given else node.spec
@@ -113,74 +86,27 @@ class Graph(Nodes):
             device,
         )
 
-    def candidates(self, problem: GraphProblem, target: engines.Target) -> Iterator[Candidate]:
-        """What the heuristics propose, then every engine with its own knobs."""
-        alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
-        try:
-            built = self.built(target, alignment)
-        except StatusError as error:
-            raise NoAlgorithmError(str(problem), "a graph that cuDNN takes", f"  {error}", []) from error
-        uids = tuple(node.uid for node in (*self.inputs, *self.outputs))
-        constants = tuple((node.uid, node.number) for node in self._constants)
-        facts = self.facts
-        seen = set()
-        for source, found in chain(
-            (("heuristics", found) for found in engines.heuristics(built, target)),
-            (("engines", found) for found in engines.engines(built, target)),
-        ):
-            if found.name not in seen:
-                seen.add(found.name)
-                yield _candidate(source, found, uids, constants, facts)
-
-    def plan(self, device: int = 0, *, tuner: Tuner | None = None, problem: GraphProblem | None = None) -> Plan:
+    def plan(self, device: int = 0) -> Plan:
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
-        problem = problem or self.problem(device)
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
-        with on_device(problem.device):
-            handle = Handle.default(problem.device)
-            limit = limit_of(self.options, memory.free_bytes(problem.device))
-            tried: list[Candidate] = []
-            chosen: Candidate | None = None
-            tuned = self.options.prefer == "autotune"
-            if tuned:
-                tried = list(self.candidates(problem, engines.Target(handle)))
-                tune = tuner or Tuner(handle, (), None, 0)
-                try:
-                    chosen = tune(problem, self.options, tried, limit)  # type: ignore[arg-type]
-                except MemoryError:  # there is none to measure in
-                    tuned, tried = False, []
-            if not tuned:
-                for candidate in self.candidates(problem, engines.Target(handle)):
-                    tried.append(candidate)
-                    if is_usable(candidate, problem, self.options, limit):  # type: ignore[arg-type]
-                        chosen = candidate
-                        break
-        if chosen is None:
-            raise NoAlgorithmError(str(problem), wanted(self.options, limit), table(tried), tried)
-        plan = Plan(problem, chosen)  # type: ignore[arg-type]
-        plan.candidates = tried
-        return plan
+        with on_device(device):
+            return plan_for(self.problem(device), self.options, Tuner(Handle.default(device), (), None, 0))
 
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
         """The first candidate that can be planned, or the pick-th of those if there is one; None if there is none.
 
         The addresses are those of the inputs, then of the outputs. The options are not looked at.
         """
-        found: Candidate | None = None
-        try:
-            for candidate in self.candidates(self.problem(device), engines.Target(Handle.default(device))):
-                if candidate.prepare() is not None:
-                    found, pick = candidate, pick - 1
-                    if pick < 0:
-                        break
-        except NoAlgorithmError:
+        problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
+        usable = (one.executable for one in guesses(problem, options, target) if one.prepare() is not None)
+        found = list(islice(usable, pick + 1))
+        if not found:
             return None
-        if found is None:
-            return None
-        _kept.append(found.executable)
-        assert isinstance(found.executable, engines.GraphExecutable)
-        return found.executable
+        executable = found[-1]
+        _kept.append(executable)
+        assert isinstance(executable, engines.GraphExecutable)
+        return executable
 
     def run(self, stream: Any = None, **arrays: Any) -> Any:
         """Runs on arrays by name: every input, and outputs that are not to be new arrays. A known signature plans nothing.
@@ -222,8 +148,7 @@ class Graph(Nodes):
             return self._on_nothing(call, problem), [node.spec for node in self.outputs]
         addresses = tuple(call.addresses[node.name] for node in self.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-        plan = self.plan(tuner=tuner, problem=problem)
-        plan.candidates = []
+        plan = fitting(problem, self.options, call.stream, lambda plan: plan, tuner)
         return plan, [node.spec for node in self.outputs]
 
     def _on_nothing(self, call: dispatch.Call, problem: GraphProblem) -> Program:
@@ -237,23 +162,3 @@ class Graph(Nodes):
                 )
         operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
         return Program("graph on nothing", call.device, operands, [])
-
-
-def _candidate(
-    source: str,
-    found: engines.EngineConfiguration,
-    uids: tuple[int, ...],
-    constants: tuple[tuple[int, Any], ...],
-    facts: known_issues.Facts,
-) -> Candidate:
-    what = facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
-    return Candidate(
-        source,
-        found.name,
-        found.numerical_notes,
-        known_issues.is_deterministic(*what),
-        lambda: engines.GraphExecutable(found.finalize(), uids, constants),
-        compiled_at_run_time="runtime_compilation" in found.behavior_notes,
-        engine=Engine(found.engine, found.knobs),
-        refused=known_issues.rejection(*what),
-    )

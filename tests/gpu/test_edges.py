@@ -12,9 +12,9 @@ import pytest
 from PIL import Image
 
 from cudnnpy._planning import selection
+from cudnnpy._planning.options import PREFERENCES
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import edges, pictures
-from cudnnpy.convolution.problem import PREFERENCES
 from cudnnpy.errors import NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,8 +27,9 @@ from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine, table
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import operation_graph
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 
@@ -45,7 +46,7 @@ def options_of(request: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def problem_of(request: dict[str, Any]) -> tuple[Operation, Problem]:
+def problem_of(request: dict[str, Any]) -> tuple[Operation, ConvolutionProblem]:
     """The Operation and the Problem of a request: operation, first, second (shapes, or all of a TensorSpec), shape, ..."""
     operation = Operation(options_of(request))
     dtype = request.get("dtype", "float32")
@@ -91,7 +92,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
 def survey(request: dict[str, Any]) -> Any:
     """Every candidate of a problem."""
     operation, problem = problem_of(request)
-    found = selection.survey(problem, operation.options, TARGET, request.get("free", 1 << 37))
+    found = selection.survey(problem, operation.options.planning, TARGET, request.get("free", 1 << 37))
     return [described(candidate) for candidate in found]
 
 
@@ -141,7 +142,7 @@ def choose(request: dict[str, Any]) -> Any:
     tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
     chosen, _ = selection.choose(
         problem,
-        operation.options,
+        operation.options.planning,
         TARGET,
         request.get("free", 1 << 37),
         None if times is None else tuner,
@@ -153,7 +154,7 @@ def choose(request: dict[str, Any]) -> Any:
 def round_trip(request: dict[str, Any]) -> Any:
     """A chosen plan through its text: cuDNN's text, its size before and after, and the text of what was read."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0].executable
+    chosen = selection.choose(problem, operation.options.planning, TARGET, 1 << 37)[0].executable
     assert isinstance(chosen, engines_of.GraphExecutable)
     text = chosen.to_json()
     again = engines_of.GraphExecutable(engines_of.load_plan(text, TARGET), operation_graph.uids(problem.operands))
@@ -168,7 +169,7 @@ def round_trip(request: dict[str, Any]) -> Any:
 def text(request: dict[str, Any]) -> Any:
     """A chosen Plan through its own text, with whatever goes with it."""
     operation, problem = problem_of(request)
-    chosen = selection.choose(problem, operation.options, TARGET, 1 << 37)[0]
+    chosen = selection.choose(problem, operation.options.planning, TARGET, 1 << 37)[0]
     made = plans.Plan(problem, chosen)
     again = plans.Plan.from_json(made.to_json())
     facts = ("name", "source", "notes", "deterministic", "operands", "workspace_size")
@@ -220,7 +221,8 @@ def own_graph(request: dict[str, Any]) -> graph_of.Graph:
 def own_candidates(request: dict[str, Any]) -> Any:
     """The candidates of a graph, planned, the first few of them; and the unique ids of what they take."""
     made = own_graph(request)
-    found = list(itertools.islice(made.candidates(made.problem(), TARGET), request.get("most", 1000)))
+    guesses = selection.guesses(made.problem(), made.options, TARGET)
+    found = list(itertools.islice(guesses, request.get("most", 1000)))
     prepared = [candidate.prepare() for candidate in found]
     uids = {executable.uids for executable in prepared if isinstance(executable, engines_of.GraphExecutable)}
     return {"candidates": [described(candidate) for candidate in found], "uids": [list(each) for each in uids]}
@@ -230,8 +232,9 @@ def own_plan(request: dict[str, Any]) -> Any:
     """Graph.plan's choice; with "times" autotune measures."""
     made, times = own_graph(request), request.get("times")
     Bench.times, Bench.seen = times or {}, []
-    vars(graph_of)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
-    plan = made.plan(tuner=None if times is None else autotune.Tuner(cast(Any, NoHandle()), (), None, 0))
+    vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
+    tune = None if times is None else autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
+    plan = selection.plan_for(made.problem(), made.options, tune)
     return {
         "name": plan.name,
         "operands": plan.operands,
@@ -290,7 +293,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    vars(plans).update(Target=lambda handle: TARGET, Handle=NoHandle)
+    for module in (plans, selection):
+        vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(autotune).update(Bench=Bench, Handle=NoHandle, engines=targets)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")

@@ -20,14 +20,17 @@ from cudnnpy._core.layouts import packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
+from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime import dispatch, launcher, plan_cache
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
-from cudnnpy.convolution.problem import Options, Problem
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.descriptors import DropoutDescriptor
 from cudnnpy.graph import graph
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 from cudnnpy.ops import parameters
 
@@ -66,8 +69,8 @@ class World:
         self.c: Counter[str] = Counter()  # calls of C functions
         self.stream = STREAM
         self.capturing: set[int] = set()
-        self.chosen: list[tuple[Problem, Options, Engine | None]] = []
-        self.graphs: list[graph.GraphProblem] = []  # that were planned, but for convolutions' own
+        self.chosen: list[tuple[ConvolutionProblem, PlanningOptions, Engine | None]] = []  # for convolutions
+        self.graphs: list[GraphProblem] = []  # that were planned
         self.workspace_size = 0
         self.reserve_size = 64  # what C says that dropout needs
         self.source = "legacy"  # whose launches are not replayed; the rest is test_launcher.py's
@@ -83,17 +86,27 @@ class World:
         return made
 
     def choose(
-        self, problem: Problem, options: Options, target: Any, free: int, tune: Any, before: Engine | None, *_: Any
+        self,
+        problem: ConvolutionProblem | GraphProblem,
+        options: PlanningOptions,
+        target: Any,
+        free: int,
+        tune: Any,
+        before: Engine | None,
+        *_: Any,
     ) -> tuple[Candidate, list[Candidate]]:
-        self.chosen.append((problem, options, before))
-        executable = self.executable(tuple(range(len(problem.operands))))
-        found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
-        assert found.prepare() is executable
+        if isinstance(problem, GraphProblem):
+            found = next(self.guesses(problem))
+        else:
+            self.chosen.append((problem, options, before))
+            executable = self.executable(tuple(range(len(problem.operands))))
+            found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+        assert found.prepare() is not None
         return found, [found]
 
-    def candidates(self, made: graph.Graph, problem: graph.GraphProblem, target: Any) -> Iterator[Candidate]:
+    def guesses(self, problem: GraphProblem, *_: Any) -> Iterator[Candidate]:
         self.graphs.append(problem)
-        uids = tuple(node.uid for node in (*made.inputs, *made.outputs))
+        uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
         yield Candidate(self.source, "made up", (), True, lambda: self.executable(uids))
 
     def called(self, name: str, *arguments: Any) -> int:
@@ -162,10 +175,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     monkeypatch.setattr(launcher, "several_devices", lambda: False)
     monkeypatch.setattr(launcher, "current_device", lambda: 0)
     monkeypatch.setattr(launcher.Replay, "of", classmethod(lambda cls, launch, handle: None))
-    monkeypatch.setattr(operation, "choose", there.choose)
-    monkeypatch.setattr(
-        graph.Graph, "candidates", lambda self, problem, target: there.candidates(self, problem, target)
-    )
+    monkeypatch.setattr(selection, "choose", there.choose)
+    monkeypatch.setattr(graph, "guesses", there.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
     monkeypatch.setattr(parameters, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)

@@ -17,8 +17,13 @@ from cudnnpy._memory.arrays import _numpy_dtype
 from cudnnpy._planning import bench as bench_module
 from cudnnpy._planning.bench import Bench, tolerance
 from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
-from cudnnpy.convolution.problem import Problem
+from cudnnpy.convolution.candidates import ConvolutionProblem
+
+
+def asked(*given: Any) -> ConvolutionProblem:
+    return ConvolutionProblem(*problem.make_problem(*given))
 
 
 @pytest.mark.parametrize(("whole", "expected"), [(1042.0, 1022.0), (5.0, 0.0)])
@@ -54,7 +59,7 @@ def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
         options = problem.checked(problem.Options())
         x, w = TensorSpec((1, channels, 4, 4), dtype), TensorSpec((1, channels, 3, 3), dtype)
         y = TensorSpec((1, 1, 2, 2), dtype)
-        return tolerance(problem.make_problem(options, "forward", x, w, y), tf32)
+        return tolerance(asked(options, "forward", x, w, y), tf32)
 
     assert of("float64", 8) < of("float32", 8, tf32=False) < of("float32", 8) <= of("float16", 8) < of("bfloat16", 8)
     assert of("float32", 8, tf32=False) < of("float32", 800, tf32=False) < 1e-2
@@ -68,7 +73,7 @@ class Sketch(Bench):
     """A bench whose GPU is told: `largest` of a candidate's result, and of its difference from the anchor's."""
 
     def __init__(self, asked: Any, largest: dict[str, float], difference: dict[str, float], made_up: dict[str, float]):
-        self.problem, self.options = asked, problem.checked(problem.Options())
+        self.problem, self.options = asked, PlanningOptions()
         self.results = asked.specs[-1:]
         self.scratch: list[Any] = [(0, 0, None)]
         self.anchor = []
@@ -103,10 +108,10 @@ class Sketch(Bench):
         return (self.made_up if self.is_made_up else self.largest)[self.now]
 
 
-def convolution(dtype: str = "float32", result: str | None = None) -> Problem:
+def convolution(dtype: str = "float32", result: str | None = None) -> ConvolutionProblem:
     options = problem.checked(problem.Options())
     x, w = TensorSpec((1, 8, 4, 4), dtype), TensorSpec((4, 8, 3, 3), dtype)
-    return problem.make_problem(options, "forward", x, w, TensorSpec((1, 4, 2, 2), result or dtype))
+    return asked(options, "forward", x, w, TensorSpec((1, 4, 2, 2), result or dtype))
 
 
 def candidate(name: str) -> Candidate:
@@ -166,7 +171,7 @@ def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (8, 64, 56, 56)
     x, w, y = (TensorSpec(s, "float16") for s in (shape, (64, 64, 3, 3), shape))
     bench = Bench.__new__(Bench)
-    bench.problem = problem.make_problem(options, "backward_filter", x, w, y)
+    bench.problem = asked(options, "backward_filter", x, w, y)
     bench.results, bench.stream, bench._owners = bench.problem.specs[-1:], 0, []
     bench._make_up()
     half = len(made) // 2
@@ -179,7 +184,7 @@ def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_graph_makes_need_not_be_finite() -> None:
     specs = convolution().specs
     asked: Any = SimpleNamespace(
-        specs=specs, x=specs[0], compute_dtype="float32", reduction_length=9
+        specs=specs, is_finite=False, compute_dtype="float32", reduction_length=9
     )  # no convolution's
     numbers = {"slow": math.nan, "fast": math.nan}
     bench = Sketch(asked, numbers, {"fast": math.nan}, numbers)

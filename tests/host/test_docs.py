@@ -12,6 +12,7 @@ import pages
 import pytest
 
 from cudnnpy import errors, raw
+from cudnnpy._planning import options
 from cudnnpy.convolution import legacy, problem
 
 DOCS = pages.ROOT / "docs"
@@ -67,8 +68,8 @@ def test_every_exception_is_in_the_tree():
 
 def test_every_preference_policy_and_algorithm_is_listed():
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
-    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(problem.PREFERENCES)
-    assert all(f'policy="{policy}"' in text for policy in problem.POLICIES)
+    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(options.PREFERENCES)
+    assert all(f'policy="{policy}"' in text for policy in options.POLICIES)
     for operation in problem.OPERATIONS:
         names, theano = re.findall(rf"^\| {operation} \| ([\w, ]+) \| ([\w, ]+) \|$", text, re.M)[0]
         assert tuple(names.split(", ")) == legacy.algorithm_names(operation)
@@ -157,7 +158,7 @@ memory = 140 * 2**30
 def ask(how, operation, first, second, shape=None, **options):
     asked = Operation(Options(padding=1, **options))
     problem = asked.problem(operation, TensorSpec(first), TensorSpec(second), shape)
-    return how(problem, asked.options, target, memory)
+    return how(problem, asked.options.planning, target, memory)
 
 
 x, w = (64, 256, 28, 28), (256, 256, 3, 3)

@@ -17,10 +17,10 @@ from test_lowering import Planned
 from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
 from cudnnpy._core.layouts import extent, in_layout, packed_strides, to_logical
 from cudnnpy._memory import workspace as memory
+from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Program
-from cudnnpy.convolution import operation
 from cudnnpy.convolution.extended import Extended
 from cudnnpy.handle import Handle
 
@@ -36,7 +36,7 @@ def planner(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.prepare()
         return found, [found]
 
-    monkeypatch.setattr(operation, "choose", choose)
+    monkeypatch.setattr(selection, "choose", choose)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(memory, "workspace", lambda size, device, stream: 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from ctypes import c_float
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +17,12 @@ from standins import Array, Unreal, World, made
 
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
-from cudnnpy._planning import engines
+from cudnnpy._memory import workspace
+from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import plan_cache
+from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 
 NAMES = [function.__name__ for function in (*FUSED, *OTHERS)]
@@ -37,6 +38,11 @@ def started(*shapes: tuple[int, ...], **options: Any) -> tuple[Any, ...]:
     """A graph, and inputs of these shapes."""
     g = nn(**options)
     return g, *(g.tensor(f"x{at}", spec(*shape)) for at, shape in enumerate(shapes))
+
+
+def guesses(g: Graph) -> list[Candidate]:
+    """The candidates of a graph, the best guess first."""
+    return list(selection.guesses(g.problem(), g.options, engines.Target()))
 
 
 # What nodes infer
@@ -289,13 +295,15 @@ def test_cudnn_takes_every_kind_of_graph(plan: Planner, name: str) -> None:
 
 
 def test_what_cudnn_does_not_take_is_no_algorithm_with_its_reason(plan: Planner) -> None:
-    for do in ("own_candidates", "own_plan"):
-        with pytest.raises(
-            Refused, match=r"no algorithm for graph of convolution_forward.*(?s:.)*cudnnBackendFinalize"
-        ) as caught:
-            plan(do, name="nothing_that_cudnn_takes")
-        assert caught.value.kind == "NoAlgorithmError"
-        assert caught.value.candidates == []
+    (row,) = plan("own_candidates", name="nothing_that_cudnn_takes")["candidates"]
+    assert (row["name"], row["engine"], row["planned"]) == ("graph", None, False)
+    assert row["refused"].startswith("not supported here: CUDNN_STATUS_BAD_PARAM (2000): ")
+    with pytest.raises(
+        Refused, match=r"no algorithm for graph of convolution_forward.*(?s:.)*BAD_PARAM \(2000\)"
+    ) as caught:
+        plan("own_plan", name="nothing_that_cudnn_takes")
+    assert caught.value.kind == "NoAlgorithmError"
+    assert caught.value.candidates == [row]
     assert plan("own_executable", name="nothing_that_cudnn_takes") is None
 
 
@@ -351,10 +359,12 @@ def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.M
     )
     monkeypatch.setattr(Graph, "built", lambda *_: None)
     for source in ("heuristics", "engines"):
-        monkeypatch.setattr(engines, source, lambda *_: [one])
-    monkeypatch.setattr(engines, "GraphExecutable", lambda *given: SimpleNamespace(given=given, workspace_size=0))
+        monkeypatch.setattr(candidates, source, lambda *_: [one])
+    monkeypatch.setattr(
+        "cudnnpy.graph.problem.GraphExecutable", lambda *given: SimpleNamespace(given=given, workspace_size=0)
+    )
     g = GRAPHS["scaled_convolution"](Graph())
-    (found,) = g.candidates(g.problem(), engines.Target())
+    (found,) = guesses(g)
     prepared: Any = found.prepare()
     (number,) = g._constants
     uids = tuple(node.uid for node in (*g.inputs, *g.outputs))
@@ -386,7 +396,7 @@ def test_without_tf32_the_others_are_left(plan: Planner) -> None:
 
 def test_a_tanh_that_overflows_is_not_taken(plan: Planner) -> None:
     rows = plan("own_candidates", name="convolution_bias_tanh")["candidates"]
-    engine = [row for row in rows if row["engine"]["index"] == 0]
+    engine = [row for row in rows if row["engine"] and row["engine"]["index"] == 0]
     assert engine
     assert {row["refused"] for row in engine} == {"gives NaN for the tanh of large numbers"}
     relu = plan("own_candidates", name="convolution_bias_relu")["candidates"]
@@ -410,11 +420,11 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     g.output("y", g.pointwise("relu_fwd", x))
     executable = SimpleNamespace(workspace_size=0)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: None))
-    monkeypatch.setattr("cudnnpy.graph.graph.on_device", lambda device: nullcontext())
-    monkeypatch.setattr("cudnnpy.graph.graph.memory.free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
-    monkeypatch.setattr(Graph, "candidates", lambda self, problem, target: iter(made_up))
-    plan = g.plan(tuner=tune)
+    monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
+    monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
+    plan = selection.plan_for(g.problem(), g.options, tune)
     assert plan.name == "first"
     assert [c.name for c in plan.candidates] == ["first"]
 
@@ -430,12 +440,12 @@ def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: 
         behavior_notes=("runtime_compilation",),
         finalize=None,
     )
-    monkeypatch.setattr(engines, "heuristics", lambda *_: [compiled])
-    monkeypatch.setattr(engines, "engines", lambda *_: [])
+    monkeypatch.setattr(candidates, "heuristics", lambda *_: [compiled])
+    monkeypatch.setattr(candidates, "engines", lambda *_: [])
     monkeypatch.setattr(Graph, "built", lambda *_: None)
     g, x = started((2, 4, 6, 5))
     g.output("y", g.reduction(op, x, (1,)))
-    (candidate,) = g.candidates(g.problem(), engines.Target())
+    (candidate,) = guesses(g)
     assert candidate.deterministic == deterministic
 
 
@@ -445,7 +455,17 @@ def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
     times = {name: 1.0 + at for at, name in enumerate(reversed(names))}
     best = plan("own_plan", name="convolution_bias_relu", options={"prefer": "autotune"}, times=times)
     assert (best["name"], best["milliseconds"]) == (names[-1], 1.0)
-    assert set(best["seen"]) == set(names)
+    assert set(best["seen"][: len(names)]) == set(names)
+
+
+def test_autotune_varies_the_knobs_of_a_graphs_best_engines(plan: Planner) -> None:
+    rows = plan("own_candidates", name="convolution_bias_relu")["candidates"]
+    best = next(row for row in rows if row["planned"] and row["engine"]["knobs"])
+    times = {row["name"]: 1.0 + (row is not best) for row in rows if row["planned"]}
+    asked: Any = {"name": "convolution_bias_relu", "options": {"prefer": "autotune"}}
+    varied = [name for name in plan("own_plan", **asked, times=times)["seen"] if name not in times]
+    assert any(name.startswith(f"engine {best['engine']['index']} (") for name in varied)
+    assert plan("own_plan", **asked, times={**times, varied[0]: 0.5})["name"] == varied[0]
 
 
 @pytest.mark.parametrize(

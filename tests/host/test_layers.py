@@ -37,6 +37,7 @@ ORDER = [
     "_planning",
     "graph",
     "convolution",
+    "_plans",
     "ops",
     "reference",
     "availability",

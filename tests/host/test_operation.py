@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from standins import OTHER, STREAM, Array, World, made
 
-from cudnnpy import Convolution, ConvolutionTranspose, Engine, Plan, TensorSpec
+from cudnnpy import Convolution, ConvolutionTranspose, Engine, Graph, Plan, TensorSpec
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import workspace
 from cudnnpy._runtime import plan_cache
@@ -520,8 +520,9 @@ def test_options_with_a_plan_are_not_kept(world: World) -> None:
 
 
 def test_the_plan_of_a_graph_is_no_convolutions(world: World) -> None:
-    plan = Convolution().plan("forward", Array(*X), Array(*W))
-    plan.problem = object()  # type: ignore[assignment]
+    graph = Graph()
+    graph.output("y", graph.pointwise("abs", graph.tensor("x", TensorSpec((2, 3)))))
+    plan = graph.plan()
     with pytest.raises(TypeError, match="algorithm must be the plan of a convolution; got that of a graph"):
         Convolution(algorithm=plan)
 

@@ -1,0 +1,137 @@
+"""What could run a convolution: engines of the graph API for each of its lowerings, and the v7 functions' algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan_text import READERS
+from cudnnpy._planning.problem import is_strict
+from cudnnpy._runtime.executables import Executable
+from cudnnpy.convolution import legacy
+from cudnnpy.convolution.lowering import Form, forms
+from cudnnpy.convolution.plan_text import read_problem
+from cudnnpy.convolution.problem import Problem
+
+_NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
+
+# Of such engines some take 15 s to compile, and some give wrong results (the property tests; docs/gpu.md).
+_NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
+
+# Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
+_WINOGRAD_CHANNELS = 64
+
+
+class ConvolutionProblem(Problem):
+    """A Problem with what could run it: what the choice of a plan wants (cudnnpy._planning.problem.Problem)."""
+
+    __slots__ = ()
+
+    @property
+    def is_finite(self) -> bool:
+        """Sums of products of finite numbers are finite."""
+        return True
+
+    @property
+    def kind(self) -> str:
+        """The kind of problem, for the texts of plans."""
+        return "convolution"
+
+    def lowerings(self) -> Iterator[Form]:
+        """The ways to run it by the graph API."""
+        return forms(self)
+
+    def aligned(self) -> Self:
+        """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
+        tensors = {name: getattr(self, name) for name in ("x", "w", "y", "bias")}
+        return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
+
+    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        """cuDNN's heuristics on the fused graph, then unfused."""
+        for form in forms(self, strict=is_strict(self, options)):
+            yield from _strict_winograd(form, options, target)
+            yield from proposed(form, target)
+
+    def engines(self, target: Target) -> Iterator[Candidate]:
+        """Every engine for every lowering; those that are compiled at run time are left to the heuristics."""
+        for form in forms(self):
+            for candidate in every(form, target):
+                if candidate.compiled_at_run_time and not candidate.refused:
+                    candidate.refused = _NOT_PROPOSED
+                yield candidate
+
+    def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        """The v7 algorithms by name. They need a handle: for a device profile there are none."""
+        if target.handle is not None:
+            for name in legacy.algorithm_names(self.operation):
+                yield from_algorithm(self, is_strict(self, options), target, name)
+
+    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+        """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
+        given = options.algorithm
+        if isinstance(given, Engine):
+            form = next((form for form in forms(self) if form.in_blocks == given.in_blocks), None)
+            if form is None:
+                reason = "the problem has no blocks of pixels" if given.in_blocks else _NO_COPIES
+                return rejected("engines", f"engine {given.index}", reason)
+            return with_engine(form, target, given)
+        if isinstance(given, str):
+            name = legacy.algorithm_named(self.operation, given)
+            return from_algorithm(self, is_strict(self, options), target, name)
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+
+
+def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
+    return ConvolutionProblem(*read_problem(given, device))
+
+
+READERS["convolution"] = _read
+
+
+def _strict_winograd(form: Form, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    """Winograd engines for strict float32, which the heuristics leave out.
+
+    Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
+    time of the heuristics' best strict engine from 64 channels on.
+    """
+    problem = form.part
+    g = problem.geometry
+    if (
+        problem.x.dtype == "float32"
+        and not options.tf32
+        and problem.operation != "backward_filter"
+        and problem.w.shape[2:] == (3, 3)
+        and g.stride == g.dilation == (1, 1)
+        and problem.groups == 1
+        and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
+    ):
+        for candidate in every(form, target):
+            if "winograd" in candidate.notes:
+                yield candidate
+
+
+def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
+    """A candidate of the v7 functions. `strict`: float32 is multiplied as it is, not as tf32."""
+    # the first of the plain ones: v7 functions fuse nothing
+    plain = (form for form in forms(problem) if not form.in_blocks)
+    form = next((form for form in plain if (form.part.bias, form.part.activation) == (None, None)), None)
+    if form is None:
+        return rejected("legacy", name, _NO_COPIES)
+
+    def make() -> Executable:
+        if target.handle is None:
+            raise ValueError("the v7 functions need a GPU")
+        return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
+
+    return Candidate(
+        "legacy",
+        name + form.suffix,
+        (),
+        legacy.is_deterministic(problem.operation, name),
+        make,
+        strict=strict,
+        lowering=form,
+    )

@@ -1,0 +1,112 @@
+"""A graph on a device, as the choice of a plan sees it, and what could run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
+from cudnnpy._planning.engines import GraphExecutable, Target
+from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._runtime.executables import Executable
+from cudnnpy.backend import Descriptor
+from cudnnpy.graph.nodes import Tensors
+
+
+@dataclass(frozen=True)
+class GraphProblem:
+    """A graph with its tensors: what the choice of a plan wants (cudnnpy._planning.problem.Problem).
+
+    It is its own lowering, too: a graph is run as it is.
+    """
+
+    graph: Tensors = field(repr=False)
+    uids: tuple[int, ...]  # of the operands
+    constants: tuple[tuple[int, Any], ...] = field(repr=False)  # unique ids and numbers of ctypes
+    operands: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    results: int
+    reduction_length: int
+    compute_dtype: str
+    device: int
+    operation: str = "graph"
+    beta: float = 0.0
+    kind: str = "graph"
+    is_finite: bool = False  # its operations may make infinities of finite numbers
+
+    def __str__(self) -> str:
+        tensors = ", ".join(
+            f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in zip(self.operands, self.specs, strict=True)
+        )
+        return f"graph of {', '.join(self.graph.operations)}: {tensors}"
+
+    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        """What cuDNN's heuristics propose."""
+        return proposed(GraphLowering(self), target)
+
+    def engines(self, target: Target) -> Iterator[Candidate]:
+        """Every engine with its own knobs."""
+        return every(GraphLowering(self), target)
+
+    def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        """No C function computes a graph."""
+        return iter(())
+
+    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+        """The engine that `options.algorithm` is. Raises ValueError for anything else."""
+        if not isinstance(options.algorithm, Engine):
+            raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
+        return with_engine(GraphLowering(self), target, options.algorithm)
+
+    def lowerings(self) -> Iterator[GraphLowering]:
+        """The one way to run it: as it is."""
+        yield GraphLowering(self)
+
+    def aligned(self) -> GraphProblem:
+        """The graph with every address a multiple of 16."""
+        return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON, without the device."""
+        raise TypeError("only the plans of convolutions can be serialized; got the plan of a graph")
+
+
+@dataclass(frozen=True)
+class GraphLowering:
+    """A graph as it is run: as it is (cudnnpy._planning.candidates.Lowering)."""
+
+    problem: GraphProblem
+    suffix: str = ""
+    in_blocks: bool = False
+
+    def built(self, target: Target) -> Descriptor:
+        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+        problem = self.problem
+        alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
+        return problem.graph.built(target, alignment)
+
+    def executable(self, plan: Descriptor, target: Target) -> Executable:
+        """An execution plan with the addresses of the inputs and outputs, and the numbers of the graph."""
+        return GraphExecutable(plan, self.problem.uids, self.problem.constants)
+
+    @property
+    def facts(self) -> Facts:
+        """What known issues of engines may depend on."""
+        return self.problem.graph.facts
+
+    def plain(self) -> dict[str, Any] | None:
+        """None: there is no part of a graph that is planned by itself."""
+        return None
+
+    def saved(self, main: Executable) -> str | None:
+        """None: plans of graphs are made again from engine and knobs."""
+        return None
+
+    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
+        """None. Raises ValueError where there is a plan's text."""
+        if plan is not None:
+            raise ValueError("the plan of a graph is made again from its engine; got a text of cuDNN's")
+        return None
