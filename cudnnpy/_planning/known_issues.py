@@ -6,7 +6,7 @@ releases, and an issue is taken to be there until it is measured to be gone. The
 table; docs/known-issues.md is made from it (tools/known_issues.py), and tests/gpu/test_known_issues.py runs each issue.
 
 To add one: a condition, an entry, a problem that shows it in tests/gpu/known_issue_problems.py, and a pair of problems on
-both sides of the condition in tests/host/test_known_issues.py. Where a release is measured to be right, `assumed_before`
+both sides of the condition in tests/host/test_known_issues_table.py. Where a release is measured to be right, `assumed_before`
 ends the entry there.
 """
 

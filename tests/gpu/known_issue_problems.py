@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -67,7 +67,7 @@ class Convolved:
         """What is asked of the engine: the whole of it in one plan."""
         options = checked(Options(**self.options))
         y_shape = cudnnpy.Convolution(**self.options).output_shape(self.x_shape, self.w_shape)
-        alignment = np.dtype(self.dtype).itemsize if self.offset else 16
+        alignment = gcd(16, self.offset * np.dtype(self.dtype).itemsize)
         x, w, y = (
             TensorSpec(
                 shape, self.dtype, (channels_last_strides if name in self.last else packed_strides)(shape), alignment
@@ -126,7 +126,6 @@ _ORDERS = [
         activation="relu",
     ),
     Convolved("forward", (8, 64, 3, 3), (64, 64, 3, 3), "float16", bias=True, activation="relu"),
-    Convolved("forward", (3, 32, 1, 1), (32, 32, 1, 1), "float16", bias=True, activation="relu"),
 ]
 _UNEVEN: list[dict[str, Any]] = [{"padding": ((1, 0), (0, 2))}, {"padding": ((2, 1), (1, 2)), "stride": (2, 1)}]
 _PADDED: list[Trial] = [
@@ -174,10 +173,9 @@ TRIALS: dict[str, list[Trial]] = {
         Convolved("forward", (2, 1, 2), (16, 1, 2), last="xwy", options={"stride": 2}, alpha=0.75),
     ],
     "fused-tanh": [
-        Convolved("forward", (3, 32, 8, 6), (16, 16, 2, 4), dtype, options=DILATED, activation="tanh", largest=8)
-        for dtype in ("float32", "float16")
-    ]
-    + [Convolved("forward", (4, 64, 9, 8), (64, 64, 3, 3), bias=True, activation="tanh", largest=8)],
+        Convolved("forward", (3, 32, 8, 6), (16, 16, 2, 4), options=DILATED, bias=True, activation="tanh", largest=8),
+        Convolved("forward", (4, 64, 9, 8), (64, 64, 3, 3), bias=True, activation="tanh", largest=8),
+    ],
     "int8-to-int32": [
         Convolved("forward", (2, 32, 9, 8), (16, 32, 3, 3), "int8", "int32", last=last) for last in ("xwy", "")
     ],
@@ -187,8 +185,20 @@ TRIALS: dict[str, list[Trial]] = {
     "graph-orders": [*_ORDERS],
     "fused-orders": [*_ORDERS],
     "fused-misaligned": [
-        Convolved("forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=1, bias=True, activation="relu")
-        for dtype, last in (("float16", "xwy"), ("float32", "xwy"), ("float16", ""), ("float32", ""))
+        Convolved(
+            "forward", (3, 32, 7, 8), (32, 16, 3, 3), dtype, last=last, offset=offset, options=o, activation="relu"
+        )
+        for dtype, offset in (("float16", 2), ("float32", 1))
+        for last in ("xwy", "")
+        for o in ({"groups": 2}, {"stride": (1, 2), "dilation": 3, "groups": 2})
+    ]
+    + [
+        Convolved(
+            "forward", (4, 32, 8, 8), (32, 32, 3, 3), dtype, last=last, offset=offset, bias=bias, activation="relu"
+        )
+        for dtype, offset in (("float16", 2), ("float32", 1))
+        for last in ("xwy", "")
+        for bias in (False, True)
     ],
     "gradient-padding": _PADDED,
     "data-gradient-beta": [

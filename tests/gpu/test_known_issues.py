@@ -47,17 +47,22 @@ def observed(issue: Issue) -> tuple[str, int, list[str]]:
     return f"{runs[-1]}: the process ended by signal {-done.returncode}", len(runs), runs
 
 
+def report(issue: Issue) -> str:
+    """What is to be said of an issue here. AssertionError where it was measured and is not seen."""
+    assert TRIALS[issue.id]
+    release, device = raw.version(), device_name()
+    where = f"{issue.id}, cuDNN {raw.version_text(release)} on an {device}"
+    fault, ran, runs = observed(issue)
+    if fault:
+        return f"{where}: seen, {fault}"
+    measured = any(number == release and name in device for number, name in issue.measured)
+    assert not measured, f"{where}: measured there, and not seen in {ran} runs:\n" + "\n".join(runs)
+    return f"{where}: not seen in {ran} runs; the entry can be narrowed"
+
+
 @pytest.mark.parametrize("issue", ISSUES, ids=lambda issue: issue.id)
 def test_an_issue_is_seen(issue: Issue, capsys: pytest.CaptureFixture[str]) -> None:
     """In every release and on every GPU in which it was measured; elsewhere the test says what it found."""
-    assert TRIALS[issue.id]
-    release, device = raw.version(), device_name()
-    fault, ran, runs = observed(issue)
-    where = f"{issue.id}, cuDNN {raw.version_text(release)} on an {device}"
+    text = report(issue)
     with capsys.disabled():
-        if fault:
-            print(f"\n{where}: seen, {fault}")
-            return
-        print(f"\n{where}: not seen in {ran} runs; the entry can be narrowed")
-    measured = any(number == release and name in device for number, name in issue.measured)
-    assert not measured, f"{where}: measured there, and not seen in {ran} runs:\n" + "\n".join(runs)
+        print(f"\n{text}")
