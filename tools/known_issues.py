@@ -24,22 +24,26 @@ PAGE = "docs/known-issues.md"
 INTRODUCTION = """\
 # Known issues of cuDNN
 
-cuDNN offers the configurations below, and they give a wrong result without an error, or end the CUDA context. The property
-tests of cudnnpy found them. cudnnpy avoids each of them, in the releases in which it was measured and in those in which it
-is assumed: no test has shown that those do not have it. Everything was measured on the GPU that the tables name; other GPUs
-are assumed to be alike.
+cuDNN offers the configurations below. They give a wrong result without an error, or they end the CUDA context. The property
+tests of cudnnpy found them, and cudnnpy avoids them, except where the tables say otherwise.
 
-This page is written by `python -m tools.known_issues`. `cudnnpy/_planning/known_issues.py` has the table of engines, and
-`pytest tests/gpu/test_known_issues.py` runs each of its issues on purpose and says which of them the loaded release has not.
+"Measured in" names the releases and GPUs on which an issue was seen. "Assumed in" names the releases in which cudnnpy avoids
+it as well, though it was not measured there: a release is taken to have an issue until a measurement shows that it does not.
+All GPUs are treated alike.
+
+`python -m tools.known_issues` writes this page. The table of engines is in `cudnnpy/_planning/known_issues.py`, and
+`pytest tests/gpu/test_known_issues.py` runs each engine on a problem that it gets wrong, and reports whether the loaded
+release has the issue.
 """
 ENGINES = """\
 ## Engines of the graph API
 
-Engines are numbered by cuDNN's global index, and the numbers belong to a release. Those in brackets were seen to have the
-issue, where every engine of a kind is taken to have it.
+Engines have the numbers of cuDNN's global index, which differ between releases. Where every engine of a kind is taken to have
+an issue, the engines that were seen to have it are in brackets. `Convolution.candidates` gives "what happens" as the reason
+of a rejected engine.
 """
 REMEDIES: dict[Remedy, str] = {
-    "rejected": "the engine is rejected with this reason",
+    "rejected": "the engine is rejected",
     "not called deterministic": "not called deterministic: `deterministic=True` rejects it, and a reduction uses "
     "`cudnnReduceTensor`",
     "not fused": "a plain convolution, with bias and activation in launches of their own",
@@ -49,7 +53,7 @@ REMEDIES: dict[Remedy, str] = {
     "accepted": "accepted: the rounding that tf32 allows",
 }
 FUNCTIONS = """\
-## Functions and operations that are not used
+## Functions and operations
 
 | issue | function or operation | when | what happens | what cudnnpy does |
 |---|---|---|---|---|
@@ -58,13 +62,17 @@ FOUND_IN = "\nAll of these were measured in {release} on an {device}, and are as
 
 
 class Avoided(NamedTuple):
-    """A function or an operation that is not used where it is wrong; `test` shows the right result there on a GPU."""
+    """A function or an operation that is not used where it is wrong.
+
+    `where` is the module of cudnnpy that avoids it, whose comment names the issue; `test` shows the right result on a GPU.
+    """
 
     id: str
     what: str
     when: str
     happens: str
     instead: str
+    where: str
     test: str
 
 
@@ -76,6 +84,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "an address that is not a multiple of 16",
         "illegal access; the context is lost",
         "`cudnnReduceTensor` or a graph",
+        "convolution/operation.py",
         "tests/gpu/test_convolution.py::test_bias_gradients_of_large_tensors_go_another_way",
     ),
     Avoided(
@@ -84,6 +93,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "input and output of one shape",
         "CUDNN_STATUS_BAD_PARAM",
         "`cudnnTransformTensor`",
+        "graph/reductions.py",
         f"{_CALLS}[reduce_tensor]",
     ),
     Avoided(
@@ -92,6 +102,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "a bias of (1, C, 1)",
         "the bias is misread",
         "graphs of four axes",
+        "ops/tensors.py",
         f"{_CALLS}[add_tensor]",
     ),
     Avoided(
@@ -100,6 +111,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "a maximum, without an index tensor",
         "the process crashes",
         "`cudnnPoolingBackward`",
+        "ops/pooling.py",
         f"{_CALLS}[Pooling.backward]",
     ),
     Avoided(
@@ -108,6 +120,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "tensors in two memory orders, or with gaps",
         "some results are wrong",
         "copies in one order",
+        "ops/softmax.py",
         f"{_CALLS}[Softmax.backward]",
     ),
     Avoided(
@@ -116,6 +129,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "in place, with beta other than 0",
         "elements are read after they were written",
         "results go to scratch memory first",
+        "ops/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -124,6 +138,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "over channels, five axes, channels last (float64; any type from about 1,025 channels)",
         "most of the result is not written",
         "the positions are one axis",
+        "ops/softmax.py",
         f"{_CALLS}[Softmax.forward]",
     ),
     Avoided(
@@ -132,6 +147,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "from a narrower type to float64",
         "the factors are read as float for some shapes, as double for others",
         "a TypeError",
+        "ops/tensors.py",
         "tests/gpu/test_operations.py::test_transform_tensor_converts",
     ),
     Avoided(
@@ -140,6 +156,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "always",
         "not supported",
         "float32 in between",
+        "ops/tensors.py",
         "tests/gpu/test_operations.py::test_transform_tensor_converts",
     ),
     Avoided(
@@ -148,14 +165,16 @@ AVOIDED: tuple[Avoided, ...] = (
         "clipped relu, x at the ceiling: after a forward in place, every clipped element",
         "dy is passed on",
         "a ceiling one representable number lower",
+        "ops/activation.py",
         f"{_CALLS}[Activation.backward]",
     ),
     Avoided(
         "maximum-of-minus-infinity",
         "`cudnnPoolingForward`",
-        "a maximum over -infinity alone",
-        "the lowest finite number",
-        "documented",
+        "a maximum of all-`-inf` windows",
+        "the lowest finite value",
+        "the same, as documented; a reduction does not use it",
+        "graph/reductions.py",
         f"{_CALLS}[Pooling.forward]",
     ),
     Avoided(
@@ -164,14 +183,16 @@ AVOIDED: tuple[Avoided, ...] = (
         "one value for each mean",
         "the running variance is NaN",
         "the running statistics are updated in steps of their own",
+        "ops/batch_normalization.py",
         f"{_CALLS}[BatchNormalization.forward_training]",
     ),
     Avoided(
         "slow-fill",
         "`cudnnSetTensor`",
-        "anything but packed channels first",
-        "20 to 560 times as slow as the driver's fill",
+        "any memory order but packed channels first",
+        "it takes 20 to 560 times as long as the driver's fill",
         "the driver fills dense memory",
+        "_runtime/fills.py",
         f"{_CALLS}[set_tensor]",
     ),
 )
@@ -181,7 +202,7 @@ def rendered() -> str:
     """The page's text."""
     release, device = ISSUES[0].measured[0]
     found_in = FOUND_IN.format(release=raw.version_text(release), device=device)
-    functions = "".join(f"| {' | '.join(avoided[:-1])} |\n" for avoided in AVOIDED)
+    functions = "".join(f"| {' | '.join(avoided[:5])} |\n" for avoided in AVOIDED)
     return "\n".join((INTRODUCTION, ENGINES, "".join(_engines()), FUNCTIONS + functions + found_in))
 
 

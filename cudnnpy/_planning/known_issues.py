@@ -1,13 +1,13 @@
 """What is known to be wrong in cuDNN's engines, as a table: ISSUES.
 
 An issue is a configuration that cuDNN offers and whose result is wrong, or that ends the context, though no call returns
-an error. Each says in which releases it was measured, and in which it is assumed: numbers of engines change between
-releases, and an issue is taken to be there until it is measured to be gone. The candidates and the lowering read the
-table; docs/known-issues.md is made from it (tools/known_issues.py), and tests/gpu/test_known_issues.py runs each issue.
+an error. An entry says in which releases it was measured, and in which it is assumed: a release is taken to have an issue
+until a measurement shows that it does not. The candidates and the lowering read the table. docs/known-issues.md is made
+from it (tools/known_issues.py), and tests/gpu/test_known_issues.py runs each issue.
 
-To add one: a condition, an entry, a problem that shows it in tests/gpu/known_issue_problems.py, and a pair of problems on
-both sides of the condition in tests/host/test_known_issues_table.py. Where a release is measured to be right, `assumed_before`
-ends the entry there.
+To add an issue, write a condition, an entry, problems that show it (tests/gpu/known_issue_problems.py), and problems on both
+sides of the condition (tests/host/test_known_issues_table.py). Where a release is measured to be right, `assumed` ends
+before it.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ ISSUES: tuple[Issue, ...] = (
         ("backward_filter",),
         (67,),
         is_misaligned,
-        "faults on addresses that are no multiples of 16",
+        "faults on addresses that are not multiples of 16",
         detail="an illegal access; the context is lost",
     ),
     Issue(
@@ -252,7 +252,7 @@ ISSUES: tuple[Issue, ...] = (
         ("forward",),
         (4,),
         fuses_misaligned,
-        "misreads tensors at addresses that are no multiples of 16",
+        "misreads tensors at addresses that are not multiples of 16",
         "not fused",
         kind="compiled at run time",
         detail="wrong results, NaN; a Graph takes arrays at multiples of 16 alone",

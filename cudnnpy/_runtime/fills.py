@@ -1,4 +1,7 @@
-"""Memory filled with one value: by the driver where it is dense, else by cudnnSetTensor. And results of no elements."""
+"""Memory filled with one value, and results of no elements.
+
+The driver fills dense memory, cudnnSetTensor the rest: slow-fill in docs/known-issues.md.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class BiasGradient(Frozen):
         """A reduction of dy.
 
         cudnnConvolutionBackwardBias is left alone: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as it
-        should on large tensors, and it faults on addresses that are no multiples of 16 (docs/benchmarks).
+        should on large tensors, and it faults on misaligned addresses (bias-gradient-misaligned in docs/known-issues.md).
         """
         spec = canonical(logical(call.specs["dy"], "dy", self.layout), "dy")
         if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):

@@ -4,7 +4,7 @@ On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benc
 0.3 to 1.3 times, but want the reduced axis where they know it: so the axes are merged into runs that lie together in
 memory, and reduced one run after the other, the fastest first, in float32. Convolution.backward_bias is such a reduction.
 A run between two others no graph reduces; a sum over it is an average over windows (cudnnPoolingForward, 1.2 to 1.4 times).
-Maxima are not: of -infinity alone that function makes the lowest finite number.
+A maximum does not use it: maximum-of-minus-infinity in docs/known-issues.md.
 
 Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
 engine says so). The functions do not, and take 6 times as long: `deterministic` asks for them.
@@ -96,7 +96,7 @@ def _by_function(
         steps, places = [Step(copy(x, source), (0, 2))], (2, 3)
     plain = not scratch
     a, b = scales(alpha if plain else 1.0, beta if plain else 0.0, kind)
-    if source.shape == target.shape:  # which cudnnReduceTensor refuses
+    if source.shape == target.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
         steps.append(Step(_element_by_element(source, target, absolute, a, b), places))
     else:

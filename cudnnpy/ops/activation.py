@@ -120,7 +120,10 @@ class Activation(Frozen):
 
 
 def _below(ceiling: float, dtype: str) -> float:
-    """The largest number of a dtype below a ceiling: cudnnActivationBackward passes dy on at the ceiling itself."""
+    """The largest number of a dtype below a ceiling.
+
+    cudnnActivationBackward passes dy on at the ceiling itself: clipped-relu-ceiling in docs/known-issues.md.
+    """
     import numpy as np
 
     if ceiling <= 0.0:  # below which nothing passes

@@ -286,7 +286,7 @@ class BatchNormalization(Frozen):
                 executable = supplied(planned, [*places, *renewed], len(operands))
                 return arranged(title, call.device, operands, executable, self._wanted(x, operands, False)), results
         at = {name: place for place, name in enumerate(names)}
-        single = running and math.prod(x.shape) == math.prod(self._shape(x))  # no unbiased variance: C would give NaN
+        single = running and math.prod(x.shape) == math.prod(self._shape(x))  # running-variance-of-one-value
         means = (At(at["running_mean"]), At(at["running_variance"])) if running and not single else (None, None)
         one, two = described(self._known(x)), described(self._known(y))
         function = Function(

@@ -171,6 +171,7 @@ class Pooling(Frozen):
             wanted = [packed(spec) for spec in wanted]
         how = descriptor(self.mode, axes)
         one, two, three, four = map(described, wanted)
+        # not the graph's: resample-gradient in docs/known-issues.md
         function = Function("cudnnPoolingBackward", how, a, three, At(2), one, At(0), two, At(1), b, four, At(3))
         program = arranged("pooling gradient", call.device, operands, function, wanted, beta)
         return program, results

@@ -69,7 +69,8 @@ class Softmax(Frozen):
     def _descriptors(self, *specs: TensorSpec) -> list[TensorDescriptor]:
         """Tensors that lie alike, packed in either order: with the positions as one axis, or an instance as a row.
 
-        Of five axes, channels last, the functions leave most of a result unwritten.
+        Of five axes, channels last, the functions leave most of a result unwritten (softmax-five-axes in
+        docs/known-issues.md).
         """
         first = specs[0]
         n, c, *spatial = first.shape
@@ -87,7 +88,7 @@ class Softmax(Frozen):
         if not extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._turned(x))]
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
-        wanted = [x, as_lies(y, x)]  # in two memory orders, and with gaps, the functions give wrong results for some
+        wanted = [x, as_lies(y, x)]  # in one memory order: softmax-orders in docs/known-issues.md
         if not is_packed(x):
             wanted = [packed(spec) for spec in wanted]
         one, two = self._descriptors(*wanted)
@@ -125,7 +126,10 @@ def _blended(
     alpha: float,
     beta: float,
 ) -> Program:
-    """The function with its operands arranged; with a beta into scratch first: in place it reads what it has written."""
+    """The function with its operands arranged; with a beta, into scratch memory first.
+
+    In place it reads what it has written: softmax-in-place-beta in docs/known-issues.md.
+    """
     if not beta:
         return arranged(name, call.device, operands, function, wanted)
     *inputs, out = operands

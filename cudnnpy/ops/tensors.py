@@ -137,7 +137,10 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
 
 
 def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec) -> Step | None:
-    """One value for each channel of channels last: no engine takes it channels first, or it misreads it (three axes)."""
+    """One value for each channel of channels last: no engine takes it channels first.
+
+    On four axes: three-axes-bias in docs/known-issues.md.
+    """
     n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
     if (
         not channels
@@ -201,7 +204,7 @@ def _transform(
         y = result(call, "out", x.shape, kind, x, beta)
         strides = {"C": packed_strides(x.shape), None: y.strides}.get(layout) or channels_last_strides(x.shape)
         y = y._replace(strides=strides)
-    if y.dtype == "float64" != x.dtype:
+    if y.dtype == "float64" != x.dtype:  # transform-to-float64 in docs/known-issues.md
         name = "out" if "out" in call.specs else "dtype"
         raise TypeError(
             f"{name} must be {', '.join(FLOATS[:3])} for x of {x.dtype}; got float64. cudnnTransformTensor takes its "
@@ -217,7 +220,7 @@ def _transform(
         graph = Graph()
         graph.output("out", graph.pointwise("identity", graph.tensor("x", in_rows(x, shape))), y.dtype)
         executable = graph.executable(call.device, 1)  # the second proposal takes 0.9 of the first's time
-    if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # by way of float32
+    if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
         wide = packed(x, "float32")
         steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
         return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
