@@ -18,7 +18,7 @@ from cudnnpy.convolution.problem import Problem
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 
-# Of such engines some take 15 s to compile, and some give wrong results (the property tests; docs/gpu.md).
+# Some of these engines take 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
 # Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).

@@ -29,7 +29,7 @@ from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
 from cudnnpy.errors import StatusError
 from cudnnpy.graph import Graph
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, on_device
 
 UNWRITTEN = 0xFF  # in every byte that nothing was written to: NaN in a type that has one
 MARGIN = 256  # bytes before each tensor
@@ -386,4 +386,5 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with on_device(0):
+        main(sys.argv[1])

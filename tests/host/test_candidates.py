@@ -11,16 +11,20 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import candidates
 from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, survey
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.lowering import Form
+from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.errors import NoAlgorithmError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 
 
-def problem(operation: str = "forward") -> Problem:
-    return make_problem(checked(Options()), operation, *(TensorSpec(shape, "float32") for shape in (X, W, Y)))
+def problem(operation: str = "forward") -> ConvolutionProblem:
+    tensors = (TensorSpec(shape, "float32") for shape in (X, W, Y))
+    return ConvolutionProblem(*make_problem(checked(Options()), operation, *tensors))
 
 
 def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
@@ -39,18 +43,18 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
-    monkeypatch.setattr(candidates.operation_graph, "operation_graph", lambda *_: None)
+    monkeypatch.setattr(Form, "built", lambda *_: None)
+    monkeypatch.setattr(Form, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0))
     monkeypatch.setattr(candidates, "heuristics", lambda *_: offers.proposed)
-    monkeypatch.setattr(candidates, "every_engine", lambda *_: offers.all)
+    monkeypatch.setattr(candidates, "engines", lambda *_: offers.all)
     monkeypatch.setattr(candidates, "engine", lambda built, target, index, knobs: configuration(index))
-    monkeypatch.setattr(candidates, "legacy_candidates", lambda *_: [])
-    monkeypatch.setattr(candidates, "GraphExecutable", lambda plan, uids: SimpleNamespace(plan=plan, workspace_size=0))
+    monkeypatch.setattr(ConvolutionProblem, "functions", lambda *_: [])
     return offers
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "no_workspace"])
 def test_the_next_engine_takes_the_place_of_one_that_is_known_to_be_wrong(cudnn: Any, prefer: str) -> None:
-    asked, options = problem("backward_data"), checked(Options(prefer=prefer))
+    asked, options = problem("backward_data"), PlanningOptions(prefer=prefer)
     cudnn.proposed = cudnn.all = [configuration(78), configuration(5)]
     chosen, tried = choose(asked, options, ON_A_GPU, 1 << 30)
     assert chosen.engine is not None
@@ -65,7 +69,7 @@ def test_the_next_engine_takes_the_place_of_one_that_is_known_to_be_wrong(cudnn:
 def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_propose_it(cudnn: Any) -> None:
     cudnn.proposed = [configuration(5, compiled=True)]
     cudnn.all = [configuration(4, compiled=True), configuration(5, compiled=True), configuration(6)]
-    asked, options = problem(), checked(Options())
+    asked, options = problem(), PlanningOptions()
     rows = {c.name: c for c in survey(asked, options, ON_A_GPU, 1 << 30)}
     assert [name for name, row in rows.items() if row.refused] == ["engine 4"]
     assert rows["engine 5"].compiled_at_run_time

@@ -12,11 +12,15 @@ from test_rows import ROOT, fault_of
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning import candidates, engines, known_issues
-from cudnnpy._planning.candidates import Candidate, likely
+from cudnnpy._planning import candidates, known_issues
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
-from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.lowering import Form
+from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.graph import Graph
 from tools import known_issues as page
 
@@ -28,10 +32,10 @@ PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 COMPILED = "runtime_compilation"
 
-Asked = Problem | Graph
+Asked = ConvolutionProblem | Graph
 
 
-def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> Problem:
+def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> ConvolutionProblem:
     """A problem; `last` of its tensors, all or one of "xwy", are channels last, and `strides` are those of x."""
     dtype, result, last = how.pop("dtype", "float32"), how.pop("result", None), how.pop("last", "")
     alignment, strides, padding = how.pop("alignment", 16), how.pop("strides", None), how.pop("padding", 0)
@@ -42,7 +46,7 @@ def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> 
     x, y = x._replace(strides=strides or x.strides), y._replace(dtype=result or dtype)
     if how.pop("bias", False):
         how["bias"] = TensorSpec((w.shape[0],), dtype)
-    return make_problem(checked(Options(padding=padding)), operation, x, w, y, **how)
+    return ConvolutionProblem(*make_problem(checked(Options(padding=padding)), operation, x, w, y, **how))
 
 
 def convolved(mode: str | None = "relu_fwd", strides: Any = None) -> Graph:
@@ -154,14 +158,11 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
             behavior_notes=(COMPILED,) if COMPILED in notes else (),
             finalize=None,
         )
-        for module, name in ((candidates, "heuristics"), (engines, "heuristics")):
-            monkeypatch.setattr(module, name, lambda *_: [found])
-        monkeypatch.setattr(engines, "engines", lambda *_: [])
-        monkeypatch.setattr(Graph, "built", lambda *_: None)
-        monkeypatch.setattr(candidates.operation_graph, "operation_graph", lambda *_: None)
-        if isinstance(asked, Graph):
-            return list(asked.candidates(asked.problem(), ON_A_GPU))
-        return list(likely(asked, checked(Options()), ON_A_GPU))
+        monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
+        for kind in (Graph, Form):
+            monkeypatch.setattr(kind, "built", lambda *_: None)
+        whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
+        return list(whole.likely(PlanningOptions(), ON_A_GPU))
 
     return candidates_of
 
