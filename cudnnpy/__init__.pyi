@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:5c022941dac161bdfc488d14e053d63c97b9b65cb070e304bbd18ba91cb07d39
+# seal: sha256:3ece26903d339e25346582c94ae8f1c6b0c65c92365502fa9690c5edebb16d86
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -8,10 +8,10 @@ from cudnnpy import raw as raw
 from cudnnpy import reference as reference
 from cudnnpy import workspace as workspace
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
-from cudnnpy._memory.arrays import DeviceArray as DeviceArray
-from cudnnpy._memory.arrays import empty as empty
-from cudnnpy._memory.arrays import to_device as to_device
-from cudnnpy._memory.arrays import to_numpy as to_numpy
+from cudnnpy._memory.copies import to_device as to_device
+from cudnnpy._memory.copies import to_numpy as to_numpy
+from cudnnpy._memory.device_array import DeviceArray as DeviceArray
+from cudnnpy._memory.device_array import empty as empty
 from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate

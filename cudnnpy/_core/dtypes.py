@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._installation import with_extra
+from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.typing import ElementName
 
 
@@ -48,3 +50,20 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
     if name not in _BY_NAME:
         raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {given!r}")
     return _BY_NAME[name]
+
+
+def numpy_dtype(name: str) -> Any:
+    """The NumPy dtype of an element type, given by its name.
+
+    NumPy has bfloat16 and float8 from the package ml_dtypes; LibraryNotFoundError where that is missing.
+    """
+    import numpy as np
+
+    if name not in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        advice = f"Install it: pip install {with_extra('dtypes')}"
+        raise LibraryNotFoundError(f"NumPy has {name} from the package ml-dtypes, which is missing", advice) from None
+    return np.dtype(getattr(ml_dtypes, name))

@@ -13,21 +13,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from cudnnpy._core.dtypes import Dtype, dtype_of
-from cudnnpy._core.layouts import MEMORY_LAYOUTS, TensorSpec, memory_order, packed_strides
-from cudnnpy._core.validation import check_option
+from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec, memory_order, packed_strides
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._installation import with_extra
+from cudnnpy._memory.device_array import DeviceArray, allocate, empty
+from cudnnpy._memory.streams import synchronize
 from cudnnpy.errors import LibraryNotFoundError
-from cudnnpy.handle import on_device
-from cudnnpy.typing import Array, MemoryLayout, Shape, SupportsHandle
-from cudnnpy.typing import Dtype as DtypeArgument
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
 
 # What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
 Signature = tuple[Any, Any, Any, int]
@@ -169,7 +162,7 @@ def _cupy() -> ArrayLibrary:
         order = memory_order(strides)
         inverse = [order.index(axis) for axis in range(len(order))]
         memory_shape = tuple(shape[axis] for axis in order)
-        kind = _numpy_dtype(dtype)
+        kind = numpy_dtype(dtype.name)
 
         def make() -> Any:
             with cupy.cuda.Device(device):
@@ -227,7 +220,7 @@ def _numba() -> ArrayLibrary:
     from numba import cuda
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        kind = _numpy_dtype(dtype)
+        kind = numpy_dtype(dtype.name)
         byte_strides = tuple(stride * dtype.itemsize for stride in strides)
 
         def make() -> Any:
@@ -239,203 +232,17 @@ def _numba() -> ArrayLibrary:
     return ArrayLibrary("numba", _read_view, _default_stream, maker, lambda array: True, _address_of_view)
 
 
-# Our own
-
-
-class DeviceArray:
-    """A plain array in device memory, for programs that use no other library: see to_device, to_numpy and empty.
-
-    It speaks DLPack and (for element types that NumPy knows by itself) the CUDA Array Interface. The memory is freed
-    with the array, after the work queued on the legacy default stream.
-    """
-
-    pointer: int  #: the address of the first element
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]  #: in elements
-    dtype: str  #: the name of the element type, as NumPy and ml_dtypes have it
-    device: int  #: the ordinal of the device
-
-    def __init__(
-        self,
-        buffer: SupportsHandle,
-        shape: tuple[int, ...],
-        strides: tuple[int, ...],
-        dtype: DtypeArgument | Dtype,
-        device: int,
-        exported: str | None = None,
-    ) -> None:
-        kind = dtype_of(dtype)
-        self._exported = exported or kind.name
-        self._buffer = buffer
-        self.pointer: int = int(buffer.handle)
-        self.shape, self.strides, self.dtype, self.device = shape, strides, kind.name, device
-        self._signature: Signature = (shape, strides, kind.name, device)
-
-    def __repr__(self) -> str:
-        return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
-
-    def _as_view(self) -> Any:
-        from cuda.core.utils import StridedMemoryView
-
-        return StridedMemoryView.from_buffer(
-            self._buffer, self.shape, self.strides, dtype=_numpy_dtype_named(self._exported)
-        )
-
-    def __dlpack__(self, **options: object) -> object:
-        """The DLPack capsule. Work queued on the legacy default stream is waited for by consumers that follow it."""
-        return self._as_view().__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 2, self.device  # kDLCUDA
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        dtype = dtype_of(self.dtype)
-        if dtype.name.startswith(("bfloat", "float8")):
-            raise AttributeError(f"the CUDA Array Interface has no name for {dtype.name}; use DLPack")
-        return {
-            "shape": self.shape,
-            "typestr": _numpy_dtype(dtype).str,
-            "data": (self.pointer, False),
-            "strides": tuple(stride * dtype.itemsize for stride in self.strides),
-            "version": 3,
-            "stream": 1,
-        }
+# DeviceArray, and any other library
 
 
 OWN = ArrayLibrary(
     "cudnnpy",
     lambda array: (array.pointer, array._signature),
     _default_stream,
-    lambda shape, strides, dtype, device: lambda: _allocate(shape, strides, dtype, device),
+    lambda shape, strides, dtype, device: lambda: allocate(shape, strides, dtype, device),
     lambda array: True,
     lambda array: int(array.pointer),
 )
 _OTHER = ArrayLibrary(
     "other", _read_view, _default_stream, OWN.maker, lambda array: not _view(array).readonly, _address_of_view
 )
-
-
-def _numpy_dtype(dtype: Dtype) -> Any:
-    return _numpy_dtype_named(dtype.name)
-
-
-def _numpy_dtype_named(name: str) -> Any:
-    import numpy as np
-
-    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        try:
-            import ml_dtypes
-        except ImportError:
-            advice = f"Install it: pip install {with_extra('dtypes')}"
-            raise LibraryNotFoundError(
-                f"NumPy has {name} from the package ml-dtypes, which is missing", advice
-            ) from None
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)
-
-
-def _allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
-    core = cuda_python("core")
-    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
-    size = max(count * dtype.itemsize, 1)
-    try:
-        with on_device(device):
-            buffer = core.Device(device).memory_resource.allocate(size, stream=core.LEGACY_DEFAULT_STREAM)
-    except Exception as error:
-        if "OUT_OF_MEMORY" in str(error):
-            raise MemoryError(f"device {device} cannot give {size} bytes for {dtype.name} of shape {shape}") from error
-        raise
-    return DeviceArray(buffer, shape, strides, dtype, device)
-
-
-def empty(
-    shape: Shape, dtype: DtypeArgument = "float32", *, layout: MemoryLayout = "C", device: int | None = None
-) -> DeviceArray:
-    """A new, unfilled array in device memory.
-
-    `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
-    `device` is an ordinal, by default the current device.
-    """
-    try:
-        dims = tuple(index(size) for size in shape)
-    except TypeError:
-        raise TypeError(f"shape must be a sequence of integers; got {shape!r}") from None
-    if any(size < 0 for size in dims):
-        raise ValueError(f"shape must have sizes of 0 or more; got {dims}")
-    check_option("layout", layout, MEMORY_LAYOUTS)
-    order = None if layout == "C" else [0, *range(2, len(dims)), 1]
-    return _allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)
-
-
-def current_device() -> int:
-    """The ordinal of the calling thread's current CUDA device. Raises NotInitializedError where there is none."""
-    with on_device(None) as (ordinal, _):
-        return ordinal
-
-
-def _driver(result: tuple[Any, ...]) -> Any:
-    """The value of a cuda.bindings driver call, or its error as an exception."""
-    from cuda.bindings import driver
-
-    status, *values = result
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"CUDA driver: {status.name} ({int(status)})")
-    return values[0] if values else None
-
-
-def synchronize(stream: int, device: int) -> None:
-    """Waits for the work queued on a stream."""
-    driver = cuda_python("bindings.driver")
-    with on_device(device):
-        _driver(driver.cuStreamSynchronize(stream))
-
-
-def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: int | None = None) -> DeviceArray:
-    """A copy of a NumPy array (or of what numpy.asarray takes) in device memory, with the same memory order.
-
-    `dtype` converts first. The copy is complete when the call returns.
-    """
-    import numpy as np
-
-    host = np.asarray(array)
-    kind = dtype_of(host.dtype if dtype is None else dtype)
-    host = host.astype(_numpy_dtype(kind), copy=False)
-    order = memory_order(tuple(abs(stride) for stride in host.strides))
-    packed = np.ascontiguousarray(host.transpose(order))
-    target = _allocate(
-        host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
-    )
-    if host.size:
-        driver = cuda_python("bindings.driver")
-        with on_device(target.device):
-            _driver(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
-            _driver(driver.cuStreamSynchronize(0))
-    return target
-
-
-def to_numpy(array: Array) -> NDArray[Any]:
-    """A copy of any device array as a NumPy array (ml_dtypes for bfloat16 and float8), with the same memory order.
-
-    Waits for the work queued on the array library's current stream.
-    """
-    import numpy as np
-
-    library = library_of(array, "array")
-    pointer, signature = read(array, "array")
-    spec = spec_of(signature)
-    kind = dtype_of(spec.dtype)
-    strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
-    if any(stride < 0 for stride in strides):
-        raise ValueError(f"array must have strides of 0 or more; got strides {strides}")
-    synchronize(library.current_stream(signature[3]), signature[3])
-    if 0 in spec.shape:
-        return np.empty(spec.shape, _numpy_dtype(kind))
-    count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
-    flat = np.empty(count, _numpy_dtype(kind))
-    driver = cuda_python("bindings.driver")
-    with on_device(signature[3]):
-        _driver(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
-        _driver(driver.cuStreamSynchronize(0))
-    byte_strides = tuple(stride * kind.itemsize for stride in strides)
-    return np.ndarray(spec.shape, flat.dtype, flat, strides=byte_strides).copy(order="K")

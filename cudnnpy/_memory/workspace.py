@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from cudnnpy._core.driver import is_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._memory.arrays import read
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, SupportsHandle
 
@@ -82,8 +83,6 @@ def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[
 
     Raises MemoryError if there is not that much.
     """
-    from cudnnpy._memory.arrays import read
-
     if _allocator is not None:
         try:
             owner = _allocator(size, device, stream)

@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.candidates import Candidate
@@ -115,12 +115,10 @@ class Bench:
         import numpy as np
         from cuda.bindings import driver
 
-        from cudnnpy._memory.arrays import _numpy_dtype
-
         memory = take(extent(spec), self.problem.device, self.stream)
         dtype = dtype_of(spec.dtype)
         numbers = np.random.default_rng(len(self._owners)).uniform(-1.0, 1.0, 1 << 20)  # each tensor has others
-        block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(_numpy_dtype(dtype))
+        block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(numpy_dtype(dtype.name))
         for at in range(0, memory[1], block.nbytes):
             count = min(block.nbytes, memory[1] - at)
             driver.cuMemcpyHtoDAsync(memory[0] + at, block.ctypes.data, count, self.stream)
@@ -260,10 +258,8 @@ class Bench:
         import numpy as np
         from cuda.bindings import driver
 
-        from cudnnpy._memory.arrays import _numpy_dtype
-
         def read(at: int) -> Any:
-            values = np.empty(size // dtype_of(dtype).itemsize, _numpy_dtype(dtype_of(dtype)))
+            values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
             driver.cuMemcpyDtoHAsync(values.ctypes.data, at, size, self.stream)
             driver.cuStreamSynchronize(self.stream)
             return values.astype(np.float64)
@@ -357,8 +353,6 @@ def _reduce(
     import numpy as np
     from cuda.bindings import driver
 
-    from cudnnpy._memory.arrays import _numpy_dtype
-
     one = TensorDescriptor((1, 1, 1, 1), dtype)
     size = c_size_t()
     raw.call("cudnnGetReductionWorkspaceSize", handle, how, flat, one, byref(size))
@@ -369,7 +363,7 @@ def _reduce(
     raw.call(
         "cudnnReduceTensor", handle, how, None, 0, space, size, byref(scale), flat, address, byref(zero), one, memory[0]
     )
-    host = np.zeros(1, _numpy_dtype(dtype_of(dtype)))
+    host = np.zeros(1, numpy_dtype(dtype))
     driver.cuMemcpyDtoHAsync(host.ctypes.data, memory[0], host.nbytes, stream)
     driver.cuStreamSynchronize(stream)
     return abs(float(host[0]))

@@ -22,7 +22,7 @@ from cudnnpy.errors import CudnnError
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-    from cudnnpy._memory.arrays import DeviceArray
+    from cudnnpy._memory.device_array import DeviceArray
     from cudnnpy._planning.plan import Plan
 
 Device = Literal["auto", "cuda", "cpu"]
@@ -206,7 +206,7 @@ class _OnGpu(_Detector):
     area = _AREA_ON_GPU
 
     def __init__(self, sigmoid: bool, prefer: str, limit: int | None) -> None:
-        from cudnnpy._memory.arrays import to_device
+        from cudnnpy._memory.copies import to_device
         from cudnnpy.convolution.convolution import Convolution
 
         super().__init__(sigmoid)
@@ -219,7 +219,8 @@ class _OnGpu(_Detector):
     def convolve(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
         from cuda.bindings import runtime
 
-        from cudnnpy._memory.arrays import empty, to_device, to_numpy
+        from cudnnpy._memory.copies import to_device, to_numpy
+        from cudnnpy._memory.device_array import empty
         from cudnnpy._memory.workspace import workspace
 
         stream = 0  # the default one, on which to_device, empty and to_numpy work

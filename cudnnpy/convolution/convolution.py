@@ -7,7 +7,8 @@ from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, from_logical, to_logical
 from cudnnpy._core.validation import check_option, check_shape, check_spec
-from cudnnpy._memory.arrays import current_device, library_of, read, spec_of
+from cudnnpy._memory.arrays import library_of, read, spec_of
+from cudnnpy._memory.device_array import current_device
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan

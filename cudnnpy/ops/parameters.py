@@ -11,7 +11,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent
 from cudnnpy._core.validation import check_flag
 from cudnnpy._memory import workspace as memory
-from cudnnpy._memory.arrays import synchronize
+from cudnnpy._memory.streams import synchronize
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Executable, Function, Operand, Step, described, in_turn, rounded, scales
 from cudnnpy._runtime.fills import Fill

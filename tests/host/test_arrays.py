@@ -13,8 +13,9 @@ import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import packed_strides
-from cudnnpy._memory import arrays
-from cudnnpy._memory.arrays import ArrayLibrary, DeviceArray, library_of, read, spec_of
+from cudnnpy._memory import arrays, device_array
+from cudnnpy._memory.arrays import ArrayLibrary, library_of, read, spec_of
+from cudnnpy._memory.device_array import DeviceArray
 
 # What is read
 
@@ -168,8 +169,9 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[DeviceArray]:
         made.append(DeviceArray(Memory(), shape, strides, dtype, device))
         return made[-1]
 
-    monkeypatch.setattr(arrays, "_allocate", allocate)
-    monkeypatch.setattr(arrays, "current_device", lambda: 3)
+    for module in (arrays, device_array):
+        monkeypatch.setattr(module, "allocate", allocate)
+    monkeypatch.setattr(device_array, "current_device", lambda: 3)
     return made
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from cudnnpy import TensorSpec
-from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._memory.arrays import _numpy_dtype
+from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._planning import bench as bench_module
 from cudnnpy._planning.bench import Bench, tolerance
 from cudnnpy._planning.candidates import Candidate
@@ -201,7 +200,7 @@ def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> N
 
 @pytest.mark.parametrize("dtype", ["int8", "int32", "float8_e4m3fn"])
 def test_types_that_no_v7_function_adds_are_compared_by_numpy(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    kind = _numpy_dtype(dtype_of(dtype))
+    kind = numpy_dtype(dtype)
     memory = {1: np.array([1, -4, 2, 3]).astype(kind), 2: np.array([1, 4, 2, 2]).astype(kind)}
 
     def read(to: int, at: int, size: int, stream: int) -> None:

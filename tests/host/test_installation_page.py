@@ -19,7 +19,7 @@ from messages import says
 
 import cudnnpy
 from cudnnpy import _cuda_python, availability, raw
-from cudnnpy._memory import arrays
+from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy.availability import Library
 from cudnnpy.cli import pictures
 from cudnnpy.raw import _library
@@ -121,7 +121,7 @@ def package_messages(patch: pytest.MonkeyPatch) -> Iterator[str]:
         patch.setitem(sys.modules, name, None)
     yield message(_cuda_python.cuda_python.__wrapped__, "core")
     yield message(pictures.load, "picture.png")
-    yield message(arrays._numpy_dtype_named, "bfloat16")
+    yield message(numpy_dtype, "bfloat16")
 
 
 def test_the_quoted_messages_are_the_real_ones(tmp_path: Path) -> None:

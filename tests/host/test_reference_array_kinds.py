@@ -146,7 +146,11 @@ CONVERSIONS: list[tuple[str, Callable[[np.ndarray], object], str]] = [
     ),
     ("torch", lambda a: of("torch")(), "{} must ...; got a torch.Array. Convert it with {}.numpy(force=True)"),
     ("cupy", lambda a: of("cupy")(), "{} must be a numpy.ndarray; got a cupy.Array. Convert it with cupy.asnumpy({})"),
-    ("cudnnpy", lambda a: of("cudnnpy._memory.arrays")(), "{} must ...; got .... Convert it with cudnnpy.to_numpy({})"),
+    (
+        "cudnnpy",
+        lambda a: of("cudnnpy._memory.device_array")(),
+        "{} must ...; got .... Convert it with cudnnpy.to_numpy({})",
+    ),
     ("list", np.ndarray.tolist, "{} must be...; got a builtins.list. Convert it with numpy.asarray({}, dtype)"),
     ("tuple", lambda a: tuple(a.tolist()), "Convert it with numpy.asarray({}, dtype)"),
     ("number", lambda a: 2.0, "{} must be a numpy.ndarray; got a builtins.float. Convert it with numpy.asarray({})"),

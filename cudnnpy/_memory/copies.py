@@ -1,0 +1,68 @@
+"""Copies between the host and the device: to_device, and to_numpy for the arrays of every library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.layouts import memory_order, packed_strides
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy._memory.arrays import library_of, read, spec_of
+from cudnnpy._memory.device_array import DeviceArray, allocate, current_device
+from cudnnpy._memory.streams import checked, synchronize
+from cudnnpy.handle import on_device
+from cudnnpy.typing import Array
+from cudnnpy.typing import Dtype as DtypeArgument
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: int | None = None) -> DeviceArray:
+    """A copy of a NumPy array (or of what numpy.asarray takes) in device memory, with the same memory order.
+
+    `dtype` converts first. The copy is complete when the call returns.
+    """
+    import numpy as np
+
+    host = np.asarray(array)
+    kind = dtype_of(host.dtype if dtype is None else dtype)
+    host = host.astype(numpy_dtype(kind.name), copy=False)
+    order = memory_order(tuple(abs(stride) for stride in host.strides))
+    packed = np.ascontiguousarray(host.transpose(order))
+    target = allocate(
+        host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
+    )
+    if host.size:
+        driver = cuda_python("bindings.driver")
+        with on_device(target.device):
+            checked(driver.cuMemcpyHtoDAsync(target.pointer, packed.ctypes.data, packed.nbytes, 0))
+            checked(driver.cuStreamSynchronize(0))
+    return target
+
+
+def to_numpy(array: Array) -> NDArray[Any]:
+    """A copy of any device array as a NumPy array (ml_dtypes for bfloat16 and float8), with the same memory order.
+
+    Waits for the work queued on the array library's current stream.
+    """
+    import numpy as np
+
+    library = library_of(array, "array")
+    pointer, signature = read(array, "array")
+    spec = spec_of(signature)
+    kind = dtype_of(spec.dtype)
+    strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
+    if any(stride < 0 for stride in strides):
+        raise ValueError(f"array must have strides of 0 or more; got strides {strides}")
+    synchronize(library.current_stream(signature[3]), signature[3])
+    if 0 in spec.shape:
+        return np.empty(spec.shape, numpy_dtype(kind.name))
+    count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
+    flat = np.empty(count, numpy_dtype(kind.name))
+    driver = cuda_python("bindings.driver")
+    with on_device(signature[3]):
+        checked(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
+        checked(driver.cuStreamSynchronize(0))
+    byte_strides = tuple(stride * kind.itemsize for stride in strides)
+    return np.ndarray(spec.shape, flat.dtype, flat, strides=byte_strides).copy(order="K")

@@ -1,0 +1,112 @@
+"""DeviceArray: a plain array in device memory, for programs that use no other array library; and new, unfilled ones."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
+from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
+from cudnnpy._core.validation import check_option
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy.handle import on_device
+from cudnnpy.typing import Dtype as DtypeArgument
+from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
+
+
+class DeviceArray:
+    """A plain array in device memory, for programs that use no other library: see to_device, to_numpy and empty.
+
+    It speaks DLPack and (for element types that NumPy knows by itself) the CUDA Array Interface. The memory is freed
+    with the array, after the work queued on the legacy default stream.
+    """
+
+    pointer: int  #: the address of the first element
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  #: in elements
+    dtype: str  #: the name of the element type, as NumPy and ml_dtypes have it
+    device: int  #: the ordinal of the device
+
+    def __init__(
+        self,
+        buffer: SupportsHandle,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: DtypeArgument | Dtype,
+        device: int,
+        exported: str | None = None,
+    ) -> None:
+        kind = dtype_of(dtype)
+        self._exported = exported or kind.name
+        self._buffer = buffer
+        self.pointer: int = int(buffer.handle)
+        self.shape, self.strides, self.dtype, self.device = shape, strides, kind.name, device
+        self._signature = (shape, strides, kind.name, device)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
+
+    def _as_view(self) -> Any:
+        from cuda.core.utils import StridedMemoryView
+
+        return StridedMemoryView.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
+
+    def __dlpack__(self, **options: object) -> object:
+        """The DLPack capsule. Work queued on the legacy default stream is waited for by consumers that follow it."""
+        return self._as_view().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, self.device  # kDLCUDA
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        dtype = dtype_of(self.dtype)
+        if dtype.name.startswith(("bfloat", "float8")):
+            raise AttributeError(f"the CUDA Array Interface has no name for {dtype.name}; use DLPack")
+        return {
+            "shape": self.shape,
+            "typestr": numpy_dtype(dtype.name).str,
+            "data": (self.pointer, False),
+            "strides": tuple(stride * dtype.itemsize for stride in self.strides),
+            "version": 3,
+            "stream": 1,
+        }
+
+
+def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
+    core = cuda_python("core")
+    count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
+    size = max(count * dtype.itemsize, 1)
+    try:
+        with on_device(device):
+            buffer = core.Device(device).memory_resource.allocate(size, stream=core.LEGACY_DEFAULT_STREAM)
+    except Exception as error:
+        if "OUT_OF_MEMORY" in str(error):
+            raise MemoryError(f"device {device} cannot give {size} bytes for {dtype.name} of shape {shape}") from error
+        raise
+    return DeviceArray(buffer, shape, strides, dtype, device)
+
+
+def empty(
+    shape: Shape, dtype: DtypeArgument = "float32", *, layout: MemoryLayout = "C", device: int | None = None
+) -> DeviceArray:
+    """A new, unfilled array in device memory.
+
+    `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
+    `device` is an ordinal, by default the current device.
+    """
+    try:
+        dims = tuple(index(size) for size in shape)
+    except TypeError:
+        raise TypeError(f"shape must be a sequence of integers; got {shape!r}") from None
+    if any(size < 0 for size in dims):
+        raise ValueError(f"shape must have sizes of 0 or more; got {dims}")
+    check_option("layout", layout, MEMORY_LAYOUTS)
+    order = None if layout == "C" else [0, *range(2, len(dims)), 1]
+    return allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)
+
+
+def current_device() -> int:
+    """The ordinal of the calling thread's current CUDA device. Raises NotInitializedError where there is none."""
+    with on_device(None) as (ordinal, _):
+        return ordinal

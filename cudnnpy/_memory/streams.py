@@ -1,0 +1,25 @@
+"""The CUDA driver's calls on streams and copies: their errors as exceptions, and waiting for a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy.handle import on_device
+
+
+def checked(result: tuple[Any, ...]) -> Any:
+    """The value that a function of cuda.bindings.driver returned. Raises RuntimeError for an error of the driver."""
+    from cuda.bindings import driver
+
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"CUDA driver: {status.name} ({int(status)})")
+    return values[0] if values else None
+
+
+def synchronize(stream: int, device: int) -> None:
+    """Waits until the work queued on a stream is done."""
+    driver = cuda_python("bindings.driver")
+    with on_device(device):
+        checked(driver.cuStreamSynchronize(stream))
