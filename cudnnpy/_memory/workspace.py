@@ -29,6 +29,8 @@ class Allocator(Protocol):
         """Device memory of at least `size` bytes, for use on the stream."""
 
 
+_LEAST = 1 << 20  # bytes of workspace below which none is tried for, once memory is short
+
 _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
@@ -65,6 +67,24 @@ def workspace(size: int, device: int, stream: int) -> int:
     return int(held[0])
 
 
+def obtainable(size: int, device: int, stream: int) -> int:
+    """The number of bytes, at most `size`, that can be taken for a stream now: less each time until it can be taken.
+
+    The driver's free memory does not tell: another allocator has its own, and free memory comes in pieces. What is taken
+    to find out is given back, and so is the buffer that the stream had.
+    """
+    _of_thread.__dict__.get("buffers", {}).pop((device, stream, 0), None)
+    while True:
+        try:
+            take(size, device, stream)
+        except MemoryError:
+            size = min(size * 3 // 4, free_bytes(device)) // 256 * 256
+            if size < _LEAST:
+                return 0
+        else:
+            return size
+
+
 def release_workspace(*, captured: bool = False) -> None:
     """Gives every stream's workspace back, in the order of its work; in other threads when they next call.
 
@@ -87,7 +107,7 @@ def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[
         try:
             owner = _allocator(size, device, stream)
         except Exception as error:
-            if _is_out_of_memory(error):
+            if is_out_of_memory(error):
                 raise MemoryError(f"the allocator has no {size} bytes of memory on device {device}: {error}") from error
             raise
         handle = getattr(owner, "handle", None)
@@ -114,7 +134,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
                 buffer = here.memory_resource.allocate(size, stream=own)
                 own.sync()
     except Exception as error:
-        if _is_out_of_memory(error):
+        if is_out_of_memory(error):
             raise MemoryError(
                 f"device {device} has no {size} bytes of memory ({free_bytes(device)} are free)"
             ) from error
@@ -122,7 +142,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
     return int(buffer.handle), size, buffer
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an allocator means by an exception that there is no memory left: each library has one of its own."""
     text = str(error).lower().replace("_", " ")
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in text

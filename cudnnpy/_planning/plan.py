@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from cudnnpy._core.layouts import extent
@@ -15,7 +15,6 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import refusal
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.cuda_graph import Launch
 from cudnnpy._runtime.executables import Executable, Steps
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
@@ -127,18 +126,9 @@ class Plan:
             )
         launcher.run(addresses[:-1], addresses[-1])
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Launch:
-        """The launch for the operands' addresses and the workspace's, once they are checked. ValueError for bad ones."""
-        *operands, workspace = pointers
-        check_pointers(self.problem, operands, (workspace, self.workspace_size))
-        return self.executable.bind(handle, tuple(operands), workspace)
-
-    def launcher(self) -> Launcher:
-        """This plan in the calling thread."""
-        launcher = getattr(self._of_thread, "launcher", None)
-        if launcher is None:
-            launcher = self._of_thread.launcher = Launcher(self)
-        return launcher
+    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
+        """Raises ValueError for an address of an operand, or of the workspace, that is null, misaligned or overlaps."""
+        check_pointers(self.problem, list(operands), (workspace, self.workspace_size))
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""

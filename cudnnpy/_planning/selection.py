@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text, table
@@ -19,17 +19,6 @@ _BEST = 8  # of the heuristics' list, measured before all engines
 
 # measures the usable candidates of a problem and returns the fastest (autotune.py)
 Tune = Callable[[Problem, PlanningOptions, Iterable[Candidate], int], Candidate | None]
-
-
-class Sized(Protocol):
-    """What a plan is launched by: the plan itself, or steps around it."""
-
-    @property
-    def workspace_size(self) -> int:
-        """How many bytes of workspace a launch needs."""
-
-
-T = TypeVar("T", bound=Sized)
 
 
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
@@ -181,39 +170,18 @@ def plan_for(
     return plan
 
 
-def fitting(
+def plan_to_keep(
     problem: Problem,
     options: PlanningOptions,
-    stream: int,
-    launched: Callable[[Plan], T],
     tune: Tune | None = None,
     before: Engine | None = None,
-) -> T:
-    """What `launched` makes of the plan that the options ask for, and whose workspace the device can give.
-
-    Where the device has less than it said, the next candidate is taken. Raises NoAlgorithmError as plan_for does, and
-    MemoryError where nothing fits.
-    """
-    cap = None
-    while True:
-        try:
-            plan = plan_for(problem, options, tune, before, cap)
-        except NoAlgorithmError as error:
-            if cap is None:
-                raise
-            raise MemoryError(f"no more than {cap + 1} bytes of workspace can be had, and then:\n{error}") from error
-        found = launched(plan)
-        try:
-            if found.workspace_size:
-                memory.workspace(found.workspace_size, problem.device, stream)
-        except MemoryError:
-            if options.algorithm is not None:
-                raise
-            cap = plan.workspace_size - 1
-        else:
-            if plan is not options.algorithm:
-                plan.candidates = []  # a cache of thousands of plans need not keep them
-            return found
+    cap: int | None = None,
+) -> Plan:
+    """plan_for, for the cache of plans: it may hold thousands, which need not keep their candidates."""
+    plan = plan_for(problem, options, tune, before, cap)
+    if plan is not options.algorithm:
+        plan.candidates = []
+    return plan
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:

@@ -1,7 +1,12 @@
-"""From arrays to a launched plan: what every operation's call does. A known signature does no set-up."""
+"""From arrays to a launched plan: what the call of every operation does. A known signature does no set-up.
+
+`run` reads from top to bottom: the key of the call, its plan (found, or planned now), the results and the workspace, the
+launch. Memory that runs out on the way is dealt with here alone, in `_within_what_is_free`.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
@@ -9,11 +14,12 @@ from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.frozen import Identity
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.arrays import ArrayLibrary, _libraries, finish, library_of, read, spec_of
-from cudnnpy._runtime.launcher import Launcher
+from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, workspace
+from cudnnpy._runtime.executables import rounded
+from cudnnpy._runtime.launcher import Launcher, Planned
 from cudnnpy._runtime.plan_cache import find, identity_of_arguments, plan_cache
-from cudnnpy.errors import CaptureError
+from cudnnpy.errors import CaptureError, NoAlgorithmError
 from cudnnpy.handle import on_device, stream_address
 from cudnnpy.typing import ArrayT, Stream
 
@@ -26,45 +32,77 @@ class Specs(dict[str, TensorSpec]):
 
 
 class Call(NamedTuple):
-    """A call whose signature is new: its arrays by name (those that were given), the device and the stream."""
+    """A call whose signature is new: the arrays that were given, by name, the device and the stream.
+
+    `cap` is None, or the bytes of workspace that can be had, after more could not be had: what is planned then must not
+    need more. Planning that has no choice may ignore it.
+    """
 
     specs: Specs
     addresses: dict[str, int]
     device: int
     stream: int
     arrays: dict[str, Any]
+    cap: int | None = None
+
+    def cap_beside(self, *scratch: int) -> int | None:
+        """The cap for a plan that shares the workspace with parts of scratch memory of these sizes in bytes."""
+        return None if self.cap is None else max(0, self.cap - sum(map(rounded, scratch)))
 
 
-# Makes what runs a call (anything that a Launcher takes, with a workspace_size in bytes), and says what the results are:
-# shapes and strides in the arrays' own axis order.
-Prepare = Callable[..., tuple[Any, Sequence[TensorSpec]]]
-
-
-class Ready:
-    """One signature, planned: all that a call needs beside its addresses."""
-
-    __slots__ = ("address", "finish", "launcher", "library", "makers", "workspace_size")
-
-    def __init__(self, plan: Any, library: ArrayLibrary, results: Sequence[TensorSpec], device: int) -> None:
-        self.launcher, self.library = plan.launcher() if hasattr(plan, "launcher") else Launcher(plan), library
-        self.workspace_size: int = plan.workspace_size
-        self.finish = library.name == "jax"
-        # a result for JAX is a DeviceArray until it is complete
-        self.address = _own_address if self.finish else library.address
-        self.makers = tuple(
-            library.maker(spec.shape, spec.strides or packed_strides(spec.shape), dtype_of(spec.dtype), device)
-            for spec in results
-        )
-
-
-def _own_address(array: Any) -> int:
-    return int(array.pointer)
+# Plans a call. Returns what runs it, and what the results are: shapes and strides in the arrays' own axis order.
+Prepare = Callable[..., tuple[Planned, Sequence[TensorSpec]]]
 
 
 class Owner(Protocol):
     """What an operation belongs to: its identity stands for all of its options in keys (see cudnnpy._core.frozen)."""
 
     _identity: Identity
+
+
+class Request(NamedTuple):
+    """What `run` was asked for, for planning."""
+
+    operation: str
+    owner: Owner | None
+    prepare: Prepare
+    arguments: tuple[Any, ...]
+    names: tuple[str, ...]
+    inputs: tuple[Any, ...]
+    outs: tuple[Any, ...]
+
+
+class Ready:
+    """One signature, planned: all that a call needs beside its addresses. `count` is the number of operands."""
+
+    __slots__ = ("address", "count", "finishes", "launcher", "library", "makers", "sizes", "workspace_size")
+
+    def __init__(self, planned: Planned, library: ArrayLibrary, results: Sequence[TensorSpec], given: int) -> None:
+        self.launcher, self.library, self.count = Launcher(planned), library, given + len(results)
+        self.workspace_size = planned.workspace_size
+        self.finishes = library.name == "jax"
+        # a result for JAX is a DeviceArray until it is complete
+        self.address = _own_address if self.finishes else library.address
+        wanted = [(spec.shape, spec.strides or packed_strides(spec.shape), dtype_of(spec.dtype)) for spec in results]
+        self.makers = [library.maker(*spec, planned.device) for spec in wanted]
+        self.sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in wanted]
+
+    def make(self, outs: tuple[Any, ...], pointers: list[int]) -> tuple[Any, ...]:
+        """Makes the results that were not given, and completes the addresses. Changes nothing where it raises."""
+        if len(outs) == 1:
+            result = self.makers[0]()
+            pointers.append(self.address(result))
+            return (result,)
+        results = tuple([make() if out is None else out for make, out in zip(self.makers, outs, strict=True)])
+        pointers[self.count - len(outs) :] = [
+            self.address(result) if out is None else library_of(out, "out").address(out)
+            for result, out in zip(results, outs, strict=True)
+        ]
+        return results
+
+
+def _own_address(array: Any) -> int:
+    return int(array.pointer)
 
 
 # For type checkers: a result is of the first input's library; a call of as many results as a Graph has is not typed here.
@@ -124,26 +162,25 @@ def run(
 ) -> Any:
     """Runs an operation on arrays, and returns its result, or a tuple of its results.
 
-    `operation` is its name, for errors. `names` are the arrays', the inputs' first; an input that is None is not there,
-    an out that is None is a new array of the first input's library. The addresses go to the launch in the same order.
+    `operation` is its name, for errors. `names` are those of the arrays, the inputs first. An input that is None is left
+    out; an out that is None is a new array of the first input's library. The addresses go to the launch in the same order.
 
     `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature. The key of
-    the plan is what it is given. Sizes and axes are given one by one: with a tuple among the arguments nothing is
-    remembered.
+    the plan holds all that it is given. Sizes and axes are given one by one: with a tuple among the arguments, which is
+    refused as part of a key, nothing is remembered.
     """
     first = inputs[0]
     known = _libraries.get
     library = known(type(first)) or library_of(first, names[0])
     bits, signature = library.read(first)
-    pointers = [bits]
+    pointers, device = [bits], signature[3]
     try:
         what = identity_of_arguments(*arguments)
-    except TypeError:  # one that cannot be hashed is none that an operation takes: it says so itself
+    except TypeError:  # an operation takes no argument that cannot be hashed: planning refuses it
         what = None
     # with the library's name: results are of that library
     key: list[Any] = [None if owner is None else owner._identity, prepare, what, library[0], signature]
-    device = signature[3]
-    for array in inputs[1:]:
+    for array in inputs[1:] + outs:
         if array is None:
             key.append(None)
         else:
@@ -151,79 +188,47 @@ def run(
             pointers.append(pointer)
             key.append(signature)
             bits |= pointer
-    given, missing = len(pointers), False
-    for array in outs:
-        if array is None:
-            key.append(None)
-            pointers.append(0)
-            missing = True
-        else:
-            pointer, signature = (known(type(array)) or library_of(array, names[len(key) - 4])).read(array)
-            pointers.append(pointer)
-            key.append(signature)
-            bits |= pointer
-    if bits & 15:  # rare: planned for by themselves
+    if bits & 15:  # rare: misaligned arrays have plans of their own
         key.append(tuple(min(pointer & -pointer, 16) for pointer in pointers))
     try:
         address = library.current_stream(device) if stream is None else stream_address(stream)
     except RuntimeError:  # a CUDA build of PyTorch without a driver has no stream, not even for a host array
         if device >= 0:
             raise
-        address = 0  # _prepare refuses the array
+        address = 0  # planning refuses the array
     signatures = tuple(key)
     ready: Ready | None = find(signatures) if what is not None else None
     if ready is None:
-        ready = _prepare(signatures, operation, owner, prepare, arguments, names, inputs, outs, address)
+        request = Request(operation, owner, prepare, arguments, names, inputs, outs)
+        ready = _plan(signatures, request, address)
     results = outs
-    if missing:
-        if len(outs) == 1:
-            result = ready.makers[0]()
-            pointers[given] = ready.address(result)
-            results = (result,)
-        else:
-            results = tuple([make() if out is None else out for make, out in zip(ready.makers, outs, strict=True)])
-            pointers[given:] = _addresses(ready, results, outs)
-    launcher, size = ready.launcher, ready.workspace_size
     try:
-        pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
-    except MemoryError:  # another stream's first call, and less is left than there was: what fits now, if anything does
-        if capture_nearby(address):  # nothing is planned then
-            raise
-        ready = _prepare(signatures, operation, owner, prepare, arguments, names, inputs, outs, address)
-        launcher, size = ready.launcher, ready.workspace_size
-        pointers.append(memory.workspace(size, launcher.device, address) if size else 0)
-    launcher.run(tuple(pointers), address)
-    if ready.finish:
-        results = tuple(
-            finish(ready.library, result, address) if out is None else out
-            for result, out in zip(results, outs, strict=True)
-        )
+        if len(pointers) < ready.count:
+            results = ready.make(outs, pointers)
+        size = ready.workspace_size
+        pointers.append(workspace(size, device, address) if size else 0)
+    except Exception as error:
+        request = Request(operation, owner, prepare, arguments, names, inputs, outs)
+        ready, results = _within_what_is_free(error, signatures, request, address, ready, results, pointers)
+    ready.launcher.run(tuple(pointers), address)
+    if ready.finishes:
+        results = _finished(ready.library, results, outs, address)
     return results[0] if len(results) == 1 else results
 
 
-def _addresses(ready: Ready, results: tuple[Any, ...], outs: tuple[Any, ...]) -> list[int]:
-    """Of results some of which were given, by arrays of any library."""
-    return [
-        ready.address(result) if out is None else library_of(out, "out").address(out)
-        for result, out in zip(results, outs, strict=True)
-    ]
+def _finished(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
+    """The results, of which those that were made become arrays of the library."""
+    return tuple(
+        finish(library, result, stream) if out is None else out for result, out in zip(results, outs, strict=True)
+    )
 
 
-def _prepare(
-    key: tuple[Any, ...],
-    operation: str,
-    owner: Owner | None,
-    prepare: Prepare,
-    arguments: tuple[Any, ...],
-    names: tuple[str, ...],
-    inputs: tuple[Any, ...],
-    outs: tuple[Any, ...],
-    stream: int,
-) -> Ready:
+def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None = None) -> Ready:
     """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
+    names, inputs, outs = request.names, request.inputs, request.outs
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
-    refuse_capture(operation, stream)
+    refuse_capture(request.operation, stream)
     device: int = found[names[0]][1][3]
     specs = Specs()
     for name, (pointer, signature) in found.items():
@@ -237,12 +242,61 @@ def _prepare(
             check_writable(name, out)
     addresses = {name: pointer for name, (pointer, _) in found.items()}
     with on_device(device):
-        call = Call(specs, addresses, device, stream, arrays)
-        plan, results = prepare(call, *arguments) if owner is None else prepare(owner, call, *arguments)
-        ready = Ready(plan, library_of(inputs[0], names[0]), results, device)
+        call = Call(specs, addresses, device, stream, arrays, cap)
+        owner = () if request.owner is None else (request.owner,)
+        planned, results = request.prepare(*owner, call, *request.arguments)
+        given = sum(array is not None for array in inputs)
+        ready = Ready(planned, library_of(inputs[0], names[0]), results, given)
     if key[2] is not None:
         plan_cache().store(key, ready)
     return ready
+
+
+def _within_what_is_free(
+    error: Exception,
+    key: tuple[Any, ...],
+    request: Request,
+    stream: int,
+    ready: Ready,
+    results: tuple[Any, ...],
+    pointers: list[int],
+) -> tuple[Ready, tuple[Any, ...]]:
+    """What every operation does when a new result or its workspace cannot be had: it tries once more, with less.
+
+    A result comes first: for one that could not be had, the workspace that is kept is released. Where the plan's
+    workspace cannot be had, the operation is planned anew within what can be (`Call.cap`), and the new plan is remembered
+    in place of the old one. Nothing is released or planned while a stream is being captured.
+
+    Raises MemoryError with the sizes, and what to do, if that does not help either.
+    """
+    if not is_out_of_memory(error) or capture_nearby(stream):
+        raise error
+    device, size = ready.launcher.device, ready.workspace_size
+    made = sum(count for count, out in zip(ready.sizes, request.outs, strict=True) if out is None)
+    needed = f"{request.operation}: device {device} has no room for new results of {made} bytes and workspace of {size} bytes"
+    try:
+        if len(pointers) < ready.count:
+            release_workspace()
+            results = ready.make(request.outs, pointers)
+        cap = obtainable(size, device, stream) if size else 0
+        if cap < size:
+            needed += f", nor for more workspace than {cap} bytes"
+            ready = _plan(key, request, stream, cap)
+        size = ready.workspace_size
+        pointers.append(workspace(size, device, stream) if size else 0)
+    except NoAlgorithmError as none:
+        raise MemoryError(f"{needed}; within these there is {none}\n{_ADVICE}") from error
+    except Exception as again:
+        if not is_out_of_memory(again):
+            raise
+        raise MemoryError(f"{needed}: {again}. {_ADVICE}") from again
+    return ready, results
+
+
+_ADVICE = (
+    "Free device memory (cudnnpy.release_workspace() gives back the workspace that is kept), pass arrays for the results, "
+    "or ask for less workspace (workspace_limit, prefer='no_workspace')"
+)
 
 
 def refuse_capture(operation: str, stream: int, advice: str = "") -> None:

@@ -170,7 +170,7 @@ def rounded(size: int) -> int:
     return -(-size // 256) * 256
 
 
-# Operands, for a Launcher
+# Operands, for dispatch
 
 
 class Operand(NamedTuple):
@@ -184,7 +184,7 @@ class Operand(NamedTuple):
 
 
 class Program:
-    """Steps for a Launcher, which gives the operands' addresses and the workspace's: the operands are checked.
+    """Steps as a Planned (see launcher.py): named operands, whose addresses are checked for overlaps.
 
     A program without steps launches nothing: that of a result without elements. `plan` is the one that was chosen for the
     step that the others serve, where one was.
@@ -201,15 +201,13 @@ class Program:
     ) -> None:
         self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
         self.plan = plan
-        self._whole = Steps(steps, scratch)
-        self.workspace_size = self._whole.workspace_size
+        self.executable = Steps(steps, scratch)
+        self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps)
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...]) -> Callable[[], int]:
-        """The launch, once the addresses are checked. Raises ValueError for a result that overlaps another operand."""
-        *operands, workspace = pointers
+    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
+        """Raises ValueError for a result that overlaps another operand."""
         check_overlaps(self.operands, operands)
-        return self._whole.bind(handle, tuple(operands), workspace)
 
 
 def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None:

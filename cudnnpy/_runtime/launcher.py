@@ -1,18 +1,20 @@
-"""The path of every call: a ready launch for each tuple of addresses, replayed as a CUDA graph once it is known.
+"""The path of a known call: the launch of each tuple of addresses, replayed as a CUDA graph once it has come a few times.
 
 Frameworks reuse memory, so the same addresses come again and again. The first launches of a tuple go through
-cudnnBackendExecute (about 6 us of host time on an H200's machine); after a few, the work that it queues is captured once
-into a CUDA graph, and later launches are one cuGraphLaunch (1.6 us) of the very same kernels. A stream that is itself
-being captured cannot take a graph launch: there the plain launch is recorded.
+cudnnBackendExecute (about 6 us of host time on an H200's machine). After a few of them, the work that the launch queues is
+captured into a CUDA graph, and later launches are one cuGraphLaunch (1.6 us) of the same kernels. A stream that is itself
+being captured cannot take a graph launch: the plain launch is recorded there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.driver import capture_nearby, current_device, make_current, several_devices
 from cudnnpy._runtime.cuda_graph import Launch, Replay
+from cudnnpy._runtime.executables import Executable
 from cudnnpy.handle import Handle, on_device
 
 _LAUNCHES = 256  # address tuples remembered for one plan in one thread
@@ -21,27 +23,35 @@ _UNTIL_REPLAY = 4  # plain launches of a tuple before it is worth a graph (about
 Pointers = tuple[int, ...]
 
 
-class Launchable(Protocol):
-    """What a Launcher runs: a plan, or anything else that binds addresses to a launch."""
+class Planned(Protocol):
+    """What planning gives to dispatch: an executable, what a launcher has to know of it, and the check of its addresses.
+
+    A Plan is one, and so is a Program. The name is for errors; `workspace_size` counts bytes; `replayable` says whether
+    launches are worth a CUDA graph.
+    """
 
     name: str
     device: int
+    workspace_size: int
     replayable: bool
 
-    def bind(self, handle: Handle, pointers: Pointers) -> Launch:
-        """Checks a tuple of addresses (the operands' and the workspace's) and makes its launch, which gives a status."""
+    @property
+    def executable(self) -> Executable:
+        """What is bound to addresses that were checked."""
+
+    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
+        """Raises ValueError for addresses of operands, or of the workspace, that the executable must not be bound to."""
 
 
 class Launcher:
-    """One plan in one thread: the thread's cuDNN handle, and the launches of the addresses seen before."""
+    """A planned operation in one thread: the thread's cuDNN handle, and the launches of the addresses seen before."""
 
-    __slots__ = ("_several", "device", "handle", "launches", "plan", "replays", "uses")
+    __slots__ = ("_several", "device", "handle", "launches", "planned", "replayable", "replays", "uses")
 
-    def __init__(self, plan: Launchable) -> None:
-        self.plan = plan
-        self.device = plan.device
+    def __init__(self, planned: Planned) -> None:
+        self.planned, self.device, self.replayable = planned, planned.device, planned.replayable
         self.handle = Handle.default(self.device)
-        if current_device() < 0:  # a thread whose first CUDA call this is: the driver's own functions need a context
+        if current_device() < 0:  # the first CUDA call of this thread: the driver's own functions need a context
             make_current(self.device)
         self._several = several_devices()
         self.launches: dict[Pointers, Launch] = {}
@@ -49,7 +59,7 @@ class Launcher:
         self.uses: dict[Pointers, int] = {}
 
     def run(self, pointers: Pointers, stream: int) -> None:
-        """Queues the work on the addresses (the operands', then the workspace's) and the stream."""
+        """Queues the work on the addresses (of the operands, then of the workspace) and the stream."""
         if self._several and current_device() != self.device:
             with on_device(self.device):
                 return self._run(pointers, stream)
@@ -61,29 +71,31 @@ class Launcher:
         return self._run(pointers, stream)
 
     def _run(self, pointers: Pointers, stream: int) -> None:
-        """Without a replay, on the current device."""
+        """Queues the work by a plain launch, on the current device."""
         handle = self.handle
         if handle._address != stream:
             handle.set_stream(stream)
         launch = self.launches.get(pointers)
         if launch is None:
-            launch = self.admit(pointers)
+            launch = self._launch_of(pointers)
         status = launch()
         if status:
-            raise raw.error_of(status, self.plan.name)
-        if self.plan.replayable:
+            raise raw.error_of(status, self.planned.name)
+        if self.replayable:
             uses = self.uses[pointers] = self.uses.get(pointers, 0) + 1
             if uses == _UNTIL_REPLAY:
                 if capture_nearby(stream):
-                    self.uses[pointers] = uses - 1  # after the capture, then
+                    self.uses[pointers] = uses - 1  # the next launch after the capture makes the graph
                     return
                 replay = Replay.of(launch, handle)
                 if replay is not None:
                     self.replays[pointers] = replay
 
-    def admit(self, pointers: Pointers, launch: Launch | None = None) -> Launch:
-        """Binds a tuple of addresses, or takes a launch that was bound elsewhere, and forgets the oldest beyond 256."""
-        launch = launch or self.plan.bind(self.handle, pointers)
+    def _launch_of(self, pointers: Pointers) -> Launch:
+        """Checks new addresses, binds the executable to them, and remembers the launch: the oldest goes beyond 256."""
+        *operands, workspace = pointers
+        self.planned.check_addresses(operands, workspace)
+        launch = self.planned.executable.bind(self.handle, tuple(operands), workspace)
         if len(self.launches) >= _LAUNCHES:
             oldest = next(iter(self.launches))
             for known in (self.launches, self.replays, self.uses):

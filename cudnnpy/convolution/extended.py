@@ -11,8 +11,6 @@ from typing import Any
 from cudnnpy._core.frozen import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
 from cudnnpy._core.validation import for_each_axis
-from cudnnpy._planning.autotune import Tuner
-from cudnnpy._planning.plan import Plan
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
 from cudnnpy._runtime.fills import zeros
@@ -20,7 +18,6 @@ from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
 from cudnnpy.convolution.problem import Options, output_shape
-from cudnnpy.handle import Handle
 
 
 class Extended(Operation):
@@ -88,21 +85,17 @@ class Extended(Operation):
         """The problem's plan with the operand of a number in scratch memory, and that operand copied there or from there."""
         x, extended, count = operands[at].spec, problem.specs[at], len(operands)
         size = extent(extended)
-        part = extended._replace(shape=x.shape)  # the places of x in scratch memory
-
-        def launched(plan: Plan) -> Program:
-            steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), {at: size})
-            place = places[at]
-            if not operands[at].is_result:
-                steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
-            else:
-                if problem.beta:
-                    steps = [Step(copy(x, part), (at, place)), *steps]
-                steps.append(Step(copy(part, x), (place, at)))
-            return Program(plan.name, call.device, operands, steps, scratch, plan)
-
-        tune = Tuner(Handle.default(call.device), (), None, call.stream)
-        return self._fitting(problem, call.stream, launched, tune)
+        plan = self._plan(call, problem, (), size)
+        whole = Step(plan.executable, tuple(range(count)))
+        steps, scratch, places = elsewhere([whole], count, (), {at: size})
+        place, part = places[at], extended._replace(shape=x.shape)  # the places of x in scratch memory
+        if not operands[at].is_result:
+            steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
+        else:
+            if problem.beta:
+                steps = [Step(copy(x, part), (at, place)), *steps]
+            steps.append(Step(copy(part, x), (place, at)))
+        return Program(plan.name, call.device, operands, steps, scratch, plan)
 
 
 def surplus_of(options: Options, rank: int) -> tuple[int, ...]:

@@ -18,8 +18,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._core.validation import check_option, check_shape
 from cudnnpy._planning.autotune import Tuner
-from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import fitting
+from cudnnpy._planning.selection import plan_to_keep
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
@@ -155,17 +154,16 @@ class FusedConvolution(Frozen):
         copied = of_nothing or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
         addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-
-        def launched(plan: Plan) -> Program:
-            program = arranged(plan.name, call.device, operands, plan.executable, wanted)
-            if not of_nothing:
-                return program
+        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if o.spec is not spec]
+        cap = call.cap_beside(*copies, *((extent(x), extent(w)) if of_nothing else ()))
+        plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
+        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        if of_nothing:
             sizes = {0: extent(x), 1: extent(w)}
             steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
             cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-            return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
-
-        return fitting(graph.problem(call.device), graph.options, call.stream, launched, tuner), results
+            program = Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
+        return program, results
 
 
 def _last(spec: TensorSpec) -> TensorSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import T, Tune, fitting, plan_for, survey
+from cudnnpy._planning.selection import Tune, plan_for, plan_to_keep, survey
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, check_scales, elsewhere
@@ -151,8 +150,7 @@ class Operation:
         if problem.is_empty:
             return self._on_nothing(call, problem, self._operands(call, problem)), results
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")
-        tuner = Tuner(Handle.default(call.device), inputs, call.addresses.get("out"), call.stream)
-        return self._fitting(problem, call.stream, lambda plan: plan, tuner), results
+        return self._plan(call, problem, inputs), results
 
     def _operands(self, call: Call, problem: ConvolutionProblem) -> list[Operand]:
         """The tensors of a problem under the caller's names."""
@@ -170,22 +168,19 @@ class Operation:
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
         sizes = {0: extent(x), 1: extent(w)}
+        plan = plain._plan(call, part, (), *sizes.values())
+        steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
+        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+        return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
 
-        def launched(plan: Plan) -> Program:
-            steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
-            cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-            return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
-
-        return plain._fitting(part, call.stream, launched, Tuner(Handle.default(call.device), (), None, call.stream))
-
-    def _fitting(self, problem: ConvolutionProblem, stream: int, launched: Callable[[Plan], T], tune: Tune) -> T:
-        """What `launched` makes of the plan that the options ask for and whose workspace the device can give."""
-
-        def noted(plan: Plan) -> T:
-            self._note(problem, plan)
-            return launched(plan)
-
-        return fitting(problem, self.options.planning, stream, noted, tune, self._before(problem))
+    def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
+        """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
+        result = call.addresses.get("out") if inputs else None
+        tuner = Tuner(Handle.default(call.device), inputs, result, call.stream)
+        cap = call.cap_beside(*scratch)
+        plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
+        self._note(problem, plan)
+        return plan
 
     def problem(
         self,

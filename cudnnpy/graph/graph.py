@@ -28,7 +28,7 @@ from cudnnpy._planning import engines
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import fitting, guesses, plan_for
+from cudnnpy._planning.selection import guesses, plan_for, plan_to_keep
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.graph.nodes import spelled
@@ -148,7 +148,7 @@ class Graph(Nodes):
             return self._on_nothing(call, problem), [node.spec for node in self.outputs]
         addresses = tuple(call.addresses[node.name] for node in self.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-        plan = fitting(problem, self.options, call.stream, lambda plan: plan, tuner)
+        plan = plan_to_keep(problem, self.options, tuner, cap=call.cap)
         return plan, [node.spec for node in self.outputs]
 
     def _on_nothing(self, call: dispatch.Call, problem: GraphProblem) -> Program:

@@ -189,7 +189,8 @@ def prototype(name: str) -> str:
     return f"{returns} {name}({', '.join(listed) or 'void'})"
 
 
-def bind(name: str) -> Callable[..., Any]:
+@_remembered
+def bound(name: str) -> Callable[..., Any]:
     """The C function with its argument types set. Raises FunctionNotAvailableError if libcudnn lacks it."""
     returns, parameters, _header, since, _deprecated = facts(name)
     library, file, number = _load()
@@ -247,12 +248,6 @@ def unchecked(name: str) -> Callable[..., int]:
     function: Callable[..., int] = load()[name]
     function.restype = ctypes.c_int  # type: ignore[attr-defined]
     return function
-
-
-@_remembered
-def bound(name: str) -> Callable[..., Any]:
-    """bind(), once for each function: C as it is, for prepared arguments."""
-    return bind(name)
 
 
 @_remembered

@@ -267,8 +267,15 @@ class Recorded:
     def __init__(self) -> None:
         self.bound: list[tuple[int, ...]] = []
 
-    def bind(self, handle: Any, pointers: tuple[int, ...]) -> Callable[[], int]:
-        self.bound.append(pointers)
+    @property
+    def executable(self) -> Recorded:
+        return self
+
+    def check_addresses(self, operands: Any, workspace: int) -> None:
+        """Takes any."""
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        self.bound.append((*pointers, workspace))
         return lambda: 0
 
 

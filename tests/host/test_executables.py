@@ -119,7 +119,7 @@ def test_scratch_parts_are_aligned_apart_and_inside_the_workspace(
     )
     start = 1 << 20
     given = tuple(4096 * (at + 1) for at in range(operands))
-    assert program.bind(HANDLE, (*given, start))() == 0
+    assert program.executable.bind(HANDLE, given, start)() == 0
     for step, space in zip(steps, spaces, strict=True):
         ((pointers, workspace),) = step.bound
         assert pointers[:operands] == given
@@ -138,7 +138,7 @@ def test_steps_run_in_turn_on_the_operands_that_they_name() -> None:
     spec = TensorSpec((4,), "float32", (1,))
     steps = [Step(Recorder("one", log=log), (1,)), Step(Recorder("two", log=log), (0, 2, 1))]
     program = Program("made up", 0, [Operand("x", spec), Operand("y", spec)], steps, [8])
-    launch = program.bind(HANDLE, (4096, 8192, 1 << 20))
+    launch = program.executable.bind(HANDLE, (4096, 8192), 1 << 20)
     launch()
     launch()
     assert log == [("one", (8192,)), ("two", (4096, 1 << 20, 8192))] * 2
@@ -151,7 +151,7 @@ def test_a_step_that_fails_ends_the_launch() -> None:
 
     log: list[Any] = []
     steps = [Step(Recorder("one", log=log), ()), Step(Failing(), ()), Step(Recorder("three", log=log), ())]
-    assert Program("made up", 0, [], steps).bind(HANDLE, (0,))() == 3000
+    assert Program("made up", 0, [], steps).executable.bind(HANDLE, (), 0)() == 3000
     assert log == [("one", ())]
 
 
@@ -184,7 +184,7 @@ def test_only_what_lies_otherwise_is_copied(
     inner = Recorder()
     operands = [Operand("x", x), Operand("y", y, True, is_read=is_read)]
     program = arranged("made up", 0, operands, inner, [FIRST, FIRST], beta)
-    program.bind(HANDLE, (*ADDRESSES, SPACE))()
+    program.executable.bind(HANDLE, ADDRESSES, SPACE)()
     copied = [spec != FIRST for spec in (x, y)]
     parts = [SPACE, SPACE + 512][: sum(copied)]
     of_x = parts[0] if copied[0] else ADDRESSES[0]
@@ -201,9 +201,8 @@ def test_a_result_is_copied_in_before_the_launch_and_out_after_it(monkeypatch: p
     log: list[Any] = []
     monkeypatch.setattr(raw, "bound", lambda name: logging(log, name))
     operands = [Operand("x", LAST), Operand("y", LAST, True)]
-    arranged("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0).bind(
-        HANDLE, (*ADDRESSES, SPACE)
-    )()
+    program = arranged("made up", 0, operands, Recorder("inner", log=log), [FIRST, FIRST], 1.0)
+    program.executable.bind(HANDLE, ADDRESSES, SPACE)()
     names = [name for name, _ in log]
     assert names == ["cudnnTransformTensor"] * 2 + ["inner", "cudnnTransformTensor"]
     assert log[-1][1][-1] == ADDRESSES[1]
@@ -257,10 +256,10 @@ def test_results_overlap_nothing_but_what_they_are_in_place_of(out: Operand, at:
     program = Program("made up", 0, [operand("x"), out], [Step(Recorder(), (0, 1))])
     call = Call(Specs(), {"x": 1000, "out": at}, 0, 0, {})
     if fine:
-        program.bind(HANDLE, (1000, at, 0))
+        program.check_addresses((1000, at), 0)
         assert no_overlaps(call, program.operands) is program.operands
     else:
-        for check in (lambda: program.bind(HANDLE, (1000, at, 0)), lambda: no_overlaps(call, program.operands)):
+        for check in (lambda: program.check_addresses((1000, at), 0), lambda: no_overlaps(call, program.operands)):
             with pytest.raises(ValueError, match=r"^out must not overlap x in memory; got"):
                 check()
 
@@ -283,7 +282,8 @@ def test_a_program_without_steps_launches_nothing() -> None:
     assert program.workspace_size == 0
     assert not program.replayable
     for pointers in ((0, 0), (4096, 4096)):
-        assert program.bind(HANDLE, (*pointers, 0))() == 0
+        program.check_addresses(pointers, 0)
+        assert program.executable.bind(HANDLE, pointers, 0)() == 0
 
 
 @given(st.integers(0, 64), st.integers(0, 64))

@@ -217,7 +217,14 @@ class Recorded:
 
     name, device, replayable, workspace_size = "recorded", 0, False, 0
 
-    def bind(self, handle: Any, pointers: tuple[int, ...]) -> Any:
+    @property
+    def executable(self) -> Recorded:
+        return self
+
+    def check_addresses(self, operands: Any, workspace: int) -> None:
+        """Takes any."""
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Any:
         return lambda: 0
 
 

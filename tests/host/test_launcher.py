@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import c_void_p
 from typing import Any
 
@@ -38,12 +39,20 @@ class FakeHandle:
 
 
 class FakePlan:
-    name, device = "fake plan", 0
+    name, device, workspace_size = "fake plan", 0, 0
 
     def __init__(self, log: Log, *, replayable: bool = False) -> None:
         self._log, self.replayable, self.status = log, replayable, 0
 
-    def bind(self, handle: Any, pointers: Pointers) -> Any:
+    @property
+    def executable(self) -> FakePlan:
+        return self
+
+    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
+        """Takes any."""
+
+    def bind(self, handle: Any, operands: Pointers, workspace: int) -> Any:
+        pointers = (*operands, workspace)
         self._log.append(("bind", pointers))
 
         def launch() -> int:
@@ -212,20 +221,23 @@ def test_a_replay_that_fails_raises(log: Log, driver: FakeDriver) -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_addresses_that_do_not_bind_leave_nothing_behind(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_that_are_refused_are_neither_bound_nor_remembered(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = FakePlan(log)
     launcher = Launcher(plan)
 
-    def refuse(handle: Any, pointers: Pointers) -> Any:
+    def refuse(operands: Sequence[int], workspace: int) -> None:
+        assert (operands, workspace) == ([16, 32], 0)
         raise ValueError("misaligned")
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan, "bind", refuse)
+        patch.setattr(plan, "check_addresses", refuse)
         with pytest.raises(ValueError, match="misaligned"):
             run(launcher)
     assert launcher.launches == {}
+    assert [event[0] for event in log] == ["set_stream"]
+    log.take()
     run(launcher)
-    assert [event[0] for event in log] == ["set_stream", "bind", "launch"]
+    assert [event[0] for event in log] == ["bind", "launch"]
 
 
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
