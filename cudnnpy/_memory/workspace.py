@@ -29,8 +29,6 @@ class Allocator(Protocol):
         """Device memory of at least `size` bytes, for use on the stream."""
 
 
-_LEAST = 1 << 20  # bytes of workspace below which none is tried for, once memory is short
-
 _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
@@ -61,6 +59,7 @@ def workspace(size: int, device: int, stream: int) -> int:
     key = device, stream, capture
     held = buffers.get(key)
     if held is None or held[1] < size:
+        held = None  # so that the traceback of a MemoryError does not hold it
         held = buffers[key] = take(size, device, stream, bool(capture))
         if capture:
             _captured.append(held[2])
@@ -68,21 +67,30 @@ def workspace(size: int, device: int, stream: int) -> int:
 
 
 def obtainable(size: int, device: int, stream: int) -> int:
-    """The number of bytes, at most `size`, that can be taken for a stream now: less each time until it can be taken.
+    """The number of bytes, at most `size`, that can be taken for a stream now, to a sixteenth or 1 MiB.
 
     The driver's free memory does not tell: another allocator has its own, and free memory comes in pieces. What is taken
     to find out is given back, and so is the buffer that the stream had.
     """
     _of_thread.__dict__.get("buffers", {}).pop((device, stream, 0), None)
-    while True:
+
+    def can_take(size: int) -> bool:
         try:
             take(size, device, stream)
         except MemoryError:
-            size = min(size * 3 // 4, free_bytes(device)) // 256 * 256
-            if size < _LEAST:
-                return 0
+            return False
+        return True
+
+    if can_take(size):
+        return size
+    can, cannot = 0, size
+    while cannot - can > max(cannot // 16, 1 << 20):
+        middle = (can + cannot) // 512 * 256
+        if can_take(middle):
+            can = middle
         else:
-            return size
+            cannot = middle
+    return can
 
 
 def release_workspace(*, captured: bool = False) -> None:

@@ -450,11 +450,13 @@ def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pyte
     cudnnpy.set_allocator(allocate)
     with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
         Convolution(padding=1, algorithm=needy.engine).forward(x, w)
-    assert asked == [needy.workspace_size]
+    assert asked[0] == max(asked) == needy.workspace_size
     for prefer in PREFERENCES:
+        asked.clear()
         found = Convolution(padding=1, prefer=prefer, tune_seconds=0.5).forward(x, w)
         assert_same(found, expected("forward", x, w, padding=1))
-    assert asked[1:3] == [needy.workspace_size] * 2  # by "fastest" and "limited_workspace"
+        if prefer in ("fastest", "limited_workspace"):
+            assert asked[0] == needy.workspace_size
 
 
 # Policies
