@@ -1,7 +1,7 @@
-"""NumPy twins of cudnnpy's operations: the oracle that they are tested against, and the default on a CPU.
+"""The reference implementation of cudnnpy's operations, in NumPy, for the tests and for machines without a GPU.
 
-Same names, same signatures, same meaning; host arrays in and out. Floating-point inputs accumulate in float64 and are
-rounded once, at the end. Nothing here imports the rest of the package.
+Names, signatures and meanings are those of `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
+float64 and the result is rounded once. Nothing here imports the code that runs on a GPU.
 """
 
 from cudnnpy.reference.activation import Activation, sigmoid

@@ -1,6 +1,6 @@
-"""Arrays in and out: their checks, and the one rounding at the end.
+"""Arrays in and out: checks of the caller's arrays, and the single rounding of results.
 
-bfloat16 and float8 are told by the names of their dtypes, which come from ml_dtypes; nothing here imports it.
+bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes defines; this module does not import it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Float64: TypeAlias = NDArray[np.float64]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
-FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the inputs' own
+FLOAT8_RESULTS = ("float32", "float16", "bfloat16")  # and the dtype of the inputs
 INT8 = ("int8",)
 INT8_RESULTS = ("int32", "float32", "int8")
 
@@ -24,11 +24,11 @@ RANKS = (1, 2, 3, 4, 5)
 
 
 def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
-    """Return a NumPy array of one of the dtypes as a plain numpy.ndarray, in the same memory; refuse others, by name.
+    """Return a NumPy array of one of the dtypes as a plain numpy.ndarray in the same memory; raise TypeError for others.
 
-    Subclasses such as numpy.memmap are arrays like others. But for masked arrays and matrices, which mean something else.
+    Subclasses such as numpy.memmap are accepted, except masked arrays and matrices, whose operations differ.
     """
-    if not isinstance(array, np.ndarray) or _means_something_else(array):
+    if not isinstance(array, np.ndarray) or _has_other_operations(array):
         kind = f"{type(array).__module__}.{type(array).__qualname__}"
         raise TypeError(f"{name} must be a numpy.ndarray; got a {kind}{_conversion(name, array)}")
     if array.dtype.name not in dtypes:
@@ -36,13 +36,13 @@ def check_array(name: str, array: object, dtypes: tuple[str, ...]) -> Array:
     return np.asarray(array)
 
 
-def _means_something_else(array: Array) -> bool:
-    """Whether an array is masked, or a matrix, which has 2 axes whatever is done to it."""
+def _has_other_operations(array: Array) -> bool:
+    """Whether an array is masked or is a matrix, which keeps 2 axes under every operation."""
     return type(array) is not np.ndarray and isinstance(array, (np.ma.MaskedArray, np.matrix))
 
 
 def _conversion(name: str, array: object) -> str:
-    """How an object that is no plain array becomes one, as the end of a sentence; empty where that is not known."""
+    """The call that converts an object to a plain array, as the end of an error message; empty if there is none."""
     package = type(array).__module__.partition(".")[0]
     if isinstance(array, np.ma.MaskedArray):
         return f". Convert it with {name}.filled(value)"
@@ -57,7 +57,7 @@ def _conversion(name: str, array: object) -> str:
 
 
 def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> None:
-    """Refuse an array whose dtype is not the other's."""
+    """Raise TypeError for two arrays of different dtypes."""
     if array.dtype.name != other.dtype.name:
         raise TypeError(
             f"{name} must be {other.dtype.name}, as {other_name}; got {array.dtype.name}. "
@@ -68,9 +68,9 @@ def check_same_dtype(name: str, array: Array, other_name: str, other: Array) -> 
 def check_tensor(
     name: str, array: object, ranks: Sequence[int] = RANKS, dtypes: tuple[str, ...] = FLOATS, empty: str = ""
 ) -> Array:
-    """Return an array of floats with one of the numbers of axes, as `check_array` does; refuse others.
+    """Return a floating-point array of one of the ranks, as `check_array` does; raise TypeError or ValueError for others.
 
-    empty says what sizes of 0 it may have: "" for none, "batch" for that of axis 0, "any" for any.
+    empty names the axes that may have size 0: "" for none, "batch" for axis 0, "any" for all.
     """
     array = check_array(name, array, dtypes)
     if array.ndim not in ranks:
@@ -82,7 +82,7 @@ def check_tensor(
 
 
 def check_like(name: str, array: object, other_name: str, other: Array) -> Array:
-    """Return an array of the other's dtype and shape, as `check_array` does; refuse others."""
+    """Return an array of the other's dtype and shape, as `check_array` does; raise TypeError or ValueError for others."""
     array = check_array(name, array, FLOATS)
     check_same_dtype(name, array, other_name, other)
     if array.shape != other.shape:
@@ -93,7 +93,7 @@ def check_like(name: str, array: object, other_name: str, other: Array) -> Array
 def check_out(
     out: object, shape: tuple[int, ...], dtypes: tuple[str, ...], in_place: tuple[str, ...] = (), **inputs: Array | None
 ) -> None:
-    """Refuse an out that cannot take the result, or that shares memory with an input; but it may be one of in_place."""
+    """Check that out can hold the result and overlaps no input. It may be one of the inputs that in_place names."""
     check_written("out", out, shape, dtypes, inputs, in_place)
 
 
@@ -105,14 +105,14 @@ def check_written(
     others: Mapping[str, Array | None],
     in_place: tuple[str, ...] = (),
 ) -> None:
-    """Refuse what cannot be written to, or shares memory with one of the others; but it may be one of in_place."""
+    """Check that an array can be written to and overlaps none of the others. It may be one of those in in_place."""
     array = check_array(name, array, dtypes)
     if array.shape != shape:
         raise ValueError(f"{name} must have shape {shape}; got shape {array.shape}")
     if not array.flags.writeable:
         raise ValueError(f"{name} must be a writable array; got a read-only one")
     repeats = any(stride == 0 and size > 1 for stride, size in zip(array.strides, array.shape, strict=True))
-    if repeats and array.size:  # an array without elements has any strides
+    if repeats and array.size:  # the strides of an empty array have no meaning
         raise ValueError(
             f"{name} must have no stride of 0, which would write one element twice; got strides {array.strides}"
         )
@@ -124,7 +124,7 @@ def check_written(
 
 
 def _place(array: Array) -> tuple[object, ...]:
-    """What two arrays agree in that are the same elements in the same memory."""
+    """A value that is equal for two arrays of the same elements in the same memory."""
     strides = [stride for stride, size in zip(array.strides, array.shape, strict=True) if size > 1]
     return array.__array_interface__["data"][0], array.shape, strides, array.dtype
 
@@ -132,7 +132,7 @@ def _place(array: Array) -> tuple[object, ...]:
 def _overlap(a: Array, b: Array) -> bool:
     try:
         return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # the stubs know only the extremes
-    except np.exceptions.TooHardError:  # undecided in that many steps: refused, to be safe
+    except np.exceptions.TooHardError:  # undecided within max_work: treated as an overlap
         return True
 
 
@@ -147,7 +147,7 @@ def in_layout(values: Float64, layout: str) -> Float64:
 
 
 def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha: float, beta: float) -> Array:
-    """Store alpha * values + beta * out, rounded once; without out or with beta 0, alpha * values."""
+    """Store alpha * values + beta * out, rounded once. If out is None or beta is 0, the second term is omitted."""
     values = alpha * values
     if out is not None and beta:
         values += beta * np.asarray(out, np.float64)
@@ -155,9 +155,9 @@ def store_scaled(values: Float64, dtype: np.dtype[Any], out: Array | None, alpha
 
 
 def store(values: Float64, dtype: np.dtype[Any], out: Array | None) -> Array:
-    """Round float64 values once, into out if there is one, else into a new contiguous array of the dtype.
+    """Round float64 values once and store them in out, or, if out is None, in a new contiguous array of the dtype.
 
-    The new array is a plain numpy.ndarray, whatever the values are.
+    The new array is a plain numpy.ndarray, even if the values are a subclass.
     """
     if out is None:
         return rounded(values, dtype).astype(dtype, order="C", copy=False, subok=False)
@@ -176,10 +176,10 @@ def rounded(values: Float64, dtype: np.dtype[Any]) -> Array:
 
 
 def _odd_float32(values: Float64) -> NDArray[np.float32]:
-    """Round to float32 so that a second rounding, to fewer bits, gives what one rounding would have given.
+    """Round to float32 to odd, so that a second rounding to fewer bits gives the result of a single rounding.
 
-    ml_dtypes converts float64 by way of float32, and two roundings to nearest can end on the wrong side of a tie.
-    Rounding to odd cannot: cut off toward zero, then set the last bit if anything was lost.
+    ml_dtypes converts float64 via float32, and two roundings to nearest can end on the wrong side of a tie. Rounding to
+    odd (truncate, then set the last bit if the value was inexact) avoids this.
     """
     nearest = values.astype(np.float32, order="C")
     bits = nearest.view(np.int32)

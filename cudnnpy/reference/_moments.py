@@ -1,4 +1,4 @@
-"""Mean and variance along axes, the gradient through them, and the checks of what normalizations are given."""
+"""Mean and variance along axes, the gradient of a normalization, and checks of the arguments of normalizations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
-    """Mean and biased variance, with the reduced axes kept. The variance is that of the differences from the mean.
+    """Return the mean and the biased variance along axes, which are kept with size 1.
 
-    Of no elements the mean is 0 and the variance NaN, as in PyTorch.
+    The variance is computed from the differences from the mean. Over no elements the mean is 0 and the variance NaN, as
+    in PyTorch.
     """
     if _is_empty(x, axes):
         kept = _kept(x, axes)
@@ -30,7 +31,7 @@ def moments(x: Float64, axes: Shape) -> tuple[Float64, Float64]:
 
 
 def mean_square(x: Float64, axes: Shape) -> Float64:
-    """Mean of the squares, with the reduced axes kept. Of no elements it is NaN, as in PyTorch."""
+    """Return the mean of the squares along axes, which are kept with size 1; NaN over no elements, as in PyTorch."""
     if _is_empty(x, axes):
         return np.full(_kept(x, axes), np.nan)
     square: Float64 = np.square(x).mean(axis=axes, keepdims=True)
@@ -46,9 +47,9 @@ def _kept(x: Float64, axes: Shape) -> Shape:
 
 
 def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, centred: bool = True) -> Float64:
-    """Gradient in x of normalized = (x - mean) * inverse, mean and inverse along axes; g is that in normalized.
+    """Return the gradient with respect to x of normalized = (x - mean) * inverse, or, if not centred, of x * inverse.
 
-    Not centred: of x * inverse.
+    g is the gradient with respect to normalized; mean and inverse are statistics of x along axes.
     """
     if not g.size:
         return np.zeros(g.shape)
@@ -68,17 +69,17 @@ def epsilon_of(value: object) -> float:
 
 
 def parameter_dtypes(x: Array) -> tuple[str, ...]:
-    """The dtypes that scale and bias may have: x's own, and float32 beside one of 16 bits."""
+    """Return the dtypes allowed for scale and bias: x's dtype, and float32 for an x of 16 bits."""
     return (x.dtype.name,) if x.dtype.itemsize > 2 else ("float32", x.dtype.name)
 
 
 def statistics_dtype(x: Array) -> np.dtype[Any]:
-    """The dtype of means and inverses: float64 for float64, else float32."""
+    """Return the dtype of the statistics: float64 for an x of float64, else float32."""
     return np.dtype(np.float64 if x.dtype.name == "float64" else np.float32)
 
 
 def check_affine(x: Array, scale: object, bias: object, shape: Shape, meaning: str) -> None:
-    """Refuse a scale and a bias of a wrong type, dtype or shape, and of two dtypes; None is none."""
+    """Check the types, dtypes and shapes of scale and bias, each of which may be None, and that their dtypes agree."""
     given = {name: array for name, array in (("scale", scale), ("bias", bias)) if array is not None}
     for name, array in given.items():
         check_parameter(name, array, shape, parameter_dtypes(x), meaning)
@@ -87,7 +88,7 @@ def check_affine(x: Array, scale: object, bias: object, shape: Shape, meaning: s
 
 
 def check_channels(channels: int, scale: object, bias: object) -> None:
-    """Refuse a scale or a bias of no channels, as PyTorch does."""
+    """Raise ValueError for a scale or bias where x has 0 channels, as PyTorch does."""
     if not channels and not (scale is None and bias is None):
         name = "scale" if scale is not None else "bias"
         raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
@@ -101,7 +102,10 @@ def wants_bias(bias: object, scale: object) -> bool:
 
 
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:
-    """Refuse (name, array, shape, dtype) that cannot be written to or overlap an input or each other; None is none."""
+    """Check that results, as (name, array, shape, dtype), can be written to and overlap no input and not each other.
+
+    An array of None is skipped.
+    """
     others = dict(inputs)
     for name, array, shape, dtype in results:
         if array is not None:
@@ -110,7 +114,7 @@ def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], input
 
 
 def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
-    """Refuse what is not an array of one of the dtypes and of the shape; meaning says what has this shape."""
+    """Check that a parameter is an array of one of the dtypes and of the shape, which meaning explains in the error."""
     _arrays.check_array(name, array, tuple(dtypes))
     assert isinstance(array, np.ndarray)
     if array.shape != shape:
@@ -118,5 +122,5 @@ def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str
 
 
 def spread(values: Array, x: Array, skipped: int = 0) -> Float64:
-    """Values of x's first axes, less some skipped, in float64, so that they broadcast against x."""
+    """Return values, whose axes are x's from axis `skipped` on, in float64 and shaped to broadcast against x."""
     return np.asarray(values, np.float64).reshape(*values.shape, *[1] * (x.ndim - values.ndim - skipped))

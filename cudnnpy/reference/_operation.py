@@ -1,4 +1,4 @@
-"""What a convolution and its transpose share: the checks before the product, and everything after it."""
+"""The operations of a convolution and of its transpose: the checks before the product, and the steps after it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 class Operation(Options):
-    """The four operations, over three products that the subclass names."""
+    """The four operations, in terms of three products that a subclass defines."""
 
-    # Whether x may have 0 channels, over which the sums are 0. A batch of 0 it may always have.
+    # Whether x may have 0 channels, over which the sums are 0. It may always have a batch of 0.
     _channels_may_be_empty = False
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
-        """Check the shapes, written channels first, against each other."""
+        """Check that the shapes, both channels first, fit together; return the geometry."""
         raise NotImplementedError
 
     def _y_shape(self, x_shape: Shape, w_shape: Shape, geometry: Geometry) -> Shape:
-        """Shape of the result, channels first."""
+        """Return the shape of forward's result, channels first."""
         raise NotImplementedError
 
     def _product(self, x: Float64, w: Float64, geometry: Geometry) -> Float64:
@@ -79,20 +79,8 @@ class Operation(Options):
         act = activation_named(activation)
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
         if out is not None:
-            results: tuple[str, ...] = (x.dtype.name,)
-            if x.dtype.name in _arrays.INT8:
-                results = _arrays.INT8_RESULTS
-            elif x.dtype.name in _arrays.FLOAT8:
-                results = (*_arrays.FLOAT8_RESULTS, x.dtype.name)
-            _arrays.check_out(out, y_shape, results, x=x, w=w, bias=bias)
-        channels = y_shape[-1 if self.channels_last else 1]
-        if bias is not None:
-            result = dtype if out is None else out.dtype
-            bias = _arrays.check_array("bias", bias, (result.name if result.itemsize > 1 else "float32",))
-            if bias.shape != (channels,):
-                raise ValueError(
-                    f"bias must have shape ({channels},), one for each output channel; got shape {bias.shape}"
-                )
+            _arrays.check_out(out, y_shape, _result_dtypes(x.dtype.name), x=x, w=w, bias=bias)
+        bias = self._checked_bias(bias, y_shape, dtype if out is None else out.dtype)
         with np.errstate(all="ignore"):
             values = self._scaled(self._product(self._float64(x), self._filter64(w), geometry), out, alpha, beta)
             if bias is not None:
@@ -169,13 +157,25 @@ class Operation(Options):
     def _shapes(
         self, x_shape: Shape, w_shape: Shape, x_name: str = "x_shape", w_name: str = "w_shape"
     ) -> tuple[Geometry, Shape]:
-        """Geometry, and forward's shape in the layout's axis order."""
+        """Return the geometry, and the shape of forward's result in the layout's axis order."""
         of_x, of_w = self._may_be_empty
         x_first = self._first(_geometry.shape(x_name, x_shape, of_x))
         w_first = self._first(_geometry.shape(w_name, w_shape, of_w))
         geometry = self._geometry(x_first, w_first)
         batch, channels, *spatial = self._y_shape(x_first, w_first, geometry)
         return geometry, (batch, *spatial, channels) if self.channels_last else (batch, channels, *spatial)
+
+    def _checked_bias(self, bias: object, y_shape: Shape, dtype: np.dtype[Any]) -> Array | None:
+        """Check a bias for a result of this shape and dtype; return it as a plain array, or None."""
+        if bias is None:
+            return None
+        channels = y_shape[-1 if self.channels_last else 1]
+        array = _arrays.check_array("bias", bias, (dtype.name if dtype.itemsize > 1 else "float32",))
+        if array.shape != (channels,):
+            raise ValueError(
+                f"bias must have shape ({channels},), one for each output channel; got shape {array.shape}"
+            )
+        return array
 
     def _check_compute_dtype(self, dtype: str) -> None:
         allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}
@@ -191,12 +191,12 @@ class Operation(Options):
         return dy, array
 
     def _x_shape(self, dy: Array, w: Array, x_shape: Shape | None, out: Array | None) -> Shape:
-        """The shape of the gradient in x: as given, else that of out."""
+        """Return the shape of the gradient with respect to x: x_shape, or out's."""
         return _geometry.shape("x_shape", shape_or_outs("x_shape", x_shape, out), self._may_be_empty[0])
 
     @property
     def _may_be_empty(self) -> tuple[Shape, Shape]:
-        """The axes of x and those of w that may have size 0."""
+        """The axes of x, and those of w, that may have size 0."""
         channels = (-1 if self.channels_last else 1,) if self._channels_may_be_empty else ()
         return (0, *channels), channels
 
@@ -210,33 +210,42 @@ class Operation(Options):
         return geometry
 
     def _first(self, shape: Shape) -> Shape:
-        """A shape with its channels first; too short a one is left for the check of ranks to refuse."""
+        """Return a shape with its channels first. The check of the rank rejects shapes that are too short."""
         return (shape[0], shape[-1], *shape[1:-1]) if self.channels_last and len(shape) > 2 else shape
 
     def _float64(self, array: Array) -> Float64:
-        """Channels first, float64. Exact for every dtype accepted."""
+        """Return an array channels first, in float64, which represents every accepted dtype exactly."""
         return (np.moveaxis(array, -1, 1) if self.channels_last else array).astype(np.float64, copy=False)
 
     def _filter64(self, w: Array) -> Float64:
         return self._flip(self._float64(w))
 
     def _flip(self, w: Float64) -> Float64:
-        """Reverse a channels-first filter in mode "convolution"; the products cross-correlate."""
+        """Reverse a channels-first filter along its spatial axes in mode "convolution"; the products cross-correlate."""
         return np.flip(w, tuple(range(2, w.ndim))) if self.mode == "convolution" else w
 
     def _in_layout(self, values: Float64) -> Float64:
         return np.moveaxis(values, 1, -1) if self.channels_last else values
 
     def _scaled(self, values: Float64, out: Array | None, alpha: float, beta: float) -> Float64:
-        """alpha * values + beta * out, in place; channels first."""
+        """Compute alpha * values + beta * out in place; values are channels first."""
         values *= alpha
         if out is not None and beta:
             values += beta * self._float64(np.asarray(out))
         return values
 
 
+def _result_dtypes(dtype: str) -> tuple[str, ...]:
+    """The dtypes that out may have for inputs of a dtype."""
+    if dtype in _arrays.INT8:
+        return _arrays.INT8_RESULTS
+    if dtype in _arrays.FLOAT8:
+        return (*_arrays.FLOAT8_RESULTS, dtype)
+    return (dtype,)
+
+
 def shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
-    """The shape of a gradient: as given, else that of out."""
+    """Return the shape of a gradient: the given one, or out's. Raise TypeError if both are None."""
     if shape is not None:
         return shape
     if out is None:

@@ -1,12 +1,12 @@
 """The three products of a convolution, on float64 arrays laid out channels first.
 
-All three are one matrix product with the same columns, the windows of the padded input that the filter meets:
+All three are one matrix product with the same columns, which are the windows of the padded input:
 
     forward           y       = filters @ columns
-    data gradient     columns = filters.T @ dy, then every column is added back to where it was read from
+    data gradient     columns = filters.T @ dy, and each column is added to its window of dx
     filter gradient   dw      = dy @ columns.T
 
-`columns` is a view of the padded input; it is made an array one block of output positions at a time.
+`columns` is a view of the padded input, which is copied one block of output positions at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def correlate(x: Float64, w: Float64, geometry: Geometry) -> Float64:
 
 
 def correlate_data(dy: Float64, w: Float64, geometry: Geometry) -> Float64:
-    """Adjoint of `correlate` in x: dy (N, K, output...) and w (K, C / groups, kernel...) to (N, C, input...)."""
+    """Gradient of `correlate` with respect to x, (N, C, input...), for dy (N, K, output...) and w."""
     padded = np.zeros((dy.shape[0], w.shape[1] * geometry.groups, *geometry.padded))
     columns = _columns(padded, geometry)
     filters = _filters(w, geometry).swapaxes(1, 2)
@@ -55,7 +55,7 @@ def correlate_data(dy: Float64, w: Float64, geometry: Geometry) -> Float64:
 
 
 def correlate_filter(dy: Float64, x: Float64, geometry: Geometry) -> Float64:
-    """Adjoint of `correlate` in w: dy (N, K, output...) and x (N, C, input...) to (K, C / groups, kernel...)."""
+    """Gradient of `correlate` with respect to w, (K, C / groups, kernel...), for dy (N, K, output...) and x."""
     padded = np.zeros((*x.shape[:2], *geometry.padded))
     padded[_inside(geometry)] = x
     columns = _columns(padded, geometry)
@@ -74,7 +74,7 @@ def _inside(geometry: Geometry) -> tuple[slice, ...]:
 
 
 def _columns(padded: Float64, geometry: Geometry) -> Float64:
-    """View of the padded input as (groups, C / groups, kernel..., N, output...); it shares its memory, writably."""
+    """Writable view of the padded input as (groups, C / groups, kernel..., N, output...)."""
     rank = len(geometry.kernel)
     batch, channels = padded.shape[:2]
     grouped = padded.reshape(batch, geometry.groups, channels // geometry.groups, *geometry.padded)
@@ -87,9 +87,9 @@ def _columns(padded: Float64, geometry: Geometry) -> Float64:
 
 
 def _blocks(columns: Float64, geometry: Geometry) -> Iterator[Index]:
-    """Cut the axes (N, output...) of columns into boxes of at most BLOCK elements, or one position if that is more.
+    """Divide the axes (N, output...) of columns into blocks of at most BLOCK elements, but of at least one position.
 
-    Yields indices of those axes, which come last in columns and in y alike.
+    Yields indices of these axes, which are the last ones both of columns and of y.
     """
     first = 2 + len(geometry.kernel)
     positions = columns.shape[first:]
@@ -108,23 +108,27 @@ def _matrix(columns: Float64, geometry: Geometry) -> Float64:
 
 
 def _filters(w: Float64, geometry: Geometry) -> Float64:
-    """(K, C / groups, kernel...) as (groups, K / groups, taps)."""
+    """Reshape (K, C / groups, kernel...) to (groups, K / groups, taps)."""
     return w.reshape(geometry.groups, w.shape[0] // geometry.groups, prod(w.shape[1:]))
 
 
 def _rows(grouped: Float64) -> Float64:
-    """(groups, K / groups, N, output...) as (groups, K / groups, positions)."""
+    """Reshape (groups, K / groups, N, output...) to (groups, K / groups, positions)."""
     return grouped.reshape(*grouped.shape[:2], prod(grouped.shape[2:]))
 
 
 def _by_group(dy: Float64, geometry: Geometry) -> Float64:
-    """(N, K, output...) as (groups, K / groups, N, output...)."""
+    """Reorder (N, K, output...) as (groups, K / groups, N, output...)."""
     batch, filters, *output = dy.shape
     return dy.swapaxes(0, 1).reshape(geometry.groups, filters // geometry.groups, batch, *output)
 
 
 def _add(target: Float64, values: Float64, geometry: Geometry) -> None:
-    """Add values to the windows in target. Windows overlap, but not those of one tap, nor the taps of one window."""
+    """Add values to the windows in target.
+
+    Windows overlap, so one indexed addition would lose terms. The elements of one tap are distinct, and so are those of
+    one window: the loop is over the smaller number of the two.
+    """
     first = 2 + len(geometry.kernel)
     if prod(target.shape[2:first]) <= prod(target.shape[first:]):
         for tap in np.ndindex(*target.shape[2:first]):

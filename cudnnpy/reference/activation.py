@@ -1,4 +1,4 @@
-"""Activations on float64 values, and as operations of their own."""
+"""Activations: functions of float64 values, which convolutions apply too, and the operations `sigmoid` and `Activation`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Activation:
 
 
 def _sigmoid(x: Float64, c: float = 1.0) -> Float64:
-    small = np.exp(-np.abs(x))  # never above 1, so nothing overflows for either sign
+    small = np.exp(-np.abs(x))  # at most 1, so it cannot overflow
     return np.asarray(np.where(x >= 0, 1.0, small) / (1.0 + small))
 
 
@@ -150,10 +150,11 @@ def _identity(x: Float64, c: float = 1.0) -> Float64:
 
 def _swish_gradient(dy: Float64, x: Float64, c: float) -> Float64:
     small = np.exp(-np.abs(c * x))
-    return dy * (_sigmoid(c * x) + c * x * small / (1.0 + small) ** 2)  # sigmoid' without 1 - sigmoid, which cancels
+    # sigmoid' is small / (1 + small) ** 2: sigmoid * (1 - sigmoid) would lose digits to cancellation.
+    return dy * (_sigmoid(c * x) + c * x * small / (1.0 + small) ** 2)
 
 
-# An activation, given x and the coefficient. A convolution applies those of ACTIVATIONS, with the coefficient 1.
+# Activations as functions of x and the coefficient. Convolutions apply those in ACTIVATIONS, with coefficient 1.
 ACTIVATIONS: dict[str, Callable[..., Float64]] = {
     "identity": _identity,
     "relu": _relu,
@@ -164,7 +165,7 @@ ACTIVATIONS: dict[str, Callable[..., Float64]] = {
 }
 FUNCTIONS: dict[str, Callable[[Float64, float], Float64]] = {**ACTIVATIONS, "clipped_relu": _clipped_relu}
 
-# The gradient in x, given dy, then x, or for those of FROM_RESULT y, then the coefficient.
+# Gradients with respect to x as functions of dy, x (y for the modes in FROM_RESULT) and the coefficient.
 FROM_RESULT = ("sigmoid", "tanh")
 GRADIENTS: dict[str, Callable[[Float64, Float64, float], Float64]] = {
     "sigmoid": lambda dy, y, c: dy * y * (1.0 - y),

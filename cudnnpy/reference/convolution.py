@@ -1,4 +1,4 @@
-"""The convolution and its gradients."""
+"""Convolution and its gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout, and its gradient."""
+"""Dropout and its gradient."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ class Dropout:
         return self._apply(dy, kept, out)
 
     def _apply(self, array: Array, kept: NDArray[np.bool_], out: Array | None) -> Array:
+        """Divide the kept elements by 1 - probability and set the others to 0."""
         with np.errstate(all="ignore"):
             values = np.where(kept, array.astype(np.float64) / (1.0 - self.probability), 0.0)
             return _arrays.store(values, array.dtype, out)

@@ -1,4 +1,4 @@
-"""A convolution with what often follows it: scale, bias, a residual, an activation."""
+"""A convolution followed by a scale, a bias, a residual and an activation."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class FusedConvolution:
 
 
 def _parameter(name: str, array: Array | None, channels: int, x: Array) -> Array | None:
-    """Return a scale or bias, checked, if there is one."""
+    """Check a scale or bias, which may be None, and return it as a plain array."""
     if array is None:
         return None
     array = _arrays.check_array(name, array, tuple(dict.fromkeys((x.dtype.name, "float32"))))

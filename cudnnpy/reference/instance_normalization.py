@@ -1,4 +1,4 @@
-"""Normalization of each channel of each sample over its positions, and its gradients."""
+"""Instance normalization, of each channel of each sample over its positions, and its gradients."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class InstanceNormalization:
             )
 
     def _check(self, x: object, scale: object, bias: object = None) -> Shape:
-        """Refuse a wrong x and a scale and bias that do not fit it; return (N, C)."""
+        """Check x, scale and bias; return (N, C)."""
         x = _arrays.check_tensor("x", x, RANKS, empty="any")
         _geometry.check_rank("x", x.shape, self, RANKS)
         batch, channels = _arrays.channels_first(x, self.layout).shape[:2]

@@ -1,4 +1,4 @@
-"""Normalization over the last axes, by mean and variance or by the root mean square, and its gradients."""
+"""Layer and RMS normalization, over the last axes of x, and their gradients."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class RMSNormalization:
 
 
 def _check(x: object, normalized_shape: object, scale: object, bias: object = None) -> int:
-    """Refuse a wrong x and what does not fit its last axes; return the number of axes before."""
+    """Check x, and what gives the sizes of its normalized axes; return the number of axes before these."""
     x = _arrays.check_tensor("x", x, empty="any")
     source, first = ("scale", scale) if scale is not None else ("bias", bias)
     if normalized_shape is not None:
@@ -248,7 +248,7 @@ def _sizes(normalized_shape: object) -> Shape:
 
 
 def _kept(x: Array, shape: Shape, name: str) -> int:
-    """The number of x's axes before the last ones, whose sizes have to be those of shape."""
+    """Return the number of x's axes before the last ones. Raise ValueError if the last ones do not have this shape."""
     kept = x.ndim - len(shape)
     if not 0 <= kept < x.ndim or x.shape[kept:] != shape:
         allowed = " or ".join(str(x.shape[first:]) for first in range(x.ndim - 1, -1, -1))
@@ -259,7 +259,7 @@ def _kept(x: Array, shape: Shape, name: str) -> int:
 
 
 def _check_gradients(dy: object, x: object, scale: object, statistics: dict[str, Array], out: Array | None) -> int:
-    """Refuse what does not fit together; return the number of axes before those that are normalized."""
+    """Check the arguments of a gradient; return the number of axes of x before the normalized ones."""
     x = _arrays.check_tensor("x", x, empty="any")
     dtype = statistics_dtype(x)
     first, array = next(iter(statistics.items()))

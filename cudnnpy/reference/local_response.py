@@ -115,7 +115,7 @@ class LocalResponseNormalization:
         x64 = np.asarray(_arrays.channels_first(x, self.layout), np.float64)
         with np.errstate(all="ignore"):
             base = self._base(x64)
-            # Channel i is in the sum of channel j for j from i - size // 2 to i + (size - 1) // 2.
+            # x of channel i occurs in the sums of the channels from i - size // 2 to i + (size - 1) // 2.
             through = _nearby(dy64 * x64 * base ** -(self.beta + 1), self.size // 2, (self.size - 1) // 2)
             values = dy64 * base**-self.beta - 2 * self.alpha * self.beta / self.size * x64 * through
             return _arrays.store_scaled(_arrays.in_layout(values, self.layout), dy.dtype, out, alpha, beta)
@@ -125,12 +125,12 @@ class LocalResponseNormalization:
         _geometry.check_rank(name, array.shape, self, RANKS)
 
     def _base(self, x: Float64) -> Float64:
-        """What is raised to the power of beta."""
+        """Return k + alpha / size * s, the base of the power."""
         return self.k + self.alpha / self.size * _nearby(x * x, (self.size - 1) // 2, self.size // 2)
 
 
 def _nearby(values: Float64, before: int, after: int) -> Float64:
-    """For each channel, axis 1, the sum of those from so many before to so many after it."""
+    """For each channel c on axis 1, the sum over the channels from c - before to c + after that exist."""
     total = np.zeros_like(values)
     channels = values.shape[1]
     for offset in range(max(-before, 1 - channels), min(after, channels - 1) + 1):

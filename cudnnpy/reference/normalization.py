@@ -109,7 +109,7 @@ class BatchNormalization:
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, array, shape, array.dtype.name) for name, array in running.items() if array is not None]
         check_results(results, {"x": x, "scale": scale, "bias": bias})
-        if not x.size:  # nothing to normalize: the running statistics stay
+        if not x.size:  # the running statistics keep their values
             result = _arrays.store(np.zeros(x.shape), x.dtype, out)
             return result, np.zeros(shape, dtype), np.full(shape, np.nan, dtype)
         with np.errstate(all="ignore"):
@@ -117,14 +117,11 @@ class BatchNormalization:
             mean, variance = moments(x64, self._axes(x))
             inverse = 1 / np.sqrt(variance + self.epsilon)
             y = self._affine((x64 - mean) * inverse, x, scale, bias)
-            if activation is not None:
-                y = np.maximum(y, 0.0)
+            y = y if activation is None else np.maximum(y, 0.0)
             result = _arrays.store_scaled(_arrays.in_layout(y, self.layout), x.dtype, out, alpha, beta)
-            if running_mean is not None and running_variance is not None:
-                count = x64.size // mean.size
-                unbiased = variance * (count / max(count - 1, 1))
-                _arrays.store_scaled(self._parameter(mean, shape), dtype, running_mean, factor, 1 - factor)
-                _arrays.store_scaled(self._parameter(unbiased, shape), dtype, running_variance, factor, 1 - factor)
+            count = x64.size // mean.size
+            self._update(running_mean, mean, factor)
+            self._update(running_variance, variance * (count / max(count - 1, 1)), factor)
             return (
                 result,
                 _arrays.store(self._parameter(mean, shape), dtype, None),
@@ -196,9 +193,8 @@ class BatchNormalization:
                 check_parameter(name, array, shape, (statistics_dtype(x).name,), self._meaning)
         alpha, beta = scales(alpha, beta, out=out)
         with_bias = wants_bias(bias, scale)
-        for name, given, wanted in (("out_scale", out_scale, scale is not None), ("out_bias", out_bias, with_bias)):
-            if given is not None and not wanted:
-                raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
+        _check_none_unless("out_scale", out_scale, wanted=scale is not None)
+        _check_none_unless("out_bias", out_bias, wanted=with_bias)
         outs = {"out_scale": out_scale} if scale is not None else {}
         outs |= {"out_bias": out_bias} if with_bias else {}
         parameter_alpha, parameter_beta = scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
@@ -213,19 +209,7 @@ class BatchNormalization:
         ]
         check_results(results, {"dy": dy, "x": x, "scale": scale, **saved})
         with np.errstate(all="ignore"):
-            dx, dscale, dbias = np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
-            if x.size:
-                axes = self._axes(x)
-                dy64, x64 = self._float64(dy), self._float64(x)
-                if saved_mean is None or saved_inverse_variance is None:
-                    mean, variance = moments(x64, axes)
-                    inverse = 1 / np.sqrt(variance + self.epsilon)
-                else:
-                    mean, inverse = self._spread(saved_mean, x), self._spread(saved_inverse_variance, x)
-                normalized = (x64 - mean) * inverse
-                dx = _arrays.in_layout(gradient(self._affine(dy64, x, scale), normalized, inverse, axes), self.layout)
-                dscale = self._parameter((dy64 * normalized).sum(axis=axes, keepdims=True), shape)
-                dbias = self._parameter(dy64.sum(axis=axes, keepdims=True), shape)
+            dx, dscale, dbias = self._gradients(dy, x, shape, scale, saved_mean, saved_inverse_variance)
             factors = parameter_alpha, parameter_beta
             return (
                 _arrays.store_scaled(dx, x.dtype, out, alpha, beta),
@@ -233,9 +217,34 @@ class BatchNormalization:
                 _arrays.store_scaled(dbias, dtype, out_bias, *factors) if with_bias else None,
             )
 
+    def _gradients(
+        self,
+        dy: Array,
+        x: Array,
+        shape: Shape,
+        scale: Array | None,
+        saved_mean: Array | None,
+        saved_inverse_variance: Array | None,
+    ) -> tuple[Float64, Float64, Float64]:
+        """Return the gradients with respect to x, scale and bias in float64, in the layouts of x and the parameters."""
+        if not x.size:
+            return np.zeros(x.shape), np.zeros(shape), np.zeros(shape)
+        axes = self._axes(x)
+        dy64, x64 = self._float64(dy), self._float64(x)
+        if saved_mean is None or saved_inverse_variance is None:
+            mean, variance = moments(x64, axes)
+            inverse = 1 / np.sqrt(variance + self.epsilon)
+        else:
+            mean, inverse = self._spread(saved_mean, x), self._spread(saved_inverse_variance, x)
+        normalized = (x64 - mean) * inverse
+        dx = gradient(self._affine(dy64, x, scale), normalized, inverse, axes)
+        dscale = (dy64 * normalized).sum(axis=axes, keepdims=True)
+        dbias = dy64.sum(axis=axes, keepdims=True)
+        return _arrays.in_layout(dx, self.layout), self._parameter(dscale, shape), self._parameter(dbias, shape)
+
     def _check(self, x: object) -> Shape:
-        """Refuse an x of a wrong type, dtype or rank; return its parameters' shape."""
-        if isinstance(x, np.ndarray) and x.shape == (0,):  # which PyTorch takes, of one axis and no channels
+        """Check the type, dtype and rank of x; return the shape of its parameters."""
+        if isinstance(x, np.ndarray) and x.shape == (0,):  # one axis and no channels, as PyTorch accepts
             _arrays.check_array("x", x, _arrays.FLOATS)
             return (0,)
         x = _arrays.check_tensor("x", x, RANKS, empty="any")
@@ -246,12 +255,12 @@ class BatchNormalization:
 
     @property
     def _meaning(self) -> str:
-        """What has the parameters' shape."""
+        """What the parameters' shape is, for errors."""
         meaning = "one for each channel of x" if self.mode == "spatial" else "the shape of x without its first axis"
         return f"{meaning} ({self.mode})"
 
     def _check_parameters(self, x: Array, shape: Shape, **parameters: object) -> None:
-        """Refuse parameters of a wrong type, dtype or shape. None is left out."""
+        """Check the types, dtypes and shapes of parameters. Only mean and variance are required."""
         for name, array in parameters.items():
             if array is not None or name in ("mean", "variance"):
                 check_parameter(name, array, shape, parameter_dtypes(x), self._meaning)
@@ -262,32 +271,43 @@ class BatchNormalization:
             check_channels(shape[0], scale, bias)
 
     def _axes(self, x: Array) -> Shape:
-        """The axes of x, channels first, that a mean is over."""
+        """The axes of x, channels first, over which its mean is computed."""
         return (0,) if self.mode == "per_activation" else (0, *range(2, x.ndim))
 
     def _float64(self, array: Array) -> Float64:
         return np.asarray(_arrays.channels_first(array, self.layout), np.float64)
 
     def _spread(self, parameter: Array, x: Array) -> Float64:
-        """A parameter in float64, so that it broadcasts against x with its channels first."""
+        """Return a parameter in float64, shaped to broadcast against a channels-first x."""
         if self.mode == "per_activation":
             return self._float64(parameter[None])
         return np.asarray(parameter, np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
     def _affine(self, values: Float64, x: Array, scale: Array | None, bias: Array | None = None) -> Float64:
-        """scale * values + bias, of which each may be missing."""
+        """Return scale * values + bias; a scale of None is 1, a bias of None is 0."""
         values = values if scale is None else values * self._spread(scale, x)
         return values if bias is None else values + self._spread(bias, x)
 
     def _parameter(self, values: Float64, shape: Shape) -> Float64:
-        """Values with one entry for each parameter, channels first, in the parameters' shape."""
+        """Reshape values with one entry for each parameter, channels first, to the parameters' shape."""
         if self.mode == "per_activation":
             values = _arrays.in_layout(values, self.layout)
         return values.reshape(shape)
 
+    def _update(self, running: Array | None, values: Float64, factor: float) -> None:
+        """Replace a running statistic by (1 - factor) * running + factor * values, in place."""
+        if running is not None:
+            _arrays.store_scaled(self._parameter(values, running.shape), running.dtype, running, factor, 1 - factor)
+
+
+def _check_none_unless(name: str, out: Array | None, *, wanted: bool) -> None:
+    """Raise ValueError for an out of a gradient that is not computed."""
+    if out is not None and not wanted:
+        raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
+
 
 def _check_pair(arrays: dict[str, Array | None]) -> None:
-    """Refuse one of two arrays without the other."""
+    """Raise ValueError for one of two arrays without the other."""
     (first, a), (second, b) = arrays.items()
     if (a is None) != (b is None):
         given, missing = (second, first) if a is None else (first, second)

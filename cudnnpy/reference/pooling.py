@@ -1,7 +1,7 @@
 """Pooling: the maximum or the average of each window, and its gradient.
 
-A window of several axes is taken one axis after the other: sums and maxima of rows, then of those, and so on. The
-first of equal maxima in C order is the first row that has one and the first in that row, so that this holds there too.
+A window of several axes is reduced one axis after the other, from the last to the first: its rows, then the results of the
+rows, and so on. Each reduction keeps the first of equal maxima, so that the result is the first maximum in C order.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "aver
 
 @dataclass(frozen=True)
 class Axis:
-    """One spatial axis: position p of the output takes the elements from p * stride on of the padded input.
+    """One spatial axis: output position p is the window of the padded input that starts at element p * stride.
 
-    In ceil mode the last window may reach beyond the padding.
+    In ceil mode the last window may extend beyond the padding.
     """
 
     input: int
@@ -41,26 +41,26 @@ class Axis:
 
     @property
     def after(self) -> int:
-        """Padding at the end, with what the last window takes beyond it."""
+        """Padding at the end, extended to the end of the last window."""
         return max(self.padding, (self.output - 1) * self.stride + self.window - self.padding - self.input)
 
     @property
     def padded(self) -> int:
-        """Size of the input with all of its padding."""
+        """Size of the padded input."""
         return self.padding + self.input + self.after
 
     @property
     def inside(self) -> slice:
-        """Where the input lies in the padded input."""
+        """The input's part of the padded input."""
         return slice(self.padding, self.padding + self.input)
 
     def taps(self) -> Iterator[slice]:
-        """For each place in the window, the padded input's elements that the windows have there."""
+        """For each position in the window, a slice of the padded input: that element of every window."""
         for tap in range(self.window):
             yield slice(tap, tap + (self.output - 1) * self.stride + 1, self.stride)
 
     def counts(self, include_padding: bool) -> Float64:
-        """How many elements each window averages: those of the input, or these and those of the padding."""
+        """The number of elements that each window averages: the input's, with or without those of the padding."""
         start = np.arange(self.output) * self.stride
         first, end = (
             (0, self.input + 2 * self.padding) if include_padding else (self.padding, self.padding + self.input)
@@ -205,7 +205,7 @@ class Pooling:
         return window, padding, stride
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
-        """Check a shape in the layout's axis order, and return its spatial axes."""
+        """Check a shape in the layout's axis order; return its spatial axes."""
         _geometry.check_rank(name, x_shape, self)
         spatial = x_shape[1:-1] if self.layout.endswith("C") else x_shape[2:]
         axes: list[Axis] = []
@@ -230,7 +230,7 @@ class Pooling:
         return (*x_shape[:2], *spatial)
 
     def _counts(self, axes: list[Axis]) -> Float64:
-        """What the sum of each window is divided by, of a shape that broadcasts to the output's."""
+        """Return the divisors of the windows' sums, shaped to broadcast against the output."""
         counts = np.ones(())
         for axis in axes:
             counts = counts[..., np.newaxis] * axis.counts(self.mode == "average_include_padding")
@@ -238,7 +238,7 @@ class Pooling:
 
 
 def _reduce(values: Float64, axes: list[Axis], padding: float, function: Callable[..., Float64]) -> Float64:
-    """Combine the elements of each window by a function of two arrays; values are channels first."""
+    """Reduce each window by a ufunc of two arguments; values are channels first."""
     for at, axis in reversed(list(enumerate(axes, 2))):
         padded = _padded(values, at, axis, padding)
         first, *others = axis.taps()
@@ -249,8 +249,8 @@ def _reduce(values: Float64, axes: list[Axis], padding: float, function: Callabl
 
 
 def _to_maxima(dy: Float64, x: Float64, axes: list[Axis]) -> Float64:
-    """Add each element of dy to where the maximum of its window is in x, in zeros of x's shape; channels first."""
-    # Along with the maxima goes where they were found in x; -1 is padding.
+    """Return the gradient with respect to x of the maximum: dy, added at the positions of the maxima; channels first."""
+    # `where` holds the flat index in x of each value in `best`; -1 is padding.
     where: Int64 = np.arange(x.size).reshape(x.shape)
     best = x
     for at, axis in reversed(list(enumerate(axes, 2))):
@@ -267,7 +267,7 @@ def _to_maxima(dy: Float64, x: Float64, axes: list[Axis]) -> Float64:
 
 
 def _spread_out(dy: Float64, axes: list[Axis]) -> Float64:
-    """Add each element of dy to all of its window, in zeros of x's shape; channels first. Adjoint of the sum."""
+    """Return the gradient with respect to x of the sum: dy, added to all elements of its window; channels first."""
     for at, axis in enumerate(axes, 2):
         padded = np.zeros((*dy.shape[:at], axis.padded, *dy.shape[at + 1 :]))
         for tap in axis.taps():
@@ -282,5 +282,5 @@ def _padded(values: Array, at: int, axis: Axis, padding: float) -> Array:
 
 
 def _along(values: Array, at: int, part: slice) -> Array:
-    """View a part of one axis."""
+    """View a part of axis `at`."""
     return values[(slice(None),) * at + (part,)]

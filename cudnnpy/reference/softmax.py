@@ -1,4 +1,4 @@
-"""The softmax, its logarithm, and their gradients."""
+"""Softmax, its logarithm, and their gradients."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Softmax:
             return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
 
     def _checked(self, name: str, array: Array) -> tuple[Array, tuple[int, ...]]:
-        """Check an array, and return it plain, and the axes that are summed over."""
+        """Check an array; return it as a plain array, and the axes of the sums."""
         array = _arrays.check_tensor(name, array, empty="any")
         _geometry.check_rank(name, array.shape, self, RANKS)
         if self.mode == "instance":

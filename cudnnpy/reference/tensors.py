@@ -1,4 +1,4 @@
-"""Sums, multiples, copies and reductions of tensors, element by element."""
+"""Elementwise operations on tensors (sum, multiple, fill, copy to another layout or dtype), and reductions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def add_tensor(
         _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
     with np.errstate(all="ignore"):
         scaled = np.broadcast_to(a.astype(np.float64), b.shape)
-        # The sum is alpha * a + beta * out with b for out.
         values = alpha * scaled + beta * b.astype(np.float64) if beta else alpha * scaled
         return _arrays.store(values, b.dtype, out)
 
@@ -132,7 +131,7 @@ def transform_tensor(
 
 
 def _dtype(given: object) -> np.dtype[Any]:
-    """The dtype of a name, or of a NumPy dtype or scalar type."""
+    """Return the NumPy dtype for a name, a dtype or a scalar type."""
     name = given if isinstance(given, str) else getattr(given, "name", getattr(given, "__name__", None))
     if name not in _arrays.FLOATS:
         raise TypeError(f"dtype must be {' or '.join(_arrays.FLOATS)}; got {given!r}")
@@ -161,11 +160,11 @@ REDUCTIONS: dict[str, Reducer] = {
     "norm2": lambda x, axes: np.sqrt((x * x).sum(axes, keepdims=True)),
     "mul_no_zeros": lambda x, axes: x.prod(axes, keepdims=True, where=(x != 0) | (_count(x, axes) == 1)),
 }
-EXTREMES = ("min", "max", "amax")  # there is none of no elements
+EXTREMES = ("min", "max", "amax")  # undefined over no elements
 
 
 def _count(x: Float64, axes: Shape) -> int:
-    """How many elements are reduced to one."""
+    """The number of elements that are reduced to one."""
     return int(np.prod([x.shape[axis] for axis in axes]))
 
 

@@ -1,4 +1,4 @@
-"""The transposed convolution and its gradients: a convolution's products with their roles exchanged."""
+"""Transposed convolution and its gradients: the three products of a convolution in exchanged roles."""
 
 from __future__ import annotations
 
