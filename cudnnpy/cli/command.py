@@ -1,8 +1,8 @@
-"""The command `cudnnpy`: `info` says whether cuDNN is usable here, `edges` finds the edges of a picture.
+"""The command `cudnnpy`: `info` reports whether cuDNN is usable here, `edges` finds the edges of a picture.
 
-Exit status: 0; 1 when cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on stderr,
-and for options that no algorithm meets, with the table of why not on stderr; 130 after Ctrl-C; 141 when the reader of
-the output went away.
+Exit status: 0 on success; 1 if cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on
+stderr, and for options that no algorithm meets, with the table of rejection reasons on stderr; 130 after Ctrl-C; 141 if
+the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from typing import Any, NoReturn, TextIO
 
 from cudnnpy._version import __version__
 
-# What a command needs is imported when it runs: an import takes long enough for a Ctrl-C, which `main` looks after.
+# A command's imports are done when it runs: they take long enough to be interrupted by Ctrl-C, which `main` handles.
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage text in front of it."""
+    """A parser that reports an error in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if message:  # argparse's own would hide that the output cannot be written
+        if message:  # the method of argparse ignores errors of the output
             (file or sys.stderr).write(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command with these arguments (by default the process's) and return its exit status."""
     try:
-        if sys.stderr is None:  # closed: what would be printed there must not go to standard output
+        if sys.stderr is None:  # closed; print(file=None) would write to standard output
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be any bytes
+            sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain any bytes
         status = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
-        _forget(sys.stdout)
+        _discard(sys.stdout)
         return 130
     except BrokenPipeError:
-        _forget(sys.stdout)
+        _discard(sys.stdout)
         return 141
-    except OSError as error:  # a full disk; what concerns the files that a command names, it tells itself
-        _forget(sys.stdout)
+    except OSError as error:  # of standard output, for example a full disk; commands handle errors of their files
+        _discard(sys.stdout)
         place = "standard output" if error.filename is None else error.filename
         return _fail(2, f"{place}: {error.strerror or error}")
     return status
@@ -74,18 +74,18 @@ def _fail(status: int, text: str) -> int:
     try:
         print(f"cudnnpy: {text}", file=sys.stderr)
     except OSError:
-        _forget(sys.stderr)
+        _discard(sys.stderr)
     return status
 
 
-def _forget(stream: TextIO | None) -> None:
-    """Lead a stream that cannot be written to nowhere, so that Python does not try again at its end."""
+def _discard(stream: TextIO | None) -> None:
+    """Redirect a stream that cannot be written to the null device, so that Python does not flush it at exit."""
     try:
         if stream is not None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
-    except (OSError, ValueError):  # it is no file
+    except (OSError, ValueError):  # the stream is not a file
         return
 
 
@@ -123,7 +123,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _print_table(rows: list[tuple[str, str]]) -> bool:
-    """Print the rows on a terminal through rich; return False without rich."""
+    """Print the rows on a terminal with rich; return False if rich is not installed."""
     try:
         from rich.console import Console
         from rich.table import Table

@@ -1,4 +1,4 @@
-"""The edge detector behind `cudnnpy edges`: one 3x3 convolution, by cuDNN on a GPU or by NumPy without one."""
+"""The edge detector of `cudnnpy edges`: one 3x3 convolution, with cuDNN on a GPU or with NumPy on the CPU."""
 
 from __future__ import annotations
 
@@ -29,25 +29,32 @@ Device = Literal["auto", "cuda", "cpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
 
 EDGE_KERNEL: NDArray[np.float32] = np.tile(np.array([[1, 1, 1], [1, -8, 1], [1, 1, 1]], np.float32), (3, 3, 1, 1))
-"""(3 output channels, 3 input channels, 3, 3): each pixel's neighbours less eight times itself, summed over colours."""
+"""(3 output channels, 3 input channels, 3, 3): the sum of a pixel's 8 neighbours minus 8 times the pixel, over all colours.
+"""
 
-# A tile's pixels: what keeps NumPy's temporaries near the cache, and a picture of 1920 x 1080 whole on the GPU.
-_AREA_ON_CPU = 1 << 18
-_AREA_ON_GPU = 1 << 21
+_AREA_ON_CPU = 1 << 18  # pixels of a tile; NumPy's temporary arrays stay near the cache
+_AREA_ON_GPU = 1 << 21  # a picture of 1920 x 1080 is one tile
 
-# Bytes of results that `draw` keeps between its two passes; what is beyond is computed twice.
+# Bytes of results that `draw` keeps from its first pass for its second; results beyond are computed twice.
 _KEPT = 128 << 20
 
 
 @dataclass(frozen=True)
 class Computation:
-    """How edges were found.
+    """How edges were computed.
 
-    device          the GPU's name, or "CPU"
-    algorithm       the name of cuDNN's engine or v7 algorithm, or what computed it on the CPU
-    workspace_size  bytes
-    milliseconds    of the convolution and the sigmoid, without copies and set-up
-    why_no_gpu      with device="auto", why the GPU was not used; else None
+    Attributes
+    ----------
+    device : str
+        The GPU's name, or "CPU".
+    algorithm : str
+        The name of cuDNN's engine or v7 algorithm, or of the implementation on the CPU.
+    workspace_size : int
+        Bytes of workspace.
+    milliseconds : float
+        Time of the convolution and the sigmoid, without copies and set-up.
+    why_no_gpu : str or None
+        With device="auto", the reason why the GPU was not used.
     """
 
     device: str
@@ -59,14 +66,14 @@ class Computation:
 
 @dataclass(frozen=True)
 class Edges(Computation):
-    """What `detect` found: `picture`, float32, (1, height, width, 3), as the convolution (and the sigmoid) left it."""
+    """The result of `detect`: `picture`, float32, (1, height, width, 3), holds the values of the convolution (or sigmoid)."""
 
     picture: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Drawing(Computation):
-    """What `draw` made: `image`, a Pillow image of the picture's size."""
+    """The result of `draw`: `image`, a Pillow image of the picture's size."""
 
     image: PillowImage
 
@@ -79,16 +86,34 @@ def detect(
     prefer: str = "fastest",
     workspace_limit: int | None = None,
 ) -> Edges:
-    """Convolve a picture (1, height, width, 3), float32, with EDGE_KERNEL; zeros surround it, so the size stays.
+    """Convolve a picture with EDGE_KERNEL, with zero padding, so that the result has the picture's size.
 
-    device            "cuda", "cpu", or "auto": the GPU if cuDNN can be used, else the CPU
-    prefer            how cuDNN's algorithm is chosen, as in cudnnpy.Convolution; without effect on the CPU
-    workspace_limit   bytes; None for the preference's own
+    The picture is computed in tiles, and cuDNN's algorithm is chosen for the shape of one tile, of about 2 million
+    pixels. Products are computed in float32 (tf32=False).
 
-    The picture is computed in tiles, and cuDNN's algorithm is chosen for the shape of one: about 2 million pixels.
-    Float32 is multiplied as float32 (tf32=False). Raises ValueError or TypeError for a wrong argument, UnavailableError
-    for device "cuda" where cuDNN cannot be used, NoAlgorithmError where no algorithm does what was asked, StatusError
-    where cuDNN fails.
+    Parameters
+    ----------
+    picture : numpy.ndarray
+        float32, of shape (1, height, width, 3).
+    device : {"auto", "cuda", "cpu"}
+        "auto" is the GPU if cuDNN can be used, else the CPU.
+    sigmoid : bool
+        Whether the sigmoid is applied to the result.
+    prefer : str
+        How cuDNN's algorithm is chosen, as in `cudnnpy.Convolution`; without effect on the CPU.
+    workspace_limit : int or None
+        Bytes; None is the default of the preference.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An argument is wrong.
+    UnavailableError
+        The device is "cuda" and cuDNN cannot be used.
+    NoAlgorithmError
+        No algorithm meets the options.
+    StatusError
+        cuDNN fails.
     """
     if picture.dtype != np.float32:
         raise TypeError(f"picture must be float32; got {picture.dtype}")
@@ -102,7 +127,7 @@ def detect(
         for tile in tiles(height, width, detector.area):
             found = detector.convolve(picture[:, tile.rows.read, tile.columns.read])
             result[:, tile.rows.result, tile.columns.result] = found[:, tile.rows.inner, tile.columns.inner]
-        return Edges(**detector.told(), picture=result)
+        return Edges(**detector.computation(), picture=result)
 
 
 def draw(
@@ -113,10 +138,10 @@ def draw(
     prefer: str = "fastest",
     workspace_limit: int | None = None,
 ) -> Drawing:
-    """Make the 8-bit picture of `pictures.to_bytes(detect(pixels, ...).picture)` in memory that tiles bound.
+    """Draw `pictures.to_bytes(detect(pixels, ...).picture)` as an 8-bit image, one tile at a time.
 
-    The first pass finds between which values the results lie, the second paints them. The arguments and errors are
-    `detect`'s. Beside the picture itself it takes 4 bytes a pixel and about 200 MB.
+    The first pass computes the range of the results, the second draws them. Beside the picture, this takes 4 bytes per
+    pixel and about 200 MB. The arguments and errors are those of `detect`.
     """
     with _detector(device, sigmoid, prefer, workspace_limit) as detector:
         places = tiles(picture.height, picture.width, detector.area)
@@ -127,7 +152,7 @@ def draw(
             return np.maximum(found, 0, out=found)
 
         low, high, room = np.inf, -np.inf, _KEPT
-        kept: deque[NDArray[np.float32]] = deque()  # of the first tiles
+        kept: deque[NDArray[np.float32]] = deque()  # the results of the first tiles
         for tile in places:
             found = result(tile)
             low, high = min(low, float(found.min())), max(high, float(found.max()))
@@ -136,19 +161,19 @@ def draw(
             room -= found.nbytes
             if room >= 0:
                 kept.append(found)
-        told = detector.told()  # before tiles are computed again
+        computation = detector.computation()  # before tiles are computed again, which would count twice
         canvas = Canvas(picture.height, picture.width, low, high)
         for tile in places:
             found = kept.popleft() if kept else result(tile)
             canvas.paint(found, tile.rows.result.start, tile.columns.result.start)
-        return Drawing(**told, image=canvas.image)
+        return Drawing(**computation, image=canvas.image)
 
 
 class _Detector(ABC):
-    """Convolves tiles, which all have one shape, and counts the time; a context manager, which frees what it holds."""
+    """Convolves tiles of one shape and measures the time. A context manager, which frees its events."""
 
     area: int  # of a tile, in pixels
-    device = algorithm = ""  # these two and the next are known once a tile was convolved
+    device = algorithm = ""  # set, as workspace_size is, when the first tile is convolved
     workspace_size = 0
 
     def __init__(self, sigmoid: bool, why_no_gpu: str | None = None) -> None:
@@ -157,10 +182,10 @@ class _Detector(ABC):
 
     @abstractmethod
     def convolve(self, pixels: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the result for (1, rows, columns, 3), of the same shape and in memory of its own."""
+        """Return the result for (1, rows, columns, 3) as a new array of the same shape."""
 
-    def told(self) -> dict[str, Any]:
-        """Return the fields of Computation, as they are by now."""
+    def computation(self) -> dict[str, Any]:
+        """Return the fields of `Computation` for the tiles that have been convolved."""
         return {
             "device": self.device,
             "algorithm": self.algorithm,
@@ -178,7 +203,7 @@ class _Detector(ABC):
 
 def _detector(device: Device, sigmoid: bool, prefer: str, workspace_limit: int | None) -> _Detector:
     check_option("device", device, DEVICES)
-    checked(Options(prefer=prefer, workspace_limit=workspace_limit))  # on the CPU too, where they have no effect
+    checked(Options(prefer=prefer, workspace_limit=workspace_limit))  # also on the CPU, where they have no effect
     if device == "cpu":
         return _OnCpu(sigmoid)
     why = why_unavailable()
@@ -223,7 +248,7 @@ class _OnGpu(_Detector):
         from cudnnpy._memory.device_array import empty
         from cudnnpy._memory.workspace import workspace
 
-        stream = 0  # the default one, on which to_device, empty and to_numpy work
+        stream = 0  # the default stream, which to_device, empty and to_numpy use
         x = to_device(np.ascontiguousarray(pixels))
         first = self._y is None
         if self._y is None:
@@ -237,7 +262,7 @@ class _OnGpu(_Detector):
         space = workspace(self.workspace_size, self._y.device, stream) if self.workspace_size else 0
         addresses = (x.pointer, self._w.pointer, self._y.pointer, space, stream)
         if first:
-            self._plan.execute(*addresses)  # the first run also loads the kernels
+            self._plan.execute(*addresses)  # loads the kernels, which is not timed
         start, end = self._events
         _cuda(runtime.cudaEventRecord(start, stream))
         self._plan.execute(*addresses)
@@ -254,12 +279,12 @@ class _OnGpu(_Detector):
 
 
 def _kernel() -> NDArray[np.float32]:
-    """EDGE_KERNEL as layout "NHWC" has it: (K, R, S, C)."""
+    """EDGE_KERNEL in layout "NHWC": (K, R, S, C)."""
     return np.ascontiguousarray(EDGE_KERNEL.transpose(0, 2, 3, 1))
 
 
 def _cuda(result: tuple[Any, ...]) -> Any:
-    """Return what a call of CUDA's runtime gave beside its status; raise CudnnError for a bad status."""
+    """Return the results of a call of the CUDA runtime after its status; raise CudnnError if that is an error."""
     from cuda.bindings import runtime
 
     error, *values = result

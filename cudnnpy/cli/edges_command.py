@@ -1,4 +1,4 @@
-"""`cudnnpy edges`: a picture in, its edges out; "-" is standard input or output."""
+"""The command `cudnnpy edges`: reads a picture and writes its edges; "-" is standard input or output."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", 1)}
 
 
 def size(text: str) -> int:
-    """Return a number of bytes: "64MiB", "1GiB", "512KB", "1.5 GB", "1000"; KB counts thousands, KiB 1024s.
+    """Parse a number of bytes, such as "64MiB", "1GiB", "512KB", "1.5 GB" or "1000"; a KB is 1000 bytes, a KiB 1024.
 
-    Raises argparse.ArgumentTypeError for anything else.
+    Raises argparse.ArgumentTypeError for any other text.
     """
     match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
     if match is None or match[2].upper() not in _UNITS:
@@ -38,23 +38,23 @@ def size(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the arguments of the command."""
+    """Add the arguments of the command to a parser."""
     parser.add_argument(
         "input",
         nargs="?",
         metavar="INPUT",
-        help="a picture, or - for standard input (default: the sample of the package)",
+        help="a picture, or - for standard input (default: the sample picture of the package)",
     )
     parser.add_argument(
         "-o",
         "--output",
         default="edges.png",
-        help="where to write, or - for standard output (default: %(default)s); the ending names the format",
+        help="the file to write, or - for standard output (default: %(default)s); its ending gives the format",
     )
     parser.add_argument(
         "--format", help="the format to write, for example jpg (default: the output's ending, else png)"
     )
-    parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     parser.add_argument("--device", choices=DEVICES, default="auto", help="default: auto, the GPU if cuDNN can be used")
     parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
     parser.add_argument(
@@ -63,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fastest",
         help="how to choose cuDNN's algorithm (default: %(default)s)",
     )
-    parser.add_argument(
-        "--workspace-limit", type=size, metavar="SIZE", help="at most so much workspace, for example 64MiB"
-    )
+    parser.add_argument("--workspace-limit", type=size, metavar="SIZE", help="the largest workspace, for example 64MiB")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         return _fail(2, " ".join(str(error).split()))
     except NoAlgorithmError as error:
         return _fail(2, str(error))
-    except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: what the CUDA driver reports
+    except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: an error of the CUDA driver
         return _fail(1, str(error) or "out of memory")
 
 
@@ -103,14 +101,16 @@ def _edges(options: argparse.Namespace) -> int:
         prefer=options.prefer,
         workspace_limit=options.workspace_limit,
     )
-    picture.close()  # encoding may need the memory
+    picture.close()  # frees memory for the encoding
     content = encode(output, drawn.image, kind)
     if to_stream:
-        with open(sys.stdout.fileno(), "wb", closefd=False) as stream:  # PYTHONUNBUFFERED's own writes only a part
+        with open(
+            sys.stdout.fileno(), "wb", closefd=False
+        ) as stream:  # with PYTHONUNBUFFERED, stdout's writes partially
             stream.write(content)
     else:
         write(options.output, content, overwrite=options.force, format=options.format)
-    _tell(options.input, output, drawn, sys.stderr if to_stream else sys.stdout)
+    _print_summary(options.input, output, drawn, sys.stderr if to_stream else sys.stdout)
     return 0
 
 
@@ -124,7 +124,7 @@ def _check_standard_output(options: argparse.Namespace) -> None:
     try:
         written, read = os.fstat(sys.stdout.fileno()), os.stat(options.input)
     except OSError:
-        return  # of no file; or there is no input, which opening it tells
+        return  # standard output is not a file, or the input does not exist, which opening it reports
     if stat.S_ISREG(written.st_mode) and os.path.samestat(written, read):
         raise PictureError("standard output is the input, which the shell has opened for writing")
 
@@ -139,7 +139,7 @@ def _open(source: str | None) -> pictures.Picture:
     return pictures.Picture(sys.stdin.buffer, "standard input")
 
 
-def _tell(source: str | None, output: str, drawn: Drawing, to: TextIO | None) -> None:
+def _print_summary(source: str | None, output: str, drawn: Drawing, to: TextIO | None) -> None:
     if drawn.why_no_gpu is not None:
         why = " ".join(drawn.why_no_gpu.split())
         print(f"cudnnpy edges: the GPU was not used: {why} (cudnnpy info tells more)", file=sys.stderr)

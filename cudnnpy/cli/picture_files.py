@@ -1,6 +1,6 @@
-"""Files that pictures are written to: which format, may it be written there, and then whole or not at all.
+"""Picture files: the choice of the format, the checks before a file is written, and writing it atomically.
 
-Needs Pillow, which the extra `images` brings.
+Needs Pillow, which the extra `images` installs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
 DEFAULT_FORMAT = "PNG"
-# Larger pictures of these are refused by a library below Pillow, which prints a line of its own.
+# Pillow's JPEG library rejects larger pictures and prints a line of its own.
 _LARGEST = {"JPEG": 65500, "MPO": 65500}
 
 
 class PictureError(ValueError):
-    """A picture cannot be read, or a result cannot be written there; one line that names the file."""
+    """A picture cannot be read or written. The message is one line that names the file."""
 
 
 def pillow() -> Any:
-    """Return the module PIL.Image, or raise ImportError with what to install."""
+    """Return the module PIL.Image, or raise ImportError, which says how to install it."""
     try:
         from PIL import Image
     except ImportError:
@@ -36,10 +36,10 @@ def pillow() -> Any:
 
 
 def format_of(path: str | os.PathLike[str], wanted: str | None = None) -> str:
-    """Return Pillow's name of the format to write: `wanted` (as an ending: "png"), else what the file's ending names.
+    """Return Pillow's name of the format to write, from `wanted` (an ending, such as "png") or else the file's ending.
 
-    A device or a pipe without an ending gets PNG. Raises PictureError for a format that colours cannot be written in,
-    ImportError without Pillow.
+    The format of a device or a pipe without an ending is PNG. Raises PictureError for a format that cannot hold
+    colours, ImportError without Pillow.
     """
     Image = pillow()
     Image.init()
@@ -47,7 +47,7 @@ def format_of(path: str | os.PathLike[str], wanted: str | None = None) -> str:
     if not suffix and _is_stream(_status(path)):
         return DEFAULT_FORMAT
     kind: str | None = Image.registered_extensions().get(suffix.lower())
-    if kind is None or _why_not(kind, (40, 30)) is not None:  # of icons, a size that none has
+    if kind is None or _rejection_reason(kind, (40, 30)) is not None:  # a size that icon formats cannot hold
         ending = f"the ending {suffix!r}" if suffix else "no ending"
         named = ending if wanted is None else f"format {wanted!r}"
         raise PictureError(f"{path}: {named} names no picture format that can be written; try png or jpg")
@@ -55,18 +55,18 @@ def format_of(path: str | os.PathLike[str], wanted: str | None = None) -> str:
 
 
 def check_size(path: str | os.PathLike[str], kind: str, width: int, height: int) -> None:
-    """Raise PictureError if a format cannot hold a picture of that size, as it is."""
+    """Raise PictureError if a format cannot hold a picture of a size unchanged."""
     largest = _LARGEST.get(kind)
     if largest is not None and max(width, height) > largest:
         why: str | None = f"at most {largest} pixels a side"
     else:
-        why = _why_not(kind, (width, 1), (1, height))
+        why = _rejection_reason(kind, (width, 1), (1, height))
     if why is not None:
         raise PictureError(f"{path}: {kind} cannot hold a picture of {width} x {height}: {why}")
 
 
-def _why_not(kind: str, *sizes: tuple[int, int]) -> str | None:
-    """Return why a format cannot hold pictures of these sizes, found by writing them, or None if it can."""
+def _rejection_reason(kind: str, *sizes: tuple[int, int]) -> str | None:
+    """Return why a format cannot hold pictures of these sizes, or None if it can. Pictures are written to find out."""
     Image = pillow()
     if kind not in Image.SAVE:
         return "it can only be read"
@@ -80,8 +80,8 @@ def _why_not(kind: str, *sizes: tuple[int, int]) -> str | None:
                 if written.size != size:
                     return "it changes the size"
         except Image.UnidentifiedImageError:
-            continue  # written for others to read
-        except Exception as error:  # each format has its own
+            continue  # Pillow cannot read this format back
+        except Exception as error:  # formats raise exceptions of any type
             return one_line(error)
     return None
 
@@ -93,11 +93,11 @@ def check_writable(
     source: str | os.PathLike[str] | None = None,
     format: str | None = None,
 ) -> None:
-    """Raise PictureError if a picture could not be written there; for use before a long computation.
+    """Raise PictureError if a picture cannot be written to a path. Meant to be called before a long computation.
 
-    An unknown format, no such folder, no permission, a disk or a socket; and a file that is there already, unless
-    `overwrite` says that it may be replaced. `source` is the picture that is read, which the message tells apart.
-    Raises ImportError without Pillow.
+    Reasons are an unknown format, a missing folder, missing permissions, a block device or a socket, and, unless
+    `overwrite` is true, an existing file. `source` is the picture that is read; the message says if the path is the
+    same file. Raises ImportError without Pillow.
     """
     path = Path(path)
     status = _status(path)
@@ -125,11 +125,11 @@ def check_writable(
 
 
 def encode(path: str | os.PathLike[str], image: PillowImage, kind: str) -> memoryview:
-    """Return the bytes of a picture in a format. They are in memory before anything is opened for writing."""
+    """Return a picture encoded in a format, in memory, so that an error of the encoder leaves no partial file."""
     file = BytesIO()
     try:
         image.save(file, format=kind)
-    except (OSError, ValueError, OverflowError, RuntimeError) as error:  # what the formats raise
+    except (OSError, ValueError, OverflowError, RuntimeError) as error:  # the exceptions of Pillow's encoders
         raise PictureError(f"{path}: cannot be written as {kind}: {one_line(error)}") from None
     return file.getbuffer()
 
@@ -137,18 +137,20 @@ def encode(path: str | os.PathLike[str], image: PillowImage, kind: str) -> memor
 def write(
     path: str | os.PathLike[str], content: memoryview, *, overwrite: bool = False, format: str | None = None
 ) -> None:
-    """Write a file, whole or not at all.
+    """Write a file atomically: completely or not at all.
 
-    A file is written beside its place under another name and then moved there, so that a reader never sees half of it
-    and an earlier file survives a failure. The earlier file's mode is kept, and symbolic links to it stay links. A pipe
-    or a character device is written to. Raises what `check_writable` raises, and PictureError for a failure such as a
-    full disk; BrokenPipeError where a pipe's reader went away.
+    The content is written to a temporary file in the same folder, which then replaces the target, so that readers never
+    see a partial file and an existing file survives a failure. The mode of an existing file is kept, and symbolic links
+    to it stay links. A pipe or a character device is written to directly. Raises the errors of `check_writable`,
+    PictureError for a failure such as a full disk, and BrokenPipeError if the reader of a pipe has closed it.
     """
     check_writable(path, overwrite=overwrite, format=format)
     status = _status(path)
     try:
         if _is_stream(status):
-            with open(os.open(path, os.O_WRONLY), "wb") as file:  # without O_CREAT: a device that is gone stays gone
+            with open(
+                os.open(path, os.O_WRONLY), "wb"
+            ) as file:  # without O_CREAT, which would replace a vanished device
                 file.write(content)
         else:
             _replace(_target(path), content, status)
@@ -161,14 +163,14 @@ def write(
 def _replace(target: Path, content: memoryview, earlier: os.stat_result | None) -> None:
     partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
-        mode = 0o666 if earlier is None else 0o600  # a new file obeys the umask
+        mode = 0o666 if earlier is None else 0o600  # the umask applies to a new file
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             if earlier is not None:
                 try:
                     os.fchown(file.fileno(), earlier.st_uid, earlier.st_gid)
                 except PermissionError:
-                    pass  # another user's file, in a folder where this user may replace it
+                    pass  # the file belongs to another user, but this user may replace it in this folder
                 os.fchmod(file.fileno(), stat.S_IMODE(earlier.st_mode))
         os.replace(partial, target)
     finally:
@@ -176,26 +178,26 @@ def _replace(target: Path, content: memoryview, earlier: os.stat_result | None) 
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """Return what is at a path, behind symbolic links, or None for nothing."""
+    """Return the status of the file at a path, following symbolic links, or None if there is none."""
     try:
         return os.stat(path)
     except FileNotFoundError:
         return None
-    except OSError as error:  # a link to itself, a forbidden folder, a name that is too long
+    except OSError as error:  # for example a circular link, missing permission, or a name that is too long
         raise PictureError(f"{path}: {one_line(error)}") from None
 
 
 def _is_stream(status: os.stat_result | None) -> bool:
-    """Return whether it is a pipe or a character device: to be written to as it is, never replaced."""
+    """Return whether a file is a pipe or a character device, which is written to directly and never replaced."""
     return status is not None and (stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode))
 
 
 def _target(path: str | os.PathLike[str]) -> Path:
-    """Return the file behind symbolic links, which stay links."""
+    """Return the file that a path names after its symbolic links are followed."""
     return Path(os.path.realpath(path))
 
 
 def one_line(error: Exception) -> str:
-    """Return what an exception says, without the file's name and in one line."""
+    """Return the message of an exception in one line, without the file's name."""
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())

@@ -1,4 +1,7 @@
-"""Pictures in and out of float32 arrays, for the edge detector. Needs Pillow, which the extra `images` brings."""
+"""Conversion of pictures from and to float32 arrays, for the edge detector.
+
+Needs Pillow, which the extra `images` installs.
+"""
 
 from __future__ import annotations
 
@@ -29,32 +32,33 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLE", "Canvas", "Picture", "PictureError", "check_writable", "load", "save", "to_bytes"]
 
 SAMPLE = Path(__file__).resolve().with_name("data") / "sample.png"
-"""The sample picture that comes with the package, 640 x 400."""
+"""The sample picture of the package, 640 x 400."""
 
 LARGEST_STREAM = 1 << 30
-"""Bytes of a picture that comes through a pipe; what comes from a file is not limited."""
+"""The largest picture that is read from a pipe, in bytes. Files are not limited."""
 
-_AT_ONCE = 1 << 18  # pixels that are converted at a time, which takes about 60 bytes for each
+_AT_ONCE = 1 << 18  # pixels that are converted at a time; each takes about 60 bytes
 
 
 class Picture:
-    """A picture that is decoded; `pixels` makes floats of a part of it, scaled so that the whole picture spans 0 to 1.
+    """A decoded picture, whose parts `pixels` converts to float32 arrays scaled to the range 0 to 1.
 
-    The smallest value of the whole picture becomes 0 and the largest 1; a picture of a single value becomes all 0.
-    Greyscale (also 16-bit) is repeated in the three channels, transparency is laid on white, a palette is resolved,
-    the camera's orientation is applied, and of an animation the first picture is taken. It takes 1 to 4 bytes a pixel.
+    The smallest value of the whole picture becomes 0 and the largest 1; all values of a constant picture become 0.
+    Greyscale (also of 16 bits) is repeated in the three channels, transparent pixels are blended with white, palettes
+    are resolved, the camera's orientation is applied, and an animation is represented by its first picture. A picture
+    takes 1 to 4 bytes per pixel.
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> None:
-        """Read a file, or an open one, which messages call `name`.
+        """Read a file, or an open file, which error messages call `name`.
 
-        Raises PictureError for a file that is missing, cannot be read, is no picture, has no pixels, or has so many
-        that Pillow suspects an attack; ImportError without Pillow.
+        Raises PictureError if the file is missing, cannot be read, is not a picture, has no pixels, or has more than
+        Pillow's limit against decompression bombs; ImportError without Pillow.
         """
         Image = pillow()
         name = str(source) if name is None else name
         try:
-            with warnings.catch_warnings():  # of damaged metadata; of large pictures, which take little memory here
+            with warnings.catch_warnings():  # about damaged metadata, and large pictures, which take little memory here
                 warnings.simplefilter("ignore")
                 if isinstance(source, str | os.PathLike):
                     with open(source, "rb") as file:
@@ -67,9 +71,9 @@ class Picture:
             raise
         except Image.UnidentifiedImageError:
             raise PictureError(f"{name}: not a picture, or of a format that Pillow cannot read") from None
-        except OSError as error:  # missing, a folder, forbidden, or cut short
+        except OSError as error:  # missing, a folder, not readable, or truncated
             raise PictureError(f"{name}: {one_line(error)}") from None
-        except Exception as error:  # a damaged file makes its decoder raise anything
+        except Exception as error:  # decoders raise exceptions of any type for damaged files
             raise PictureError(f"{name}: the picture cannot be read: {one_line(error)}") from None
 
     def close(self) -> None:
@@ -94,9 +98,9 @@ class Picture:
         return low, high
 
     def _colours(self, rows: slice, columns: slice) -> NDArray[Any]:
-        """Return (rows, columns, 3) of any mode that Pillow knows."""
+        """Return a part as an array (rows, columns, 3), for a picture of any of Pillow's modes."""
         part = self._image.crop((columns.start, rows.start, columns.stop, rows.stop))
-        if part.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would cut off
+        if part.mode.startswith(("I", "F")):  # wider than 8 bits, which a conversion to RGB would truncate
             return np.repeat(np.asarray(part, dtype=np.float32)[..., np.newaxis], 3, axis=2)
         if part.mode in ("RGBA", "LA", "PA") or "transparency" in part.info:
             colours = part.convert("RGBA")
@@ -105,19 +109,19 @@ class Picture:
 
 
 class Canvas:
-    """A picture of 8-bit colours that is painted in parts, from float arrays whose values span `low` to `high`."""
+    """An image of 8-bit colours that is drawn in parts, from float arrays of values from `low` to `high`."""
 
     def __init__(self, height: int, width: int, low: float, high: float) -> None:
         self._low, self._high = low, high
         self.image: PillowImage = pillow().new("RGB", (width, height))
 
     def paint(self, values: NDArray[np.float32], top: int, left: int) -> None:
-        """Paint (rows, columns, 3) with its upper left corner at (top, left); `low` becomes 0 and `high` 255."""
+        """Draw (rows, columns, 3) with its upper left corner at (top, left); `low` becomes 0 and `high` 255."""
         self.image.paste(pillow().fromarray(_levels(values, self._low, self._high)), (left, top))
 
 
 def load(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Return a whole picture as a float32 array (1, height, width, 3), scaled as by `Picture`, which raises the same."""
+    """Return a whole picture as a float32 array (1, height, width, 3), scaled as by `Picture`, with its errors."""
     picture = Picture(path)
     return picture.pixels(slice(0, picture.height), slice(0, picture.width))
 
@@ -125,8 +129,8 @@ def load(path: str | os.PathLike[str]) -> NDArray[np.float32]:
 def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
     """Return a float array (1, height, width, 3) as 8-bit colours (height, width, 3).
 
-    Negative values become 0, then the smallest value becomes 0 and the largest 255, rounded to nearest; a picture that
-    is constant by then becomes black. Raises ValueError for another shape, no pixels, or values that are not finite.
+    Negative values are set to 0; then the smallest value becomes 0 and the largest 255, rounded to nearest. If all values
+    are then equal, the result is black. Raises ValueError for another shape, no pixels, or values that are not finite.
     """
     if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
         raise ValueError(
@@ -139,9 +143,9 @@ def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def save(path: str | os.PathLike[str], picture: NDArray[Any], *, overwrite: bool = False) -> None:
-    """Write `to_bytes(picture)` in the format that the file's ending names, whole or not at all.
+    """Write `to_bytes(picture)` atomically, in the format of the file's ending.
 
-    Raises what `to_bytes` and `check_writable` raise; a file that is there already is replaced if `overwrite`.
+    An existing file is replaced if `overwrite` is true. Raises the errors of `to_bytes` and `check_writable`.
     """
     check_writable(path, overwrite=overwrite)
     pixels = to_bytes(picture)
@@ -167,7 +171,7 @@ def _decode(file: BinaryIO) -> PillowImage:
 
 
 def _parts(height: int, width: int) -> list[slice]:
-    """Cut rows into parts of about _AT_ONCE pixels."""
+    """Divide rows into parts of about _AT_ONCE pixels."""
     step = max(1, _AT_ONCE // width)
     return [slice(start, min(start + step, height)) for start in range(0, height, step)]
 

@@ -1,16 +1,16 @@
-"""A picture cut into tiles that a 3x3 convolution can take one at a time, so that memory does not grow with it."""
+"""Tiles of a picture for a 3x3 convolution of one tile at a time, in memory that does not grow with the picture."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-HALO = 1  # neighbours that a result needs on each side
-LONGEST = 1 << 14  # pixels in a row of a tile; wider pictures are cut into columns too
+HALO = 1  # neighbours on each side that a result depends on
+LONGEST = 1 << 14  # largest number of pixels in a row of a tile; wider pictures are divided into columns too
 
 
 @dataclass(frozen=True)
 class Span:
-    """A part of one axis: what is read, and the part of it for which the convolution of `read` alone is right.
+    """A part of one axis: the elements that are read, and those whose results the convolution of `read` gives.
 
     Where a span ends inside the axis, the results at its end lack neighbours and belong to the next span.
     """
@@ -20,7 +20,7 @@ class Span:
 
     @property
     def inner(self) -> slice:
-        """`result`, counted from the start of `read`."""
+        """`result` relative to the start of `read`."""
         return slice(self.result.start - self.read.start, self.result.stop - self.read.start)
 
 
@@ -33,9 +33,9 @@ class Tile:
 
 
 def spans(size: int, longest: int) -> list[Span]:
-    """Cut an axis into spans whose results follow each other; all read the same number of elements, at most `longest`.
+    """Divide an axis into spans with consecutive results, which all read the same number of elements, at most `longest`.
 
-    `longest` is raised to 3 if it is less: a shorter span has no result.
+    A `longest` below 3 is raised to 3, the length of the shortest span that has a result.
     """
     length = min(size, max(longest, 2 * HALO + 1))
     found = []
@@ -50,9 +50,9 @@ def spans(size: int, longest: int) -> list[Span]:
 
 
 def tiles(height: int, width: int, area: int) -> list[Tile]:
-    """Cut a picture into tiles of one shape, from left to right and top to bottom, each of about `area` pixels at most.
+    """Divide a picture into tiles of one shape, each of at most about `area` pixels, left to right and top to bottom.
 
-    A picture of `area` pixels or fewer (and no longer than LONGEST) is one tile.
+    A picture of at most `area` pixels whose rows have at most LONGEST pixels is one tile.
     """
     columns = spans(width, LONGEST)
     rows = spans(height, area // min(width, LONGEST))

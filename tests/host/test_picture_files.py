@@ -179,7 +179,7 @@ def test_a_failed_encoding_opens_nothing(tmp_path, monkeypatch):
 
     picture_files.format_of(tmp_path / "p.png")
     monkeypatch.setattr(picture_files, "format_of", lambda *_: "PNG")
-    monkeypatch.setattr(picture_files, "_why_not", lambda *_: None)
+    monkeypatch.setattr(picture_files, "_rejection_reason", lambda *_: None)
     monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(pictures.PictureError, match="cannot be written as PNG: No space left on device"):
         pictures.save(tmp_path / "p.png", GREY)
