@@ -28,7 +28,7 @@ _LAZY = {
     "LayerNormalization": "ops.layer_normalization",
     "LocalResponseNormalization": "ops.local_response",
     "NoAlgorithmError": "errors",
-    "Plan": "_plans",
+    "Plan": "convolution.plans",
     "Pooling": "ops.pooling",
     "RMSNormalization": "ops.layer_normalization",
     "Softmax": "ops.softmax",

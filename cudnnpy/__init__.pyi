@@ -17,7 +17,6 @@ from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
 from cudnnpy._planning.candidates import table as candidates_table
-from cudnnpy._planning.plan import Plan as Plan
 from cudnnpy._runtime.plan_cache import cache_info as cache_info
 from cudnnpy._runtime.plan_cache import clear_cache as clear_cache
 from cudnnpy._runtime.plan_cache import set_cache_limit as set_cache_limit
@@ -26,6 +25,7 @@ from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable
 from cudnnpy.convolution.convolution import Convolution as Convolution
 from cudnnpy.convolution.fused import FusedConvolution as FusedConvolution
+from cudnnpy.convolution.plans import Plan as Plan
 from cudnnpy.convolution.transpose import ConvolutionTranspose as ConvolutionTranspose
 from cudnnpy.errors import CudnnError as CudnnError
 from cudnnpy.errors import NoAlgorithmError as NoAlgorithmError

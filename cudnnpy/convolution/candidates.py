@@ -122,8 +122,6 @@ def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) ->
         return rejected("legacy", name, _NO_COPIES)
 
     def make() -> Executable:
-        if target.handle is None:
-            raise ValueError("the v7 functions need a GPU")
         return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
 
     return Candidate(

@@ -101,7 +101,9 @@ class LegacyExecutable:
     `strict`: float32 is multiplied as float32, not as tf32 (CUDNN_FMA_MATH).
     """
 
-    def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle) -> None:
+    def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle | None) -> None:
+        if handle is None:
+            raise ValueError("the v7 functions need a GPU")
         self._operation = _OPERATIONS[problem.operation]
         self.strict = strict
         g = problem.geometry

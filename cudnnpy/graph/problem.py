@@ -71,7 +71,7 @@ class GraphProblem:
 
     def plain(self) -> dict[str, Any]:
         """As JSON, without the device."""
-        raise TypeError("only the plans of convolutions can be serialized; got the plan of a graph")
+        raise TypeError("a serialized plan must be that of a convolution; got the plan of a graph")
 
 
 @dataclass(frozen=True)
@@ -108,5 +108,5 @@ class GraphLowering:
     def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
         """None. Raises ValueError where there is a plan's text."""
         if plan is not None:
-            raise ValueError("the plan of a graph is made again from its engine; got a text of cuDNN's")
+            raise ValueError("the plan of a graph must be null; got a text of cuDNN's")
         return None

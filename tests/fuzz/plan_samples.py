@@ -11,10 +11,11 @@ from typing import Any
 import planning
 
 from cudnnpy._planning import plan as plans
+from cudnnpy._planning import plan_text
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._runtime.executables import Steps
-from cudnnpy.convolution import plan_text
+from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import forms
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
@@ -47,7 +48,8 @@ class Algorithm:
 
 def prepare() -> None:
     """Plans without a GPU; cuDNN's engines print about symbols that the stand-in driver lacks."""
-    vars(plans).update(Target=lambda handle: planner.TARGET, Handle=planner.NoHandle, LegacyExecutable=Algorithm)
+    vars(plans).update(Target=lambda handle: planner.TARGET, Handle=planner.NoHandle)
+    vars(legacy).update(LegacyExecutable=Algorithm)
     os.environ.setdefault("CUDNN_LOGLEVEL_DBG", "0")
 
 
@@ -58,7 +60,7 @@ def samples() -> tuple[str, ...]:
     found = []
     for request in json.loads(json.dumps(REQUESTS)):
         operation, problem = planner.problem_of(request)
-        candidates = [c for c in selection.survey(problem, operation.options, planner.TARGET, 1 << 37) if not c.refused]
+        candidates = [c for c in selection.survey(problem, operation.options.planning, planner.TARGET, 1 << 37) if not c.refused]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 
     def plain() -> Any:
@@ -68,7 +70,7 @@ def samples() -> tuple[str, ...]:
         _, problem = planner.problem_of(json.loads(json.dumps(request)))
         form = next(form for form in forms(problem) if form.part.activation is None and form.part.bias is None)
         executable = form.complete(Algorithm(form.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
-        made = Candidate("legacy", "gemm" + form.suffix, (), True, plain, form=form, executable=executable)
+        made = Candidate("legacy", "gemm" + form.suffix, (), True, plain, lowering=form, executable=executable)
         found.append(plans.Plan(problem, made).to_json())
     return tuple(found)
 

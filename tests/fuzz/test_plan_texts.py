@@ -155,8 +155,8 @@ def monster(random: Random, text: str) -> str:
             "-" + "9" * long,
             f"1e{'9' * long}",
             text.replace("92800", "9" * long, 1),
-            text.replace('"format": 3', '"format": NaN'),
-            text.replace('"format": 3', '"format": 3, "format": 3'),
+            text.replace('"format": 4', '"format": NaN'),
+            text.replace('"format": 4', '"format": 4, "format": 4'),
             text.replace('"problem": {', '"problem": ' + '{"a": ' * deep, 1),
             " " * long,
             "\ufeff" + text,
@@ -203,7 +203,7 @@ def check_refusal(kind: str, message: str) -> None:
 
 def check_planned(plan: Plan, what: dict[str, Any]) -> None:
     """What cuDNN planned is the part that the plan's other steps, and its checks of addresses, count on."""
-    part = plan._form.part if plan._form else plan.problem
+    part = plan._lowering.part
     tensors = {tensor["name"]: tensor for tensor in what["operationGraph"]["tensors"]}
     for uid, spec in (("1", part.x), ("2", part.w), ("3", part.y)):
         shape, strides = with_height(spec)

@@ -293,7 +293,7 @@ def tune(planted: Callable[[Any], Planted], limit: int = 1 << 40) -> tuple[Candi
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w).problem
     tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
-    chosen = tuner(problem, conv.options, [plain, bad, *real], limit)
+    chosen = tuner(problem, conv.options.planning, [plain, bad, *real], limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]
 

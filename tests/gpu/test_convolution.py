@@ -19,6 +19,7 @@ from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError,
 from cudnnpy._planning import selection
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import legacy, space_to_depth
+from cudnnpy.convolution.candidates import ConvolutionProblem
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 PREFERENCES = ("fastest", "limited_workspace", "no_workspace", "autotune")
@@ -298,7 +299,7 @@ def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
         np.testing.assert_allclose(host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 3, "problem": 3}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 4, "problem": 3}'])
 def test_text_that_is_no_plan(text: str) -> None:
     with pytest.raises(ValueError, match="text must be a serialized cudnnpy plan"):
         Plan.from_json(text)
@@ -442,11 +443,11 @@ def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pyte
         raise MemoryError(f"{size} bytes are more than there are")
 
     def needy_first(problem: Any, options: Any, target: Any) -> Any:
-        yield selection.forced(problem, options._replace(algorithm=needy.engine), target)
+        yield problem.forced(options._replace(algorithm=needy.engine), target)
         yield from likely(problem, options, target)
 
-    likely = selection.likely
-    monkeypatch.setattr(selection, "likely", needy_first)
+    likely = ConvolutionProblem.likely
+    monkeypatch.setattr(ConvolutionProblem, "likely", needy_first)
     cudnnpy.set_allocator(allocate)
     with pytest.raises((MemoryError, NoAlgorithmError), match=r"bytes|KiB|MiB"):
         Convolution(padding=1, algorithm=needy.engine).forward(x, w)

@@ -37,7 +37,6 @@ ORDER = [
     "_planning",
     "graph",
     "convolution",
-    "_plans",
     "ops",
     "reference",
     "availability",

@@ -1,4 +1,4 @@
-"""Private: `Plan`, with the kinds of problems whose plans it reads from text: a module of a kind adds its reader."""
+"""`Plan`, with the kinds of problems whose plans it reads from text: the module of a kind adds its reader."""
 
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.candidates import ConvolutionProblem
