@@ -11,8 +11,7 @@ from typing import Any
 import planning
 
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning import plan_text
-from cudnnpy._planning import selection
+from cudnnpy._planning import plan_text, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import legacy
@@ -60,7 +59,8 @@ def samples() -> tuple[str, ...]:
     found = []
     for request in json.loads(json.dumps(REQUESTS)):
         operation, problem = planner.problem_of(request)
-        candidates = [c for c in selection.survey(problem, operation.options.planning, planner.TARGET, 1 << 37) if not c.refused]
+        everything = selection.survey(problem, operation.options.planning, planner.TARGET, 1 << 37)
+        candidates = [candidate for candidate in everything if not candidate.refused]
         found += [plans.Plan(problem, candidate).to_json() for candidate in (candidates[0], candidates[-1])]
 
     def plain() -> Any:
