@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:3ece26903d339e25346582c94ae8f1c6b0c65c92365502fa9690c5edebb16d86
+# seal: sha256:655ae1841d7052d9ea8e422e2f6f074b0a4ed21edd2ed7ae231826369af8128c
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
 from cudnnpy._core.layouts import from_logical
-from cudnnpy._planning.candidates import is_strict
+from cudnnpy._planning.problem import is_strict
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation, checked
 from cudnnpy.convolution.problem import Options, Problem
