@@ -10,6 +10,7 @@ from typing import Any
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, NumpyDocstring
 from sphinx.transforms import SphinxTransform
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +24,7 @@ author = "The cudnnpy authors"
 copyright = author
 version = release = cudnnpy.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary"]
 root_doc = "index"
 templates_path = [str(ROOT / "docs" / "_templates")]
 html_theme = "furo"
@@ -41,9 +42,7 @@ autodoc_preserve_defaults = True
 autodoc_typehints = "signature"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
-napoleon_google_docstring = False
-napoleon_use_rtype = False
-napoleon_use_ivar = True
+SECTIONS = Config(napoleon_use_rtype=False, napoleon_use_ivar=True)
 default_role = "code"  # `x` in a docstring
 
 nitpicky = True
@@ -139,8 +138,17 @@ def _homes() -> dict[str, str]:
     return found
 
 
+def read_sections(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+    """Turn the sections of NumPy's docstrings into reStructuredText.
+
+    As an extension napoleon would take what precedes a colon in an attribute's first line for the attribute's type.
+    """
+    lines[:] = NumpyDocstring(lines, SECTIONS).lines()
+
+
 def setup(app: Sphinx) -> None:
     """Connect the above."""
+    app.connect("autodoc-process-docstring", read_sections)
     app.connect("source-read", add_navigation)
     app.connect("missing-reference", public_name)
     app.add_transform(LinkNames)
