@@ -187,7 +187,7 @@ def test_the_readme_names_the_tested_releases_and_pythons():
     table = environment.releases()
     assert releases == list(table)
     tested = {name: ".".join(release.partition("==")[2].split(".")[:3]) for name, release in table.items()}
-    wanted = f"{tested['oldest']} and {tested['cu12']} for CUDA 12, {tested['cu13']} for CUDA 13"
+    wanted = f"{tested['oldest']} and {tested['cu12']} for CUDA 12 and {tested['cu13']} for CUDA 13"
     assert wanted in text
     assert wanted in page
     span = f"{pythons[0]} to {pythons[-1]}"

@@ -104,12 +104,15 @@ def test_packages_import_only_from_those_before_them() -> None:
     assert breaches(modules(), ORDER) == []
 
 
-def test_how_it_works_lists_the_packages_in_their_order() -> None:
+def test_the_pages_list_the_packages_in_their_order() -> None:
     """All but four small modules."""
+    wanted = [name for name in ORDER if name not in ("_version", "_installation", "_cuda_python", "__main__")]
+    tree = (ROOT / "CONTRIBUTING.md").read_text().partition("\ncudnnpy/\n")[2].partition("```")[0]
+    assert re.findall(r"^    (\w+)(?:/|\.py) ", tree, re.M) == wanted
     page = (ROOT / "docs" / "how-it-works.md").read_text()
     rows = re.findall(r"^\| (`cudnnpy\..*?) \|", page.partition("## The packages")[2].partition("\n## ")[0], re.M)
     listed = [name for row in rows for name in re.findall(r"`cudnnpy\.(\w+)`", row)]
-    assert listed == [name for name in ORDER if name not in ("_version", "_installation", "_cuda_python", "__main__")]
+    assert listed == wanted
 
 
 @pytest.mark.parametrize(
