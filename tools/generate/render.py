@@ -299,12 +299,14 @@ def coverage(api: Api) -> str:
     per_header = Counter(r["header"] for r in functions)
     ours = [e for e in api.of("enum") if e["origin"] == "cudnn"]
     out = [
-        "# What of cuDNN's C API is here",
+        "# Coverage of the C API",
         "",
-        f"Generated from the public headers of cuDNN {api.version} by `python -m tools.generate`; do not edit.",
+        "`cudnnpy.raw` has every function, enum, struct and constant of cuDNN's public headers, except those listed below.",
+        "",
+        f"This page is generated from the headers of cuDNN {api.version} by `python -m tools.generate`; do not edit it.",
         f"Source: `tools/generate/api.jsonl`, sha256 `{api.seal}`.",
         "",
-        "| what | how many |",
+        "| kind | number |",
         "|---|---|",
         f"| functions | {len(functions)} ({', '.join(f'{k} {v}' for k, v in per_header.items())}) |",
         f"| of them deprecated | {sum('deprecated' in r for r in functions)} |",
@@ -316,20 +318,20 @@ def coverage(api: Api) -> str:
         f"| constants from macros | {len(api.of('macro'))} |",
         f"| backend attributes | {len(attributes)}, all with a type |",
         "",
-        "The type of a backend attribute comes from: "
+        "The headers do not declare the types of backend attributes. Each type has one of these sources: "
         + "; ".join(f"{source} {count}" for source, count in sources.items())
-        + ". (comment: the header says it. name: it ends in DESC, DESCS or DESCRIPTOR. reviewed: a table in "
-        "`tools/generate/attributes.py`, confirmed by the library's own answers, or by meaning where it answers none.)",
+        + ". A comment of the header states the type; or the name ends in DESC, DESCS or DESCRIPTOR; or the reviewed table in "
+        "`tools/generate/attributes.py` has it, confirmed by the answers of the library, or by meaning if it gives none.",
         "",
-        "## Left out on purpose",
+        "## Omitted",
         "",
-        "| name | why |",
+        "| name | reason |",
         "|---|---|",
         *(f"| `{r['name']}` | {r['reason']} |" for r in api.of("skipped")),
         "",
         "## Functions",
         "",
-        "Direction: → in, ← out, ↔ both, none where the header does not say.",
+        "Arrows show the direction of a parameter: → in, ← out, ↔ both, none if the header does not state it.",
         "",
         "| function | sub-library | since | deprecated | parameters |",
         "|---|---|---|---|---|",
