@@ -59,7 +59,9 @@ def test_a_missing_file_is_left_to_sphinx_and_a_link_out_of_the_repository_is_re
         site.relinked("docs/page.md", "[a](../../x.md)")
 
 
-@pytest.mark.parametrize("page", [f"docs/{page}" for page in pages.PAGES] + ["CONTRIBUTING.md", "SECURITY.md"])
+@pytest.mark.parametrize(
+    "page", [f"docs/{page}" for page in pages.PAGES] + ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+)
 def test_every_link_of_a_page_leads_to_a_file(page: str) -> None:
     """In the repository, and so in the site, which has the file as well."""
     text = (pages.ROOT / page).read_text()
