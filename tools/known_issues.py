@@ -183,7 +183,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "one value for each mean",
         "the running variance is NaN",
         "the running statistics are updated in steps of their own",
-        "ops/batch_normalization.py",
+        "ops/batch_normalization_executables.py",
         f"{_CALLS}[BatchNormalization.forward_training]",
     ),
     Avoided(

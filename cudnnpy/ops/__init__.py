@@ -1,1 +1,1 @@
-"""The operations beside the convolutions. `cudnnpy` has their public names."""
+"""The operations other than convolutions. Their public names are in `cudnnpy`."""

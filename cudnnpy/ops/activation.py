@@ -1,7 +1,7 @@
 """Activations and their gradients: cudnnActivationForward and cudnnActivationBackward, or elementwise graphs.
 
-On an H200 the functions take 1.2 to 2.3 times as long as PyTorch's, graphs on the memory as rows 1.0 to 1.1 times
-(docs/benchmarks): large dense tensors take the graph.
+On an H200 the functions take 1.2 to 2.3 times as long as PyTorch, and graphs that see the memory as rows 1.0 to 1.1 times
+as long (docs/benchmarks). Large dense tensors use graphs.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Activation(Frozen):
         a, b = scales(alpha, beta, x.dtype)
         if not extent(y):
             return Program("activation", call.device, operands, []), [y]
-        step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # which C has not
+        step = Step(copy(x, y, alpha, beta), (0, 1)) if self.mode == "identity" else None  # cuDNN rejects IDENTITY
         shape = rows(x, y) if (alpha, beta) == (1.0, 0.0) else None
         if shape is not None and step is None:
             graph = Graph()
@@ -109,7 +109,7 @@ class Activation(Frozen):
         if step is None:
             clipped = self.mode == "clipped_relu"
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
-            # tanh wants the same strides for axes of size 1, too
+            # For tanh, cuDNN compares the strides of axes of size 1, too.
             alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
             wanted = dy, as_lies(x, alike), as_lies(y, dy), alike
             one, two, three, four = map(described, wanted)
@@ -122,11 +122,11 @@ class Activation(Frozen):
 def _below(ceiling: float, dtype: str) -> float:
     """The largest number of a dtype below a ceiling.
 
-    cudnnActivationBackward passes dy on at the ceiling itself: clipped-relu-ceiling in docs/known-issues.md.
+    The gradient of cudnnActivationBackward at the ceiling itself is dy: clipped-relu-ceiling in docs/known-issues.md.
     """
     import numpy as np
 
-    if ceiling <= 0.0:  # below which nothing passes
+    if ceiling <= 0.0:  # the gradient is 0 everywhere
         return ceiling
     with np.errstate(over="ignore"):
         if dtype == "bfloat16":  # the upper half of a float32
@@ -140,7 +140,7 @@ def _below(ceiling: float, dtype: str) -> float:
 
 
 def _gradient(graph: Graph, dy: Node, forward: Node, mode: str, coefficient: float) -> Node:
-    """The gradient as nodes: cuDNN's own read x, those of sigmoid and tanh here y."""
+    """The gradient with respect to x as nodes. cuDNN's gradient nodes read x; those of sigmoid and tanh are composed from y."""
     if mode in ("sigmoid", "tanh"):
         square = graph.pointwise("mul", forward, forward)
         if mode == "sigmoid":

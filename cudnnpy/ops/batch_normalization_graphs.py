@@ -1,7 +1,7 @@
 """Batch normalization as operation graphs: training, inference and the gradient, planned for a device.
 
-Each has the addresses of its inputs first, then of its results, in the order of the arguments of cuDNN's functions; of
-running statistics the new ones come last. None where cuDNN has no engine.
+The addresses of a graph are those of its inputs, then those of its results, each in the order of the arguments of cuDNN's
+function; updated running statistics come last. The functions return None if cuDNN has no engine for the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SAVED = ("saved_mean", "saved_inverse_variance")
 def training_graph(
     device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
 ) -> GraphExecutable | None:
-    """x, scale, bias, and the running statistics if there are such; y, what is saved, and the new running statistics."""
+    """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
     graph = Graph()
     one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
     mean, variance = (graph.tensor(name, per_channel(x)) if running else None for name in RUNNING)
@@ -32,7 +32,7 @@ def training_graph(
 
 
 def inference_graph(device: int, epsilon: float, x: TensorSpec, y: TensorSpec) -> GraphExecutable | None:
-    """x, scale, bias, mean, variance; y."""
+    """Inputs: x, scale, bias, mean and variance. Result: y."""
     graph = Graph()
     one = graph.tensor("x", x)
     scale, bias, mean, variance = (graph.tensor(n, per_channel(x)) for n in ("scale", "bias", "mean", "variance"))
@@ -44,7 +44,7 @@ def inference_graph(device: int, epsilon: float, x: TensorSpec, y: TensorSpec) -
 
 
 def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> GraphExecutable | None:
-    """dy, x, scale, and what training saved; dx, dscale, dbias."""
+    """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
     graph = Graph()
     one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))
     mean, inverse = (graph.tensor(name, per_channel(x)) for name in SAVED)

@@ -1,10 +1,10 @@
-"""Pooling in ceil mode, whose last window on an axis may reach beyond the padding. The C functions do not know it.
+"""Pooling in ceil mode, where the last window on an axis may extend beyond the padding. The C functions do not support it.
 
-The result falls into parts, on each axis the windows that fit, and the last one if it does not: cut off where the padded
-tensor ends, it is a window as long as the elements that it has. So each part is a pooling of a part of x.
+The result is divided into parts: on each axis, the windows that fit, and the last window if it does not. The last window
+is truncated at the end of the padded tensor. So each part is a pooling of a part of x.
 
-In the gradient windows of several parts share elements, which would be rounded for each of them. So it is that of a tensor
-which is long enough for all windows, in scratch memory.
+In the gradient, windows of several parts share elements, and a sum over parts would be rounded for each of them. Therefore
+the gradient is that of a tensor in scratch memory which is long enough for all windows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cudnnpy.names import enumerator
 
 
 class Axis(NamedTuple):
-    """A spatial axis: position p of the output takes the elements from p * stride on of the padded input."""
+    """A spatial axis: output position p is the window of the padded input that starts at element p * stride."""
 
     size: int
     output: int
@@ -34,18 +34,21 @@ class Axis(NamedTuple):
 
     @property
     def missing(self) -> int:
-        """How many elements the last window takes beyond the padding."""
+        """The number of elements of the last window that lie beyond the padding."""
         return max(0, (self.output - 1) * self.stride + self.window - 2 * self.padding - self.size)
 
     def counts(self, include_padding: bool) -> list[int]:
-        """How many elements each window averages: those of the input, or these and those of the padding."""
+        """The number of elements that each window averages: the input's, with or without those of the padding."""
         first, end = (-self.padding, self.size + self.padding) if include_padding else (0, self.size)
         starts = (at * self.stride - self.padding for at in range(self.output))
         return [min(start + self.window, end) - max(start, first) for start in starts]
 
 
 class Part(NamedTuple):
-    """Windows of one kind on an axis: where their elements and their results begin, how many, and a factor of averages."""
+    """A pooling of a part of an axis: `size` elements from `start` on give `output` results from `first` on.
+
+    `share` converts an average over the window to one over the number of elements that Axis.counts counts.
+    """
 
     start: int
     size: int
@@ -58,7 +61,7 @@ class Part(NamedTuple):
 
 
 def output_size(size: int, window: int, padding: int, stride: int, ceil_mode: bool) -> int:
-    """How many windows there are; in ceil mode with one that starts inside the input or the padding before it."""
+    """The number of windows; in ceil mode including a last one that starts in the input or in the padding before it."""
     room = size + 2 * padding - window
     if not ceil_mode:
         return room // stride + 1
@@ -67,7 +70,7 @@ def output_size(size: int, window: int, padding: int, stride: int, ceil_mode: bo
 
 
 def descriptor(mode: str, axes: Sequence[Axis | Part]) -> PoolingDescriptor:
-    """The pooling of these axes; one axis is the width of a picture of height 1."""
+    """The pooling descriptor of these axes. A single axis becomes the width of an image of height 1."""
     window, padding, stride = ([getattr(axis, name) for axis in axes] for name in ("window", "padding", "stride"))
     if len(axes) == 1:
         window, padding, stride = [1, *window], [0, *padding], [1, *stride]
@@ -78,7 +81,7 @@ def descriptor(mode: str, axes: Sequence[Axis | Part]) -> PoolingDescriptor:
 def forward_steps(
     mode: str, axes: Sequence[Axis], x: TensorSpec, y: TensorSpec, alpha: float, beta: float
 ) -> list[Step]:
-    """The launches on x and y, one for each part of the result."""
+    """The steps on x and y, one for each part of the result."""
     steps = []
     for parts in product(*(_parts(axis, mode == "average_include_padding") for axis in axes)):
         a, b = scales(alpha * math.prod(part.share for part in parts), beta, x.dtype)
@@ -91,7 +94,7 @@ def forward_steps(
 
 
 def _parts(axis: Axis, include_padding: bool) -> list[Part]:
-    """The windows that fit, and the last one where it does not."""
+    """The windows that fit, and the last window if it does not fit."""
     size, output, window, padding, stride = axis
     if not axis.missing:
         return [Part(0, size, window, padding, stride, 0, output)]
@@ -103,7 +106,7 @@ def _parts(axis: Axis, include_padding: bool) -> list[Part]:
 
 
 def _box(spec: TensorSpec, spatial: Sequence[tuple[int, int]]) -> tuple[TensorSpec, int]:
-    """A part of a tensor, (start, size) on each spatial axis; and how many bytes after the tensor it begins."""
+    """A part of a tensor, given as (start, size) on each spatial axis, and its offset from the tensor in bytes."""
     assert spec.strides is not None
     offset = sum(start * stride for (start, _), stride in zip(spatial, spec.strides[2:], strict=True))
     shape = (*spec.shape[:2], *(size for _, size in spatial))
@@ -113,17 +116,17 @@ def _box(spec: TensorSpec, spatial: Sequence[tuple[int, int]]) -> tuple[TensorSp
 def gradient(
     mode: str, axes: Sequence[Axis], device: int, operands: Sequence[Operand], alpha: float, beta: float
 ) -> Program:
-    """The program of dy, x, y and dx."""
+    """The program whose operands are dy, x, y and dx."""
     dy, x, y, dx = (operand.spec for operand in operands)
     is_average = mode.startswith("average")
-    # Averages in float32, since dy is multiplied by factors; the function itself rounds sums of dy's elements once.
+    # Averages are computed in float32, since dy is scaled first; cudnnPoolingBackward rounds each sum of its elements once.
     dtype = "float32" if is_average and x.dtype != "float64" else x.dtype
     shape = (*x.shape[:2], *(axis.size + axis.missing for axis in axes))
     longer = TensorSpec(shape, dtype, packed_strides(shape))
-    part, of_dy = longer._replace(shape=x.shape), packed(dy, dtype)  # where x is in it
+    part, of_dy = longer._replace(shape=x.shape), packed(dy, dtype)  # part: x's elements of longer
     scratch = [extent(longer), extent(longer), extent(of_dy), extent(of_dy)]
     at_x, at_dx, at_dy, at_y = range(4, 8)
-    if is_average:  # whose x and y say nothing
+    if is_average:  # its gradient does not depend on x and y
         steps = [Step(zeros(extent(longer)), (at_x,)), Step(zeros(extent(of_dy)), (at_y,))]
         steps += [Step(launch, (0, at_dy)) for launch in _weighted(dy, of_dy, mode, axes)]
         mode = "average_include_padding"
@@ -139,7 +142,7 @@ def gradient(
 
 
 def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[Shifted]:
-    """Copies of dy, each element times the window's size over the number of elements that its average had."""
+    """Copies of dy, each element scaled by the window's size over the number of elements that the window averages."""
     runs = [_runs(axis, mode == "average_include_padding") for axis in axes]
     for chosen in product(*runs):
         factor = math.prod(weight for _, _, weight in chosen)
@@ -149,7 +152,7 @@ def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -
 
 
 def _runs(axis: Axis, include_padding: bool) -> list[tuple[int, int, float]]:
-    """(first, length, weight) of neighbouring windows that average as many elements as each other."""
+    """(first, length, weight) for each run of consecutive windows that average the same number of elements."""
     found, first = [], 0
     for count, same in groupby(axis.counts(include_padding)):
         length = len(list(same))

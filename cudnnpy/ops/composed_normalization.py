@@ -1,11 +1,11 @@
-"""Normalizations composed of cuDNN's functions, for what no engine of its graphs takes: float64, and sizes beyond them.
+"""Normalizations composed of cuDNN's functions, for what no graph engine supports: float64, and very large sizes.
 
-y = (x - mean) / sqrt(variance + epsilon) * scale + bias, step by step: cudnnReduceTensor for the means, cudnnOpTensor for
-products and sums, and cudnnBatchNormalizationForwardInference of ones, which is 1 / sqrt(variance + epsilon), for the
-inverse. Each step reads and writes all of x: right for every size, and not fast.
+y = (x - mean) / sqrt(variance + epsilon) * scale + bias is computed step by step: means by cudnnReduceTensor, products and
+sums by cudnnOpTensor, and 1 / sqrt(variance + epsilon) by cudnnBatchNormalizationForwardInference, applied to ones. Each
+step reads and writes all of x, which is correct for every size but not fast.
 
-A tensor here is of one of three shapes, each of four axes or five: x's, that of its statistics, and that of its
-parameters, whose axes have x's size or 1. All are packed and of one type, float32 or float64.
+Tensors have one of three shapes, of four or five axes: that of x, of its statistics, and of its parameters. Each axis of
+the last two has x's size or 1. All tensors are packed and have one dtype, float32 or float64.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Shape = tuple[int, ...]
 
 
 class Value(NamedTuple):
-    """A tensor of the composition: the number of its address, and what it is."""
+    """A tensor of the composition: the index of its address, and its spec."""
 
     place: int
     spec: TensorSpec
 
 
 class Shapes(NamedTuple):
-    """Those of x, of its statistics and of its parameters."""
+    """The shapes of x, of its statistics and of its parameters."""
 
     x: Shape
     mean: Shape
@@ -41,7 +41,7 @@ class Shapes(NamedTuple):
 
 
 class _Composition:
-    """Steps on the operands, whose names come in the order of their addresses, and on scratch memory."""
+    """Steps on operands, which are named in the order of their addresses, and on scratch memory."""
 
     def __init__(self, device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str]) -> None:
         self.device, self.dtype, self.shapes = device, dtype, shapes
@@ -50,26 +50,26 @@ class _Composition:
         self._names = list(names)
 
     def operand(self, name: str, shape: Shape) -> Value | None:
-        """An operand as a tensor of a shape; None where there is none of this name."""
+        """The operand of a name, as a tensor of a shape; None if there is none."""
         return Value(self._names.index(name), self._spec(shape)) if name in self._names else None
 
     def _spec(self, shape: Shape) -> TensorSpec:
         return TensorSpec(shape, self.dtype, packed_strides(shape))
 
     def new(self, shape: Shape) -> Value:
-        """A tensor in scratch memory."""
+        """A new tensor in scratch memory."""
         spec = self._spec(shape)
         self.scratch.append(extent(spec))
         return Value(len(self._names) + len(self.scratch) - 1, spec)
 
     def full(self, shape: Shape, number: float) -> Value:
-        """A tensor of one number."""
+        """A new tensor that is filled with a number."""
         made = self.new(shape)
         self.steps.append(Step(filled(made.spec, number), (made.place,)))
         return made
 
     def combine(self, op: TensorOperation, a: Value, b: Value, result: Value, factor: float = 1.0) -> Value:
-        """result = a op factor * b, with b's axes of size 1 repeated; result may be a, not b."""
+        """Add a step: result = a op factor * b, with b broadcast. result may be a, but not b."""
         assert result.place != b.place
         how = OpTensorDescriptor(op, compute_dtype=self.dtype, propagate_nan=True)
         one, zero = scales(1.0, 0.0, self.dtype)
@@ -79,7 +79,7 @@ class _Composition:
         return result
 
     def reduce(self, op: str, x: Value, result: Value) -> Value:
-        """result = the sum or the mean of x over the axes that result has with size 1."""
+        """Add a step: result = the sum or the mean of x over the axes on which result has size 1."""
         operands = Operand("x", x.spec), Operand("y", result.spec, True)
         program = reduction("", self.device, operands, op, 1.0, 0.0, True)
         self.steps.append(Step(Steps(program.steps, program.scratch), (x.place, result.place)))
@@ -89,7 +89,7 @@ class _Composition:
         return self.reduce("avg", x, self.new(self.shapes.mean))
 
     def inverse_root(self, variance: Value, epsilon: float, result: Value) -> Value:
-        """result = 1 / sqrt(variance + epsilon)."""
+        """Add a step: result = 1 / sqrt(variance + epsilon)."""
         flat = (1, math.prod(variance.spec.shape), 1, 1)
         ones, zeros = self.full(flat, 1.0), self.full(flat, 0.0)
         one, zero = scales(1.0, 0.0, self.dtype)
@@ -108,10 +108,10 @@ class _Composition:
 def composed_forward(
     device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], epsilon: float, *, centred: bool = True
 ) -> Steps:
-    """The forward operation on packed operands of one dtype, float32 or float64, whose names are those of the calls.
+    """The forward operation on packed operands of one dtype, float32 or float64, which are named as the calls' arrays.
 
-    Results: out and, where they are named, mean and inverse_variance or inverse_rms. Not centred: of x itself, not of
-    its distance from the mean.
+    The results are out and, if they are named, mean and inverse_variance or inverse_rms. If not `centred`, the mean is
+    not subtracted.
     """
     made = _Composition(device, dtype, shapes, names)
     x, y = made.operand("x", shapes.x), made.operand("out", shapes.x)
@@ -134,10 +134,10 @@ def composed_forward(
 def composed_backward(
     device: int, dtype: ElementName, shapes: Shapes, names: Sequence[str], *, centred: bool = True
 ) -> Steps:
-    """The gradients out (dx) and, where they are named, dscale and dbias, on operands as composed_forward's.
+    """The gradients out (dx) and, if they are named, dscale and dbias, on operands as in `composed_forward`.
 
-    With n = (x - mean) * inverse and g = dy * scale: dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale sums dy * n,
-    dbias dy.
+    With n = (x - mean) * inverse and g = dy * scale, dx = (g - mean(g) - n * mean(g * n)) * inverse, dscale is the sum of
+    dy * n and dbias the sum of dy.
     """
     made = _Composition(device, dtype, shapes, names)
     dy, x, dx = (made.operand(name, shapes.x) for name in ("dy", "x", "out"))

@@ -1,4 +1,4 @@
-"""Dropout, and its gradient: cudnnDropoutForward and cudnnDropoutBackward, with their random state."""
+"""Dropout and its gradient: cudnnDropoutForward and cudnnDropoutBackward, with the states of their random numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Dropout(Frozen):
         }
 
     def _identified(self) -> Identity:
-        """Its own: plans have the state of its random numbers in them."""
+        """A new identity for each object, since plans contain the state of its random numbers."""
         return Identity()
 
     def forward(self, x: Any, out: Any = None, stream: Any = None) -> Any:
@@ -74,7 +74,7 @@ class Dropout(Frozen):
         y = result(call, "out", x.shape, x.dtype, x)
         reserve = TensorSpec((reserve_size(x),), "uint8", (1,))
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
-        if not extent(y):  # which draws no random numbers
+        if not extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
         wanted = *_rows(x, y), reserve
         one, two, _ = map(_row, wanted)
@@ -103,7 +103,7 @@ class Dropout(Frozen):
 
 
 def reserve_size(spec: TensorSpec) -> int:
-    """Bytes of what forward keeps for backward: cudnnDropoutGetReserveSpaceSize; 0 of no elements."""
+    """Bytes that forward saves for backward (cudnnDropoutGetReserveSpaceSize); 0 for no elements."""
     size = c_size_t()
     if not extent(spec):
         return 0
@@ -113,12 +113,12 @@ def reserve_size(spec: TensorSpec) -> int:
 
 
 def _row(spec: TensorSpec) -> TensorDescriptor:
-    """All elements as one row: which of them is dropped depends on the order in memory alone."""
+    """A tensor as one row: which elements are dropped depends only on their order in memory."""
     return TensorDescriptor((1, 1, 1, math.prod(spec.shape)), spec.dtype)
 
 
 def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
-    """x and y as the functions take them: dense, alike, and no bfloat16."""
+    """x and y as the functions take them: dense, in one memory order, and not bfloat16."""
     if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
         return x, y
     dtype = "float32" if x.dtype == "bfloat16" else x.dtype

@@ -1,4 +1,4 @@
-"""Instance normalization and its gradient: each channel of each n over its spatial axes."""
+"""Instance normalization, of each channel of each n over its spatial axes, and its gradients."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class InstanceNormalization(Frozen):
 
 
 def _views(x: TensorSpec) -> Views:
-    """x packed, a value for each channel, and one for each channel of each n."""
+    """x packed, its parameters (a value for each channel) and its statistics (one for each channel of each n)."""
     wide = at_least_4d(packed(x))
     n, c, *spatial = wide.shape
     mean = TensorSpec((n, c, *(1 for _ in spatial)), "float32", (c, 1, *(c for _ in spatial)))

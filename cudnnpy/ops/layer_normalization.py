@@ -1,4 +1,4 @@
-"""Layer and RMS normalization and their gradients, over the last axes of x: rows of what is normalized together."""
+"""Layer and RMS normalization over the last axes of x, and their gradients. Elements normalized together form a row."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _backward(
 
 
 def _kept(x: TensorSpec, shape: Shape, name: str) -> int:
-    """How many of x's first axes are kept; ValueError where the shape is not that of the others."""
+    """The number of x's axes before the last ones. Raises ValueError if the last ones do not have this shape."""
     kept = len(x.shape) - len(shape)
     if not shape or kept < 0 or x.shape[kept:] != shape:
         if name == "normalized_shape":
@@ -226,12 +226,12 @@ def _kept(x: TensorSpec, shape: Shape, name: str) -> int:
 
 
 def _flat(spec: TensorSpec) -> TensorSpec:
-    """A packed tensor as one row, as a parameter of any number of axes is."""
+    """A packed tensor as one row."""
     return spec._replace(shape=(math.prod(spec.shape),), strides=(1,))
 
 
 def _row_views(x: TensorSpec, kept: int) -> Views:
-    """x, its parameters and its statistics as a graph takes them: (rows, length, 1, 1), and packed."""
+    """x, its parameters and its statistics as a graph takes them: packed, with the axes (rows, length, 1, 1)."""
     count, length = math.prod(x.shape[:kept]), math.prod(x.shape[kept:])
     strides = length, 1, length, length
     return Views(

@@ -1,10 +1,11 @@
-"""How layer, RMS and instance normalization run: by the graph API's normalization nodes, else composed of functions.
+"""How layer, RMS and instance normalization run: by the normalization nodes of graphs, else composed of functions.
 
-The nodes want x packed: rows of what is normalized together. An x that lies otherwise is copied in and out; on an H200
-that still beats what cuDNN offers for instances of channels last (0.7 of PyTorch's time against 3; docs/benchmarks).
+The nodes take x packed, as rows of elements that are normalized together. An x in another memory order is copied in and
+out; on an H200 this is still faster than cuDNN's function for instances channels last (0.7 of PyTorch's time instead of 3;
+docs/benchmarks).
 
-The operands have the names of the calls' arrays: scale, bias, dscale and dbias may be missing, and statistics are
-results of forward_training alone.
+Operands are named as the calls' arrays. scale, bias, dscale and dbias may be missing; statistics are results of
+forward_training only.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cudnnpy.ops.parameters import NAN, NUMBERS, Constant, Slots, Supplied, fill
 from cudnnpy.typing import ElementName
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
-OF_NOTHING = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as PyTorch has it
+OF_NO_ELEMENTS = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as in PyTorch
 
 
 class Views(NamedTuple):
@@ -35,17 +36,17 @@ class Views(NamedTuple):
 
     @property
     def shapes(self) -> Shapes:
-        """As a composition of functions takes them."""
+        """Their shapes, for a composition of functions."""
         return Shapes(self.x.shape, self.mean.shape, self.row.shape)
 
 
 def forward_program(call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views) -> Program:
-    """y and the statistics that are among the operands: x, scale, bias, out, and these."""
+    """The program of a forward operation on x, scale, bias, out and statistics, as far as they are among the operands."""
     no_overlaps(call, operands)
     x = operands[0].spec
     if 0 in x.shape:
-        return Program(mode, call.device, operands, fills(operands, OF_NOTHING))
-    for kind, after in _ways(mode, operands):
+        return Program(mode, call.device, operands, fills(operands, OF_NO_ELEMENTS))
+    for kind, after in _variants(mode, operands):
         planned = _forward_graph(call, mode, epsilon, operands, views, kind, after)
         if planned is not None:
             return arranged(mode, call.device, operands, planned, _packed(operands, None if after else kind))
@@ -55,7 +56,7 @@ def forward_program(call: Call, mode: str, epsilon: float, operands: Sequence[Op
 
 
 def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Program:
-    """dx, and dscale and dbias if they are among the operands: dy, x, scale, the statistics, out, and these."""
+    """The program of a gradient on dy, x, scale, statistics, out, dscale and dbias, as far as they are among the operands."""
     no_overlaps(call, operands)
     name, x = f"{mode} gradient", operands[0].spec
     if 0 in x.shape:
@@ -68,11 +69,11 @@ def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: 
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
-def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[ElementName, bool]]:
-    """The types in which a graph may see scale and bias, the fastest first; and whether they come after it.
+def _variants(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[ElementName, bool]]:
+    """The dtypes in which a graph may take scale and bias, the fastest first, and whether they are applied after the node.
 
-    Of rows no fast engine takes a scale of another type than x: then it gets ones and zeros of x's, and the float32
-    scale comes after it.
+    No fast engine for rows takes a scale of another dtype than x's. With a float32 scale for an x of 16 bits, the node
+    gets ones and zeros of x's dtype, and scale and bias are applied to its result.
     """
     x = operands[0].spec.dtype
     given = next((operand.spec.dtype for operand in operands if operand.name in NUMBERS), None)
@@ -88,7 +89,7 @@ def _ways(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[ElementName,
 
 
 def _packed(operands: Sequence[Operand], kind: ElementName | None) -> list[TensorSpec]:
-    """The operands as graphs take them: packed, and the parameters of a type, or of their own."""
+    """The operands as graphs take them: packed, with parameters of dtype `kind`, or of their own dtype if it is None."""
     parameters = "scale", "bias", "dscale", "dbias"
     return [packed(operand.spec, kind if operand.name in parameters else None) for operand in operands]
 
@@ -129,7 +130,7 @@ def _forward_graph(
 
 
 def _backward_graph(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Executable | None:
-    """It sees scale, and makes its gradients, in float32."""
+    """The graph of a gradient, which takes scale and returns dscale and dbias in float32."""
     graph = Graph()
     seen = {"dy": views.x, "x": views.x, "scale": views.row, **dict.fromkeys(STATISTICS, views.mean)}
     inputs = [operand.name for operand in operands if not operand.is_result]

@@ -1,4 +1,4 @@
-"""Parameters of normalizations: their shapes and element types, how a call's are checked, and what stands for missing ones."""
+"""Parameters of normalizations: their shapes and dtypes, the checks of those of a call, and substitutes for missing ones."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from cudnnpy.handle import Handle
 from cudnnpy.typing import ElementName
 
 NAN = float("nan")
-NUMBERS = {"scale": 1.0, "bias": 0.0}  # where there is none
+NUMBERS = {"scale": 1.0, "bias": 0.0}  # the values of missing parameters
 
 
 def statistics_dtype(x: TensorSpec) -> ElementName:
-    """The dtype of means and variances: float64 for float64, else float32."""
+    """The dtype of the statistics: float64 for an x of float64, else float32."""
     return "float64" if x.dtype == "float64" else "float32"
 
 
 def parameter_dtypes(x: TensorSpec) -> tuple[ElementName, ...]:
-    """The dtypes that scale and bias may have: x's own, and float32 beside one of 16 bits."""
+    """The dtypes allowed for scale and bias: x's dtype, and float32 for an x of 16 bits."""
     return (x.dtype,) if x.dtype in ("float32", "float64") else ("float32", x.dtype)
 
 
 def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
-    """Those of a call's scale and bias that were given, by name. Raises TypeError for two dtypes."""
+    """The scale and bias that were given, checked, by name. Raises TypeError if their dtypes differ."""
     found = {name: packed_like(call, name, shape, *parameter_dtypes(x)) for name in names if name in call.specs}
     if len({spec.dtype for spec in found.values()}) > 1:
         raise TypeError(f"bias must be {found['scale'].dtype}, as scale; got {found['bias'].dtype}")
@@ -42,7 +42,7 @@ def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Seq
 
 
 def both_or_neither(call: Call, first: str, second: str) -> bool:
-    """Whether two arrays were given that belong together; ValueError for one alone."""
+    """Whether two arrays that belong together were given. Raises ValueError for one without the other."""
     if (first in call.specs) != (second in call.specs):
         missing = second if first in call.specs else first
         raise ValueError(f"{first} and {second} must be passed together; got None for {missing}")
@@ -50,16 +50,16 @@ def both_or_neither(call: Call, first: str, second: str) -> bool:
 
 
 def check_channels(call: Call, count: int) -> None:
-    """ValueError for a scale or a bias of no channels, which PyTorch has no meaning for."""
+    """Raise ValueError for a scale or bias where x has 0 channels, as PyTorch does."""
     for name in ("scale", "bias"):
         if not count and name in call.specs:
             raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
 
 
-# Gradients of parameters that may be missing
+# Gradients with respect to parameters, which may be missing
 
 
-# Whether there is a dscale, and a dbias -> the results beside dx.
+# (whether dscale is computed, whether dbias is) -> the names of the results after dx
 GRADIENTS = {
     (False, False): (),
     (True, False): ("dscale",),
@@ -74,18 +74,18 @@ def wants_bias(bias: Any, scale: Any) -> bool:
 
 
 def gradients(found: Any, *are_there: bool) -> Any:
-    """(dx, dscale, ...) of what a call gave, with None for those that were not asked for."""
+    """(dx, dscale, ...) from the results of a call, with None for gradients that were not computed."""
     if all(are_there):
         return found
     made = iter(found if any(are_there) else (found,))
     return (next(made), *(next(made) if there else None for there in are_there))
 
 
-# What stands for missing parameters
+# Substitutes for missing parameters
 
 
 class Constant:
-    """Device memory full of one number, for as long as the object lives."""
+    """Device memory that is filled with one number and lives as long as the object."""
 
     def __init__(self, spec: TensorSpec, value: float, call: Call) -> None:
         size = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
@@ -98,13 +98,13 @@ class Constant:
 
 
 class Spare(NamedTuple):
-    """Part of the workspace, for a result that nobody asked for."""
+    """A part of the workspace for a result that was not asked for."""
 
     size: int
 
 
 class Supplied:
-    """A launch with more addresses than its operands': each is an operand's, by number, a Constant's or a Spare's."""
+    """A launch with more addresses than operands: each is that of an operand, given by number, a Constant or a Spare."""
 
     def __init__(self, executable: Executable, slots: Sequence[int | Constant | Spare]) -> None:
         self._executable, self._slots = executable, tuple(slots)
@@ -112,7 +112,7 @@ class Supplied:
         self.workspace_size = spare + executable.workspace_size
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The launch on these addresses and the others."""
+        """The launch on the operands' addresses and those of the substitutes."""
         addresses = []
         for slot in self._slots:
             if isinstance(slot, Constant):
@@ -126,7 +126,7 @@ class Supplied:
 
 
 def spare(spec: TensorSpec) -> Spare:
-    """Room for a tensor."""
+    """A part of the workspace that holds a tensor."""
     return Spare(extent(spec))
 
 
@@ -135,9 +135,9 @@ Slots = list[Slot]
 
 
 def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
-    """For each name its operand's number; for a scale or bias that is none a Constant, for a result that is none room.
+    """For each name its operand's number, a Constant for a missing scale or bias, and a Spare for a missing result.
 
-    `parameter` says how large these are.
+    `parameter` describes the missing ones.
     """
     places = {operand.name: place for place, operand in enumerate(operands)}
     return [
@@ -151,15 +151,15 @@ def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], paramet
 
 
 def supplied(executable: Executable, slots: Slots, count: int) -> Executable:
-    """A launch of `count` operands, whose addresses and others are those of the slots."""
+    """An executable on `count` operands, which launches another one on the addresses of the slots."""
     return executable if slots == [*range(count)] else Supplied(executable, slots)
 
 
-# Of tensors without elements
+# Fills
 
 
 def filled(spec: TensorSpec, value: float) -> Executable:
-    """Packed memory filled with a number."""
+    """An executable that fills a packed tensor with a number."""
     if spec.dtype != "float64":
         return Fill(spec, value)
     flat = TensorSpec((math.prod(spec.shape),), spec.dtype, (1,))
@@ -169,7 +169,7 @@ def filled(spec: TensorSpec, value: float) -> Executable:
 
 
 def fills(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
-    """Steps that fill those results that have elements, each with the number that stands under its name."""
+    """Steps that fill the operands that `values` names, each with its value. Operands without elements are omitted."""
     return [
         Step(filled(operand.spec, values[operand.name]), (place,))
         for place, operand in enumerate(operands)

@@ -1,7 +1,7 @@
-"""Pooling and its gradient: cudnnPoolingForward and cudnnPoolingBackward; averages of channels last by a graph.
+"""Pooling and its gradient: cudnnPoolingForward and cudnnPoolingBackward, and graphs for averages channels last.
 
-On an H200 the functions take 0.2 to 1.05 of PyTorch's time, but for averages of channels last (1.0 to 1.1; the graph's
-resample node 0.2 to 0.7), and gradients of maxima of 2x2 channels last (2.0 to 2.8; docs/benchmarks).
+On an H200 the functions take 0.2 to 1.05 of PyTorch's time, except for averages channels last (1.0 to 1.1; the resample
+node of graphs takes 0.2 to 0.7) and gradients of 2x2 maxima channels last (2.0 to 2.8; docs/benchmarks).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, 
 
 MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
 THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}
-_SECOND = 1  # of the heuristics' proposals for averages the second takes 0.4 to 1.0 of the first's time
+_SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Pooling(Frozen):
         return _each(self.window, self.padding, self.stride, rank)
 
     def _axes(self, shape: tuple[int, ...]) -> list[Axis]:
-        """The spatial axes of a logical shape. Raises ValueError for one that does not fit."""
+        """The spatial axes of a logical shape. Raises ValueError for a shape that does not fit the options."""
         rank = len(shape)
         if rank not in (3, 4, 5):
             raise ValueError(f"x must have 3, 4 or 5 axes; got shape {shape}")
@@ -171,15 +171,16 @@ class Pooling(Frozen):
             wanted = [packed(spec) for spec in wanted]
         how = descriptor(self.mode, axes)
         one, two, three, four = map(described, wanted)
-        # not the graph's: resample-gradient in docs/known-issues.md
+        # A graph is not used: resample-gradient in docs/known-issues.md.
         function = Function("cudnnPoolingBackward", how, a, three, At(2), one, At(0), two, At(1), b, four, At(3))
         program = arranged("pooling gradient", call.device, operands, function, wanted, beta)
         return program, results
 
     def _better_packed(self, x: TensorSpec) -> bool:
-        """Whether a maximum's gradient of channels last is better computed channels first, on copies.
+        """Whether the gradient of a maximum channels last is faster on copies that are channels first.
 
-        Where windows do not overlap: there cudnnPoolingBackward takes 2.0 to 2.8 of PyTorch's time (docs/benchmarks).
+        This is so if windows do not overlap, where cudnnPoolingBackward takes 2.0 to 2.8 of PyTorch's time channels
+        last (docs/benchmarks).
         """
         if len(x.shape) == 3 or x.strides == packed_strides(x.shape) or not is_large(x):
             return False
@@ -201,5 +202,5 @@ def _each(
 
 
 def _pooled(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:
-    """The result's logical shape."""
+    """The logical shape of forward's result."""
     return (*shape[:2], *(axis.output for axis in axes))

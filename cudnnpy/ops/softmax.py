@@ -1,8 +1,8 @@
 """Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward.
 
-On an H200 they take 0.1 to 1.0 of PyTorch's time over the channels, and 3 to 7 times it over long instances, for which
-cuDNN has no better road (docs/benchmarks). An instance that is dense in memory is given to them as one row: as channels
-last it would take 13 to 21 times.
+On an H200 they take 0.1 to 1.0 of PyTorch's time over the channels, and 3 to 7 times its time over long instances, for
+which cuDNN has no faster alternative (docs/benchmarks). A packed instance is passed to them as one row; as a channels-last
+tensor it takes 13 to 21 times PyTorch's time.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Softmax(Frozen):
         return algorithm, short_names(cudnnSoftmaxMode_t)[self.mode]
 
     def _descriptors(self, *specs: TensorSpec) -> list[TensorDescriptor]:
-        """Tensors that lie alike, packed in either order: with the positions as one axis, or an instance as a row.
+        """The descriptors of tensors in one packed memory order: with positions as one axis, or an instance as one row.
 
-        Of five axes, channels last, the functions leave most of a result unwritten (softmax-five-axes in
+        For five axes channels last, the functions do not write most of the result (softmax-five-axes in
         docs/known-issues.md).
         """
         first = specs[0]
@@ -86,7 +86,7 @@ class Softmax(Frozen):
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
         scales(alpha, beta, x.dtype)
         if not extent(y):
-            return Program("softmax", call.device, operands, []), [in_layout(y, self._turned(x))]
+            return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
         wanted = [x, as_lies(y, x)]  # in one memory order: softmax-orders in docs/known-issues.md
         if not is_packed(x):
@@ -94,7 +94,7 @@ class Softmax(Frozen):
         one, two = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxForward", *self._kind(), a, one, At(0), b, two, At(1))
         program = _blended("softmax", call, operands, function, wanted, alpha, beta)
-        return program, [in_layout(y, self._turned(x))]
+        return program, [in_layout(y, self._channels_last(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         dy = logical(call, "dy", self.layout, _RANKS, empty=True)
@@ -103,7 +103,7 @@ class Softmax(Frozen):
         operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
         scales(alpha, beta, dy.dtype)
         if not extent(dx):
-            return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._turned(dy))]
+            return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
         a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
         wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
         if not is_packed(dy):
@@ -111,9 +111,9 @@ class Softmax(Frozen):
         one, two, three = self._descriptors(*wanted)
         function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
         program = _blended("softmax gradient", call, operands, function, wanted, alpha, beta)
-        return program, [in_layout(dx, self._turned(dy))]
+        return program, [in_layout(dx, self._channels_last(dy))]
 
-    def _turned(self, spec: TensorSpec) -> bool:
+    def _channels_last(self, spec: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(spec.shape) > 2
 
 
@@ -126,9 +126,9 @@ def _blended(
     alpha: float,
     beta: float,
 ) -> Program:
-    """The function with its operands arranged; with a beta, into scratch memory first.
+    """The function on its operands; with a beta, its result goes to scratch memory first.
 
-    In place it reads what it has written: softmax-in-place-beta in docs/known-issues.md.
+    In place, it would read what it has written: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
         return arranged(name, call.device, operands, function, wanted)

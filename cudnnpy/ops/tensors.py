@@ -1,8 +1,8 @@
 """Sums, multiples, copies and fills of tensors: cudnnOpTensor, cudnnScaleTensor, cudnnTransformTensor, cudnnSetTensor.
 
-On an H200 the functions take 1.1 to 2.4 times as long as PyTorch's where nothing but memory counts, graphs on the memory
-as rows 0.4 to 1.1 times; changes of layout by cudnnTransformTensor 0.3 to 0.5 times; cudnnSetTensor up to 35 times, so
-dense memory is filled by the driver (docs/benchmarks).
+On an H200, where the memory bandwidth is the limit, the functions take 1.1 to 2.4 times as long as PyTorch and graphs that
+see the memory as rows 0.4 to 1.1 times as long. Changes of layout by cudnnTransformTensor take 0.3 to 0.5 times as long.
+cudnnSetTensor takes up to 35 times as long, so dense memory is filled by the driver (docs/benchmarks).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> Array
     out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
-    # as text: 0.0 and -0.0 are equal, and NaN is not equal to itself
+    # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
     return dispatch.run("set_tensor", None, _set, ("out", "out"), (out,), (out,), stream, number.hex())
 
 
@@ -123,7 +123,7 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
 
 
 def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
-    """A sum of tensors that lie alike, or of one value for each channel of channels last, by a graph on rows."""
+    """A sum by a graph on rows: of tensors in one memory order, or of channels last and one value for each channel."""
     if a.shape != b.shape:
         return _bias_by_graph(call, a, b) if rows(b, c) else None
     shape = rows(b, c, a)
@@ -137,9 +137,9 @@ def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> St
 
 
 def _bias_by_graph(call: Call, a: TensorSpec, b: TensorSpec) -> Step | None:
-    """One value for each channel of channels last: no engine takes it channels first.
+    """The sum of a channels-last tensor and one value for each channel. No engine takes this channels first.
 
-    On four axes: three-axes-bias in docs/known-issues.md.
+    The graph has four axes: three-axes-bias in docs/known-issues.md.
     """
     n, channels, *spatial = b.shape if len(b.shape) > 2 else (0, 0)
     if (
@@ -219,7 +219,9 @@ def _transform(
     if shape is not None:
         graph = Graph()
         graph.output("out", graph.pointwise("identity", graph.tensor("x", in_rows(x, shape))), y.dtype)
-        executable = graph.executable(call.device, 1)  # the second proposal takes 0.9 of the first's time
+        executable = graph.executable(
+            call.device, 1
+        )  # the heuristics' second proposal takes 0.9 of the time of the first
     if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
         wide = packed(x, "float32")
         steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]

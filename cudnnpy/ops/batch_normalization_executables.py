@@ -1,0 +1,388 @@
+"""How batch normalization runs: by graphs for large tensors, else by cuDNN's functions for batch normalization.
+
+On an H200 these functions take 1.0 of PyTorch's time channels first and 35 to 70 times its time channels last; the
+normalization nodes of graphs take 0.3 to 1.05 of it in both layouts (docs/benchmarks). CUDNN_BATCHNORM_SPATIAL_PERSISTENT
+is faster still channels first, but is documented to overflow for some inputs, so it is not used.
+
+`training`, `inference` and `backward` prepare calls for dispatch: they check the arrays and return what to launch, and the
+results' shapes and strides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from ctypes import c_double
+from typing import Any, NamedTuple, Protocol
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
+from cudnnpy._core.validation import check_number, check_option
+from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.dispatch import Call
+from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
+from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
+from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.ops.batch_normalization_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
+from cudnnpy.ops.parameters import (
+    GRADIENTS,
+    NAN,
+    NUMBERS,
+    Slots,
+    both_or_neither,
+    check_channels,
+    fills,
+    parameter_dtypes,
+    scale_and_bias,
+    slots,
+    statistics_dtype,
+    supplied,
+)
+from cudnnpy.typing import ElementName
+
+_RANKS = range(2, 6)
+
+
+class BatchNormalizationOptions(Protocol):
+    """The options of BatchNormalization."""
+
+    @property
+    def mode(self) -> str:
+        """The number of means: "spatial" or "per_activation"."""
+
+    @property
+    def epsilon(self) -> float:
+        """The term added to variances."""
+
+    @property
+    def layout(self) -> str:
+        """The arrays' axis order."""
+
+
+class Normalized(NamedTuple):
+    """The x of a call, with its axes as (N, C, spatial...), and what depends on it: its parameters' shapes and descriptors."""
+
+    x: TensorSpec
+    spatial: bool  # the mode
+    channels_last: bool  # the axis order of the arrays themselves
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameters' shape, in the arrays' own axis order."""
+        if len(self.x.shape) == 1:
+            return (0,)
+        if self.spatial:
+            return (self.x.shape[1],)
+        return (*self.x.shape[2:], self.x.shape[1]) if self.channels_last else self.x.shape[1:]
+
+    @property
+    def statistics(self) -> TensorSpec:
+        """A packed parameter of the statistics' dtype."""
+        return TensorSpec(self.shape, statistics_dtype(self.x), packed_strides(self.shape))
+
+    @property
+    def flat(self) -> TensorSpec:
+        """The same as one row."""
+        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x), (1,))
+
+    @property
+    def kind(self) -> int:
+        """The mode as the functions take it."""
+        return int(raw.CUDNN_BATCHNORM_SPATIAL if self.spatial else raw.CUDNN_BATCHNORM_PER_ACTIVATION)
+
+    def descriptor(self) -> TensorDescriptor:
+        """The parameters' descriptor."""
+        if self.spatial:
+            rank = max(len(self.x.shape), 4)
+            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x))
+        shape = (1, *self.x.shape[1:])
+        return described(TensorSpec(shape, statistics_dtype(self.x), packed_strides(shape)))
+
+    def logical(self, parameter: TensorSpec) -> TensorSpec:
+        """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
+        if self.spatial:
+            return parameter
+        shape = (1, *self.x.shape[1:])
+        strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
+        return parameter._replace(shape=shape, strides=strides)
+
+    def for_functions(self, spec: TensorSpec) -> TensorSpec:
+        """An x, y or gradient as the functions take it: packed channels first, or, in mode "spatial", channels last."""
+        if spec.strides == packed_strides(spec.shape):
+            return spec
+        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else packed(spec)
+
+    def wanted(self, operands: Sequence[Operand], by_function: bool) -> list[TensorSpec]:
+        """The operands as they are launched: the parameters are packed and have the dtype of the statistics."""
+        return [
+            (self.for_functions(operand.spec) if by_function else operand.spec)
+            if operand.name in ("dy", "x", "out")
+            else packed(operand.spec, statistics_dtype(self.x))
+            for operand in operands
+        ]
+
+    def prefers_graph(self, *others: TensorSpec) -> bool:
+        """Whether a graph takes these tensors and is faster: large, aligned, of 16 or 32 bits, packed in one memory order."""
+        x, tensors = self.x, (self.x, *others)
+        first = all(t.strides == packed_strides(t.shape) for t in tensors)
+        last = all(t.strides == channels_last_strides(t.shape) for t in tensors)
+        large = is_large(x) and x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
+        aligned = all(t.alignment >= 16 for t in tensors)
+        return self.spatial and large and aligned and len(x.shape) in (4, 5) and (first or last)
+
+
+# Checked arguments
+
+
+def _logical(norm: BatchNormalizationOptions, call: Call, name: str) -> TensorSpec:
+    """Check x or dy; its axes as (N, C, spatial...)."""
+    ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS  # one axis and no channels, as PyTorch accepts
+    return logical(call, name, norm.layout, ranks, empty=True)
+
+
+def _normalized(norm: BatchNormalizationOptions, x: TensorSpec) -> Normalized:
+    return Normalized(x, norm.mode == "spatial", norm.layout.endswith("C") and len(x.shape) > 2)
+
+
+def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
+    """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
+    x, shape = normalized.x, normalized.shape
+    found = scale_and_bias(call, x, shape, [name for name in names if name in NUMBERS])
+    if normalized.spatial or len(x.shape) == 1:
+        check_channels(call, shape[0])
+    others = [name for name in names if name not in NUMBERS]
+    return found | {name: packed_like(call, name, shape, *parameter_dtypes(x)) for name in others}
+
+
+def _saved(call: Call, normalized: Normalized) -> dict[str, TensorSpec]:
+    """Check the statistics that forward_training saved and return them by name; {} if they are not given."""
+    if not both_or_neither(call, *SAVED):
+        return {}
+    return {name: packed_like(call, name, normalized.shape, statistics_dtype(normalized.x)) for name in SAVED}
+
+
+# forward_training
+
+
+class _Training(NamedTuple):
+    """A call of forward_training, whose arguments are checked."""
+
+    call: Call
+    epsilon: float
+    normalized: Normalized
+    y: TensorSpec
+    parameters: dict[str, TensorSpec]
+    operands: list[Operand]
+    factor: float
+    activation: str | None
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The names of the running statistics; () if they are not given."""
+        return RUNNING if RUNNING[0] in self.parameters else ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The operands' names in the order of the graph's and the function's addresses, with missing parameters."""
+        return ("x", "scale", "bias", *self.running, "out", *SAVED)
+
+    def program(self, alpha: float, beta: float) -> Program:
+        """What is launched."""
+        addresses = slots(self.call, self.names, self.operands, self.normalized.flat)
+        if (alpha, beta) == (1.0, 0.0) and self.normalized.prefers_graph(self.y):
+            program = self._by_graph(addresses)
+            if program is not None:
+                return program
+        return self._by_function(addresses, alpha, beta)
+
+    def _by_graph(self, addresses: Slots) -> Program | None:
+        """The graph; None where cuDNN has no engine for it."""
+        x, running, device = self.normalized.x, bool(self.running), self.call.device
+        planned = training_graph(device, self.epsilon, x, self.y, self.factor, self.activation, running)
+        if planned is None:
+            return None
+        updated = [addresses[self.names.index(name)] for name in self.running]  # in place
+        executable = supplied(planned, [*addresses, *updated], len(self.operands))
+        wanted = self.normalized.wanted(self.operands, by_function=False)
+        return arranged("batch normalization", device, self.operands, executable, wanted)
+
+    def _by_function(self, addresses: Slots, alpha: float, beta: float) -> Program:
+        """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
+        x, y = self.normalized.x, self.y
+        at = {name: At(place) for place, name in enumerate(self.names)}
+        # running-variance-of-one-value in docs/known-issues.md
+        single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
+        running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
+        a, b = scales(alpha, beta, x.dtype)
+        one, two = (described(self.normalized.for_functions(spec)) for spec in (x, y))
+        function = Function(
+            "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
+            self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
+            at["saved_mean"], at["saved_inverse_variance"],
+        )  # fmt: skip
+        executable = supplied(function, addresses, len(self.operands))
+        wanted = self.normalized.wanted(self.operands, by_function=True)
+        program = arranged("batch normalization", self.call.device, self.operands, executable, wanted, beta)
+        steps = [*program.steps]
+        if self.activation == "relu":
+            relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
+            zero = scales(0.0, 0.0, x.dtype)[0]
+            activated = Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0))
+            steps.append(Step(activated, (self._place("out"),)))
+        if single:
+            steps += self._updates_of_one_value()
+        return Program(program.name, self.call.device, self.operands, steps, program.scratch)
+
+    def _updates_of_one_value(self) -> list[Step]:
+        """The updates of the running statistics by one value for each mean, whose variance is 0."""
+        statistics, factor = self.normalized.statistics, self.factor
+        mean, variance = (self.parameters[name] for name in RUNNING)
+        kept = scales(1 - factor, 0.0, statistics.dtype)[0]
+        scaled = Function("cudnnScaleTensor", described(variance), At(0), kept)
+        moved = copy(statistics, mean, factor, 1 - factor)
+        return [
+            Step(moved, (self._place("saved_mean"), self._place("running_mean"))),
+            Step(scaled, (self._place("running_variance"),)),
+        ]
+
+    def _place(self, name: str) -> int:
+        return [operand.name for operand in self.operands].index(name)
+
+
+def training(
+    norm: BatchNormalizationOptions, call: Call, factor: float, activation: str | None, alpha: float, beta: float
+) -> tuple[Program, list[TensorSpec]]:
+    """Prepare forward_training."""
+    x = _logical(norm, call, "x")
+    check_number("average_factor", factor, finite=True)
+    scales(alpha, beta, x.dtype)
+    if activation is not None:
+        check_option("activation", activation, ("relu",))
+        if (alpha, beta) != (1.0, 0.0):
+            raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
+    normalized = _normalized(norm, x)
+    parameters = _parameters(call, normalized, "scale", "bias")
+    if both_or_neither(call, *RUNNING):
+        parameters |= _parameters(call, normalized, *RUNNING)
+        for name in RUNNING:
+            dispatch.check_writable(name, call.arrays[name])
+    y = logical_result(call, "out", x.shape, x, norm.layout, beta)
+    operands = [Operand("x", x)]
+    for name, spec in parameters.items():
+        updated = name in RUNNING
+        operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
+    operands.append(Operand("out", y, True))
+    operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
+    no_overlaps(call, operands)
+    results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
+    if 0 in x.shape:
+        steps = fills(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
+        return Program("batch normalization", call.device, operands, steps), results
+    prepared = _Training(call, norm.epsilon, normalized, y, parameters, operands, factor, activation)
+    return prepared.program(alpha, beta), results
+
+
+# forward_inference
+
+
+def inference(
+    norm: BatchNormalizationOptions, call: Call, alpha: float, beta: float
+) -> tuple[Program, list[TensorSpec]]:
+    """Prepare forward_inference."""
+    x = _logical(norm, call, "x")
+    a, b = scales(alpha, beta, x.dtype)
+    normalized = _normalized(norm, x)
+    names = ("scale", "bias", "mean", "variance")
+    parameters = _parameters(call, normalized, *names)
+    y = logical_result(call, "out", x.shape, x, norm.layout, beta)
+    operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
+    operands.append(Operand("out", y, True))
+    no_overlaps(call, operands)
+    title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
+    if 0 in x.shape:
+        return Program(title, call.device, operands, []), results
+    addresses = slots(call, ("x", *names, "out"), operands, normalized.flat)
+    last = x.strides == channels_last_strides(x.shape)
+    if (alpha, beta) == (1.0, 0.0) and normalized.prefers_graph(y) and last:
+        planned = inference_graph(call.device, norm.epsilon, x, y)
+        if planned is not None:
+            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, False)
+            return arranged(title, call.device, operands, executable, wanted), results
+    one, two = (described(normalized.for_functions(spec)) for spec in (x, y))
+    function = Function(
+        "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
+        normalized.descriptor(), At(1), At(2), At(3), At(4), norm.epsilon,
+    )  # fmt: skip
+    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, True)
+    return arranged(title, call.device, operands, executable, wanted, beta), results
+
+
+# backward
+
+
+def backward(
+    norm: BatchNormalizationOptions,
+    call: Call,
+    alpha: float,
+    beta: float,
+    parameter_alpha: float,
+    parameter_beta: float,
+    with_bias: bool,
+) -> tuple[Program, list[TensorSpec]]:
+    """Prepare backward. `with_bias`: dbias is a result; dscale is one if there is a scale."""
+    data, parameter = (alpha, beta), (parameter_alpha, parameter_beta)
+    dy = _logical(norm, call, "dy")
+    x = logical_like(call, "x", norm.layout, dy.shape, dy.dtype)
+    normalized = _normalized(norm, x)
+    parameters = _parameters(call, normalized, "scale")
+    saved = _saved(call, normalized)
+    dx = logical_result(call, "out", x.shape, dy, norm.layout, beta)
+    a, b = scales(*data, x.dtype)
+    c, d = scales(*parameter, x.dtype)
+    dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x))
+    outs = [f"out_{name[1:]}" for name in GRADIENTS["scale" in call.specs, with_bias]]
+    gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
+    operands = [Operand("dy", dy), Operand("x", x)]
+    operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
+    operands.append(Operand("out", dx, True))
+    operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
+    no_overlaps(call, operands)
+    title, results = "batch normalization gradient", [in_layout(dx, normalized.channels_last), *gradients.values()]
+    if 0 in x.shape:
+        return Program(title, call.device, operands, _scaled(operands, d)), results
+    names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
+    addresses = slots(call, names, operands, normalized.flat)
+    if saved and data == parameter == (1.0, 0.0) and normalized.prefers_graph(dy, dx):
+        planned = backward_graph(call.device, dy, x, dx)
+        if planned is not None:
+            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, False)
+            return arranged(title, call.device, operands, executable, wanted), results
+    at = {name: At(place) for place, name in enumerate(names)}
+    statistics = [at[name] for name in SAVED] if saved else [None, None]
+    tx, tdy, tdx = (described(normalized.for_functions(spec)) for spec in (x, dy, dx))
+    function = Function(
+        "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
+        normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], norm.epsilon, *statistics,
+    )  # fmt: skip
+    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, True)
+    return arranged(title, call.device, operands, executable, wanted, beta or parameter_beta), results
+
+
+def _gradient(
+    call: Call, name: str, shape: tuple[int, ...], dtypes: tuple[ElementName, ...], beta: float
+) -> TensorSpec:
+    """A gradient with respect to a parameter: the array given for it, checked, or a new one of the first dtype."""
+    if name in call.specs:
+        return packed_like(call, name, shape, *dtypes)
+    return result(call, name, shape, dtypes[0], None, beta)
+
+
+def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
+    """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
+    if not beta.value:
+        return fills(operands, {"out_scale": 0.0, "out_bias": 0.0})
+    return [
+        Step(Function("cudnnScaleTensor", described(operand.spec), At(0), beta), (place,))
+        for place, operand in enumerate(operands)
+        if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
+    ]
