@@ -1,4 +1,4 @@
-"""Bias and activation on a result in place, for convolutions that no single plan can fuse them into."""
+"""Bias and activation of a result in place, for convolutions into which no plan fuses them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cudnnpy.names import enumerator
 def epilogue(
     y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target, places: tuple[int, ...]
 ) -> list[Step]:
-    """One launch by the graph API where the result is channels last; else one for each step by the v7 functions.
+    """The steps of a bias and an activation: a graph if the result is channels last, else a v7 function for each.
 
-    places: y's, and the bias's if there is one.
+    `places` are the operands' numbers: y's, then, if there is one, the bias's.
     """
     if y.strides == channels_last_strides(y.shape):
         operands = ("convolved", "y") if bias is None else ("convolved", "bias", "y")

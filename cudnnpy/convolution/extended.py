@@ -1,7 +1,7 @@
-"""The convolution behind a transposed one whose output_padding reaches the stride: it has more windows than x has places.
+"""Transposed convolutions whose output_padding reaches the stride: their convolution has more windows than x has elements.
 
-The transposed convolution of x is that of x with zeros after it, whose size is that of the windows. So x lies in scratch
-memory with zeros after it; and where it is the result, what comes after it is left out.
+Such a transposed convolution of x equals that of x extended by zeros to the number of windows. So x is copied to scratch
+memory with zeros after it; where x is the result, the elements after it are dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cudnnpy.convolution.problem import Options, output_shape
 
 
 class Extended(Operation):
-    """The operations of such a convolution; `surplus` are the windows on each spatial axis that x has no places for."""
+    """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
 
     def __init__(self, options: Options, surplus: tuple[int, ...]) -> None:
         super().__init__(options, OF_TRANSPOSE)
@@ -70,25 +70,25 @@ class Extended(Operation):
         return self._with_copies(call, problem, operands, at), results
 
     def _check_result(self, x: TensorSpec, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:
-        """ValueError for a result of another shape than follows from dy and w."""
+        """Raise ValueError for a result whose shape does not follow from dy and w."""
         windows = output_shape(self.options, dy_shape, w_shape)
         expected = tuple(size - more for size, more in zip(windows, self.surplus, strict=True))
         if x.shape != expected:
             raise ValueError(f"out must have shape {expected} (logical order); got shape {x.shape}")
 
     def _extended(self, x: TensorSpec) -> TensorSpec:
-        """x with zeros after it."""
+        """x extended by zeros."""
         shape = tuple(size + more for size, more in zip(x.shape, self.surplus, strict=True))
         return TensorSpec(shape, x.dtype, result_strides(shape, x))
 
     def _with_copies(self, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int) -> Program:
-        """The problem's plan with the operand of a number in scratch memory, and that operand copied there or from there."""
+        """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
         x, extended, count = operands[at].spec, problem.specs[at], len(operands)
         size = extent(extended)
         plan = self._plan(call, problem, (), size)
         whole = Step(plan.executable, tuple(range(count)))
         steps, scratch, places = elsewhere([whole], count, (), {at: size})
-        place, part = places[at], extended._replace(shape=x.shape)  # the places of x in scratch memory
+        place, part = places[at], extended._replace(shape=x.shape)  # x in scratch memory
         if not operands[at].is_result:
             steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
         else:
@@ -99,6 +99,6 @@ class Extended(Operation):
 
 
 def surplus_of(options: Options, rank: int) -> tuple[int, ...]:
-    """How many windows more than places of x the convolution has, on each spatial axis."""
+    """The number of windows beyond the size of x, on each spatial axis."""
     extra, stride = (for_each_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
     return tuple(more // step for more, step in zip(extra, stride, strict=True))

@@ -1,7 +1,8 @@
-"""A convolution with what often follows it, in one launch: scale, bias, a residual, an activation."""
+"""A convolution followed by a scale, a bias, a residual and an activation, in one launch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ from cudnnpy.handle import Handle
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
 _NAMES = ("x", "w", "scale", "bias", "residual", "out")
+_PARAMETERS = ("scale", "bias")
 
 
 @dataclass(frozen=True)
@@ -95,33 +97,60 @@ class FusedConvolution(Frozen):
         options = self._asked()
         if activation is not None:
             check_option("activation", activation, ACTIVATIONS)
+        operands = given_operands = self._operands(call, options)
+        x, w, y = (operands[at].spec for at in (0, 1, -1))
+        geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
+        results = [in_layout(y, options.channels_last)]
+        if not extent(y):
+            return Program("convolution on nothing", call.device, operands, []), results
+        has_channels = extent(x) > 0
+        if not has_channels:  # zeros in scratch memory replace x and w
+            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
+            operands = [Operand("x", x), Operand("w", w), *operands[2:]]
+        wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
+        graph = self._graph(operands, wanted, geometry, activation)
+        copied = not has_channels or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
+        addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
+        tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
+        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if o.spec is not spec]
+        sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
+        cap = call.cap_beside(*copies, *sizes.values())
+        plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
+        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        if has_channels:
+            return program, results
+        steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
+        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+        return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch), results
+
+    def _operands(self, call: Call, options: Options) -> list[Operand]:
+        """Check the arrays of a call; return x, w, the others that are given, and out, in logical order."""
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = ask.output_shape(options, x.shape, w.shape)
         y = logical_result(call, "out", shape, x, self.layout)
-        geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
-        parameters = {}
-        for name in ("scale", "bias"):
+        operands = [Operand("x", x), Operand("w", w)]
+        for name in _PARAMETERS:
             if name in call.specs:
                 dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
-                parameters[name] = packed_like(call, name, (shape[1],), dtype)
-        residual = None
+                operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
-            residual = logical_like(call, "residual", self.layout, shape, x.dtype)
-        operands = [Operand("x", x), Operand("w", w), *(Operand(n, p) for n, p in parameters.items())]
-        operands += [Operand("residual", residual)] if residual else []
+            operands.append(Operand("residual", logical_like(call, "residual", self.layout, shape, x.dtype)))
         operands.append(Operand("out", y, True))
         no_overlaps(call, operands)
-        results = [in_layout(y, options.channels_last)]
-        if not extent(y):
-            return Program("convolution on nothing", call.device, operands, []), results
-        of_nothing = not extent(x)
-        if of_nothing:  # no channels: zeros stand for x and w
-            x, w, geometry = ask.zeros_for(_last(y), x.dtype)
-        given_operands, operands = operands, [Operand("x", x), Operand("w", w), *operands[2:]]
-        wanted = [o.spec if o.name in parameters else _last(o.spec) for o in operands]
+        return operands
+
+    def _graph(
+        self,
+        operands: Sequence[Operand],
+        wanted: Sequence[TensorSpec],
+        geometry: ask.Geometry,
+        activation: str | None,
+    ) -> Graph:
+        """The graph of the convolution and the operations after it, whose tensors are the operands as `wanted`."""
+        x, y = operands[0].spec, operands[-1].spec
         graph = Graph(
             prefer=self.prefer,
             workspace_limit=self.workspace_limit,
@@ -131,9 +160,9 @@ class FusedConvolution(Frozen):
         )
         tensors = {}
         for operand, spec in zip(operands[:-1], wanted, strict=False):
-            like = per_channel(at_least_4d(y), spec.dtype) if operand.name in parameters else at_least_4d(spec)
+            like = per_channel(at_least_4d(y), spec.dtype) if operand.name in _PARAMETERS else at_least_4d(spec)
             tensors[operand.name] = graph.tensor(operand.name, like._replace(alignment=spec.alignment))
-        rank = max(len(geometry.stride), 2)  # one spatial axis is the width of a picture of height 1
+        rank = max(len(geometry.stride), 2)  # a single spatial axis is the width of an image of height 1
         pads = tuple(zip(geometry.pre_padding, geometry.post_padding, strict=True))
         top = graph.convolution(
             tensors["x"],
@@ -151,22 +180,10 @@ class FusedConvolution(Frozen):
         if not graph.operations[1:]:
             top = graph.pointwise("identity", top)
         graph.output("out", top, x.dtype, at_least_4d(wanted[-1]).strides)
-        copied = of_nothing or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
-        addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
-        tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if o.spec is not spec]
-        cap = call.cap_beside(*copies, *((extent(x), extent(w)) if of_nothing else ()))
-        plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
-        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
-        if of_nothing:
-            sizes = {0: extent(x), 1: extent(w)}
-            steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
-            cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-            program = Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch)
-        return program, results
+        return graph
 
 
 def _last(spec: TensorSpec) -> TensorSpec:
-    """The tensor channels last, which the engines want; itself if it is."""
+    """The tensor channels last and aligned, as the engines take it; the same object if it is so already."""
     strides = channels_last_strides(spec.shape)
     return spec if spec.strides == strides and spec.alignment >= 16 else spec._replace(strides=strides, alignment=16)

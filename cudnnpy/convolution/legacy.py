@@ -1,4 +1,4 @@
-"""The v7-style functions as a source of candidates: algorithms by name. Every call plans anew, so they are slower."""
+"""Candidates of the v7 functions: algorithms by name. Their calls take longer on the host, since each call plans anew."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from cudnnpy.names import short_names
 
 class _Operation(NamedTuple):
     algorithms: Any
-    workspace: str  # the C function that says how many bytes
-    run: str
-    # operands in the order of the C functions: (role, is a filter)
-    order: tuple[str, str, str]
+    workspace: str  # the C function that returns the workspace size
+    run: str  # the C function that runs an algorithm
+    order: tuple[str, str, str]  # the roles of the operands, in the order of the C functions
     nondeterministic: tuple[str, ...]
 
 
@@ -91,12 +90,12 @@ def check_algorithm(given: str) -> None:
 
 
 def is_deterministic(operation: str, name: str) -> bool:
-    """Whether the algorithm gives the same bits every time."""
+    """Whether an algorithm gives bitwise the same result every time."""
     return name not in _OPERATIONS[operation].nondeterministic
 
 
 class LegacyExecutable:
-    """One v7 algorithm with its descriptors. Raises StatusError where cuDNN cannot run it, with cuDNN's reason.
+    """A v7 algorithm with its descriptors. Raises StatusError, with cuDNN's reason, if cuDNN does not support it here.
 
     `strict`: float32 is multiplied as float32, not as tf32 (CUDNN_FMA_MATH).
     """
@@ -141,7 +140,7 @@ class LegacyExecutable:
         self.workspace_size = size.value
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """A call without arguments that runs the algorithm on these addresses and returns the status."""
+        """Return a call without arguments that runs the algorithm on these addresses and returns its status."""
         alpha, beta = (byref(scale) for scale in self._scales)
         first, second, last = (t.pointer for t in self._tensors)
         a, b, c = (pointers[at] for at in self._positions)

@@ -1,15 +1,15 @@
-"""How a problem can be laid out as launches: one plan where cuDNN can, else copies, a plain plan, and an epilogue.
+"""The lowerings of a convolution problem to launches: one plan if cuDNN supports it, else copies, a plain plan, an epilogue.
 
-No plan is asked for what engines are known to do wrong (_planning/known_issues.py):
+Lowerings avoid what engines are known to compute wrongly (_planning/known_issues.py):
 
-- beta: the plain result goes to scratch memory, and cudnnTransformTensor adds beta * out to it. Results with gaps between
-  their elements go the same way.
-- padding that differs before and after, for the gradients: it becomes zeros around x, and dx is cropped.
-- a fused bias or activation with tensors in mixed memory orders or at misaligned addresses: the convolution is left plain.
+- beta: the plan writes to scratch memory, and cudnnTransformTensor adds beta * out to its result. Results with gaps
+  between their elements are lowered in the same way.
+- padding that differs before and after, in gradients: zeros are added around x, and dx is cropped.
+- a fused bias or activation with tensors in mixed memory orders or at misaligned addresses: the convolution is plain.
 
-A bias or an activation after a gradient to x, which makes it a transposed convolution's forward, no engine fuses (9.28).
-Filters with gaps no engine takes: they are copied too. And strided convolutions of few channels are faster on blocks of
-pixels (space_to_depth.py).
+No engine (up to 9.28) fuses a bias or an activation into backward_data, as a transposed convolution's forward needs it, and
+no engine takes filters with gaps, which are copied. Strided convolutions of few channels are faster after a space-to-depth
+transformation (space_to_depth.py).
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import cudnn_text, operation_graph
 from cudnnpy.convolution.epilogue import epilogue
 from cudnnpy.convolution.problem import Problem, in_agreement
-from cudnnpy.convolution.space_to_depth import Cut, can_cut, folded, is_promising
+from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
 class Form(NamedTuple):
-    """A whole problem, the part of it that one plan computes, and how the part's x and w are cut from the whole's."""
+    """A lowering: the whole problem, the part of it that one plan computes, and the transformations of x and w."""
 
     whole: Problem
     part: Problem
-    x_cut: Cut | None = None
-    w_cut: Cut | None = None
+    x_transform: SpaceToDepth | None = None
+    w_transform: SpaceToDepth | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Whether the plan is all there is to it."""
+        """Whether the plan computes the whole problem."""
         return self.whole == self.part
 
     @property
     def suffix(self) -> str:
-        """What is done beside the plan, for a candidate's name."""
+        """The end of candidates' names, which lists the launches other than the plan's."""
         blocks = " + blocks" if self.in_blocks else ""
         copies = any(_differ(self, n) for n in self.part.operands if not (blocks and _ROLES[n] in ("x", "w")))
         finished = (self.whole.bias, self.whole.activation) != (self.part.bias, self.part.activation)
@@ -56,44 +56,44 @@ class Form(NamedTuple):
 
     @property
     def in_blocks(self) -> bool:
-        """Whether blocks of pixels are its channels."""
-        return self.w_cut is not None
+        """Whether x and w are transformed by space-to-depth."""
+        return self.w_transform is not None
 
     def built(self, target: Target) -> Descriptor:
-        """The part's operation graph. Raises StatusError for one that cuDNN does not take."""
+        """The part's operation graph. Raises StatusError if cuDNN rejects it."""
         return operation_graph.operation_graph(self.part, target)
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
-        """An execution plan of the part, with everything else that the whole needs."""
+        """What launches the whole problem, with an execution plan of the part."""
         return self.complete(GraphExecutable(plan, operation_graph.uids(self.part.operands)), target)
 
     @property
     def facts(self) -> Facts:
-        """What known issues of engines may depend on, of the part."""
+        """The properties of the part that known issues of engines depend on."""
         return self.part.facts
 
     def plain(self) -> dict[str, Any] | None:
-        """The part as JSON; None where it is all there is."""
+        """The part as JSON; None if it is the whole problem."""
         return None if self.is_whole else self.part.plain()
 
     def saved(self, main: Executable) -> str | None:
-        """cuDNN's own text of the part's plan."""
+        """The part's plan as cuDNN serializes it."""
         assert isinstance(main, GraphExecutable)
         return main.to_json()
 
     def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """cuDNN's own text, once it describes the part. Raises ValueError."""
+        """The text of cuDNN's serialized plan. Raises ValueError if it does not describe the part."""
         return cudnn_text.check(plan, self.part, engine, compiled)
 
     def complete(self, plan: Executable, target: Target) -> Executable:
-        """The plan of the part with everything else that the whole needs."""
+        """What launches the whole problem, with an executable of the part."""
         return plan if self.is_whole else _staged(self, plan, target)
 
 
 def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
-    """The ways to lay a problem out: the fewest launches first, but for blocks of pixels where these are promising.
+    """The lowerings of a problem: the fewest launches first, except for space-to-depth, which is first where promising.
 
-    `strict`: float32 is multiplied as it is, not as tf32.
+    `strict`: float32 is multiplied as float32, not as tf32.
     """
     plain = problem._replace(bias=None, activation=None, beta=0.0)
     result = _ROLES[problem.operands[-1]]
@@ -102,32 +102,32 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
-    in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := folded(whole)) is not None]
+    in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None]
     if "padded" in remedies:
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
     found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
-    if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # which cudnnTransformTensor does not copy
+    if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # cudnnTransformTensor does not copy these
         found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
     yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
 
 
 def _padded(problem: Problem) -> Problem:
-    """The problem with its padding as zeros around x."""
+    """The problem with zeros around x instead of padding."""
     g = problem.geometry
-    nothing, x = (0,) * len(g.stride), _padding(problem).of(_to_cut(problem.x))
+    nothing, x = (0,) * len(g.stride), _padding(problem).of(_transformable(problem.x))
     return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
 
 
-def _padding(problem: Problem) -> Cut:
+def _padding(problem: Problem) -> SpaceToDepth:
     g = problem.geometry
-    return Cut(g.pre_padding, g.post_padding, (1,) * len(g.stride))
+    return SpaceToDepth(g.pre_padding, g.post_padding, (1,) * len(g.stride))
 
 
-def _to_cut(spec: TensorSpec) -> TensorSpec:
-    """The tensor as it is cut: as it lies, or packed."""
-    return spec if can_cut(spec) else spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
+def _transformable(spec: TensorSpec) -> TensorSpec:
+    """The tensor as it is transformed: as it is, or packed if it has to be."""
+    return spec if can_transform(spec) else spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
 def _packed(spec: TensorSpec) -> TensorSpec:
@@ -137,14 +137,14 @@ def _packed(spec: TensorSpec) -> TensorSpec:
 
 
 def _differ(form: Form, name: str) -> bool:
-    """Whether an operand goes through scratch memory: another layout, or a result to which beta is to be applied."""
+    """Whether an operand is in scratch memory for the plan: for another memory order or shape, or since beta is applied."""
     role = _ROLES[name]
     accumulates = name == form.part.operands[-1] and form.whole.beta != form.part.beta
     return accumulates or getattr(form.whole, role) != getattr(form.part, role)
 
 
 def _staged(form: Form, plan: Executable, target: Target) -> Steps:
-    """Copies of inputs into scratch memory, the plan, a copy of its result back, and the epilogue: what is needed of these."""
+    """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
     whole, part = form.whole, form.part
     places = {name: at for at, name in enumerate(whole.operands)}
     used = dict(places)
@@ -162,9 +162,9 @@ def _staged(form: Form, plan: Executable, target: Target) -> Steps:
         role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
         spec, inside = getattr(whole, role), getattr(part, role)
         used[name] = room(inside)
-        cut = {"x": form.x_cut, "w": form.w_cut}.get(role)
-        if cut is not None and not can_cut(spec):  # packed in between
-            between = _to_cut(spec)
+        transform = {"x": form.x_transform, "w": form.w_transform}.get(role)
+        if transform is not None and not can_transform(spec):  # first copied to a packed tensor
+            between = _transformable(spec)
             place = room(between)
             if is_result:
                 after.append(Step(copy(between, spec, beta=whole.beta), (place, places[name])))
@@ -173,10 +173,12 @@ def _staged(form: Form, plan: Executable, target: Target) -> Steps:
             spec = between
         beta = whole.beta if place == places[name] else 0.0
         if is_result:
-            back = copy(inside, spec, beta=beta) if cut is None else cut.together(spec, beta)
+            back = copy(inside, spec, beta=beta) if transform is None else transform.to_space(spec, beta)
             after.insert(0, Step(back, (used[name], place)))
         else:
-            before.append(Step(copy(spec, inside) if cut is None else cut.apart(spec), (place, used[name])))
+            before.append(
+                Step(copy(spec, inside) if transform is None else transform.to_depth(spec), (place, used[name]))
+            )
     if (whole.bias, whole.activation) != (part.bias, part.activation):
         result = tuple(places[name] for name in (whole.operands[-1], "bias") if name in places)
         after += epilogue(whole.specs[-1], whole.bias, whole.activation, target, result)

@@ -1,4 +1,4 @@
-"""From arrays to a launched plan: what Convolution's four operations share. A known signature does no set-up."""
+"""The four operations of a convolution, from arrays to a launched plan. A known signature needs no set-up."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from cudnnpy.convolution.problem import INPUTS, Options
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.handle import Handle, on_device
 
-# the inputs' names as a transposed convolution's caller knows them
+# The inputs' names for the callers of a transposed convolution.
 OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
 @dataclass(frozen=True)
 class BiasGradient(Frozen):
-    """backward_bias, under those options of a convolution that it depends on."""
+    """The operation backward_bias, with the options of a convolution that it depends on."""
 
     layout: str
     deterministic: bool
@@ -52,8 +52,9 @@ class BiasGradient(Frozen):
     def _prepare(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         """A reduction of dy.
 
-        cudnnConvolutionBackwardBias is left alone: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as it
-        should on large tensors, and it faults on misaligned addresses (bias-gradient-misaligned in docs/known-issues.md).
+        cudnnConvolutionBackwardBias is not used: on an H200 with cuDNN 9.19 it takes 6 to 19 times as long as the memory
+        bandwidth allows on large tensors, and it faults on misaligned addresses (bias-gradient-misaligned in
+        docs/known-issues.md).
         """
         spec = canonical(logical(call.specs["dy"], "dy", self.layout), "dy")
         if spec.dtype not in ("float16", "bfloat16", "float32", "float64"):
@@ -80,9 +81,9 @@ class BiasGradient(Frozen):
 
 
 class Operation:
-    """Options, and the operations under them.
+    """The operations of a convolution with given options.
 
-    `inputs` are the caller's names of the arrays, for what is said of them.
+    `inputs` has the caller's names of the arrays of each operation, for errors.
     """
 
     def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
@@ -91,7 +92,7 @@ class Operation:
         self._identity = identity_of(Operation, *self.options)
         self._prepared_by = type(self)._prepare
         self._bias_gradient = BiasGradient(self.options.layout, self.options.deterministic)
-        # policy "once": the engine that served the first shape; engines are numbered for each kind of graph
+        # For policy "once": the engine of the first shape. Engines have numbers for each kind of graph.
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
     def run(
@@ -107,7 +108,7 @@ class Operation:
         beta: float,
         stream: Any,
     ) -> Any:
-        """Runs an operation on two arrays, and returns `out` or a new array of the first one's library."""
+        """Run an operation on two arrays; return `out` or a new array of the first one's library."""
         return dispatch.run(
             operation,
             self,
@@ -124,7 +125,7 @@ class Operation:
         )
 
     def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
-        """backward_bias: the same manners for one input."""
+        """Run backward_bias, whose input is dy; return `out` or a new array of dy's library."""
         owner, prepare = self._bias_gradient, BiasGradient._prepare
         return dispatch.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
 
@@ -153,17 +154,17 @@ class Operation:
         return self._plan(call, problem, inputs), results
 
     def _operands(self, call: Call, problem: ConvolutionProblem) -> list[Operand]:
-        """The tensors of a problem under the caller's names."""
+        """The operands of a problem under the caller's names."""
         names = [name for name in self._names[problem.operation] if name in call.specs or name == "out"]
         return [Operand(name, spec, name == "out") for name, spec in zip(names, problem.specs, strict=True)]
 
     def _on_nothing(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
-        """The program of a problem without elements, in which every product is 0."""
+        """The program of a problem without elements, whose products are all 0."""
         name, count = f"{problem.operation} on nothing", len(operands)
         no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
             return of_nothing(name, call.device, operands, beta=problem.beta)
-        # bias and activation of no channels: zeros stand for x and w
+        # x and w have 0 channels: for the bias and the activation of sums of 0, zeros replace them
         plain = Operation(self.options._replace(algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
@@ -196,7 +197,7 @@ class Operation:
         beta: float = 0.0,
         device: int = 0,
     ) -> ConvolutionProblem:
-        """The problem of two inputs in the arrays' own axis order, with the result's shape where that cannot be derived."""
+        """The problem of two inputs in the arrays' own axis order. `shape` is the result's, where it does not follow."""
         if isinstance(self.options.algorithm, str):
             legacy.algorithm_named(operation, self.options.algorithm)
         if beta and out is None:
@@ -245,7 +246,7 @@ class Operation:
         return plan
 
     def _before(self, problem: ConvolutionProblem) -> Engine | None:
-        """Policy "once": the engine that served the first shape of problems of a kind."""
+        """For policy "once": the engine of the first shape of this kind of problem."""
         return self._first.get(_kind(problem)) if self.options.policy == "once" else None
 
     def _note(self, problem: ConvolutionProblem, plan: Plan) -> None:
@@ -253,19 +254,19 @@ class Operation:
             self._first.setdefault(_kind(problem), plan.engine)
 
     def candidates(self, problem: ConvolutionProblem) -> list[Candidate]:
-        """Every candidate for a problem, with what the options leave out and why."""
+        """Every candidate for a problem, with the reasons why the options reject some."""
         with on_device(problem.device):
             target = Target(Handle.default(problem.device))
             return survey(problem, self.options.planning, target, memory.free_bytes(problem.device))
 
 
 def _kind(problem: ConvolutionProblem) -> tuple[str, bool, str | None]:
-    """The kind of graph, within which engines are numbered alike."""
+    """The kind of graph. Within a kind, an engine has the same number for all problems."""
     return problem.operation, problem.bias is None, problem.activation
 
 
 def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
-    """A tensor of 3, 4 or 5 axes with its axes as (N, C, spatial...). Raises ValueError."""
+    """A tensor with its axes as (N, C, spatial...). Raises ValueError if it does not have 3, 4 or 5 axes."""
     rank = len(spec.shape)
     if rank not in CHANNELS_FIRST:
         raise ValueError(f"{name} must have 3, 4 or 5 axes; got shape {tuple(spec.shape)}")
@@ -273,7 +274,7 @@ def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
 
 
 def checked(options: Options) -> Options:
-    """The options in one canonical form; ValueError or TypeError naming the option, given and expected."""
+    """The options in canonical form. Raises ValueError or TypeError, which names the option."""
     given = options.algorithm
     if isinstance(given, str):
         legacy.check_algorithm(given)

@@ -22,7 +22,7 @@ _ACTIVATIONS = {
     "elu": raw.CUDNN_POINTWISE_ELU_FWD,
     "swish": raw.CUDNN_POINTWISE_SWISH_FWD,
 }
-# operation: (descriptor kind, the attributes' common part, names of the tensors' attributes in the order of x, w, y)
+# operation: (descriptor kind, common part of the attributes' names, the tensors' attributes in the order of x, w, y)
 _OPERATIONS = {
     "forward": (raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, "FORWARD", "X", "W", "Y"),
     "backward_data": (raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, "BWD_DATA", "DX", "W", "DY"),
@@ -44,12 +44,12 @@ def uids(operands: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def spatial(values: tuple[int, ...], first: int) -> tuple[int, ...]:
-    """The values of each spatial axis, of which there are two at least; `first` is that of an added one."""
+    """The values for at least two spatial axes; `first` is the value of an added axis."""
     return (first, *values) if len(values) == 1 else values
 
 
 class Pointwise(NamedTuple):
-    """An elementwise operation after a convolution: of x, and b if there is one, to y; all by their unique ids."""
+    """An elementwise operation after a convolution, with operands x and optionally b and result y, given by unique ids."""
 
     mode: int
     x: int
@@ -58,10 +58,10 @@ class Pointwise(NamedTuple):
 
 
 class Described(NamedTuple):
-    """A problem's graph as plain data: what is built from it, and what a saved plan's own text is compared with.
+    """A problem's graph as plain data, from which the graph is built and with which a saved plan's text is compared.
 
-    `tensors` are by unique id, with two spatial axes at least; those of `virtual` exist only between two operations.
-    `convolved` is the id of the convolution's result, and `wide` the type of the operations after it.
+    `tensors` are by unique id, with at least two spatial axes; those in `virtual` exist only between two operations.
+    `convolved` is the id of the convolution's result, and `wide` the dtype in which later operations are computed.
     """
 
     tensors: dict[int, TensorSpec]
@@ -72,7 +72,7 @@ class Described(NamedTuple):
 
 
 def described(problem: Problem) -> Described:
-    """The convolution, then the bias and the activation if there are."""
+    """The graph of a problem: the convolution, then its bias and activation."""
     x, w, y, wide = problem.x, problem.w, problem.y, _wide(problem.compute_dtype)
     if problem.bias is None and problem.activation is None:
         return Described({X: _tall(x), W: _tall(w), Y: _tall(y)}, frozenset(), Y, (), wide)
@@ -84,7 +84,7 @@ def described(problem: Problem) -> Described:
 def _epilogue(
     last: TensorSpec, y: TensorSpec, bias: TensorSpec | None, activation: str | None, wide: ElementName
 ) -> Described:
-    """A bias and an activation of what lies between, or was left in memory."""
+    """The operations of a bias and an activation on `last`, the convolution's result, which may be virtual."""
     tensors, virtual, pointwise, at = {CONVOLVED: _tall(last)}, set(), [], CONVOLVED
     if bias is not None:
         shape = (1, y.shape[1], *(1 for _ in y.shape[2:]))
@@ -101,12 +101,12 @@ def _epilogue(
 
 
 def _wide(dtype: ElementName) -> ElementName:
-    """What values between two operations have: float64 for float64, else float32."""
+    """The dtype of values between two operations: float64 for float64, else float32."""
     return "float64" if dtype == "float64" else "float32"
 
 
 def _tall(spec: TensorSpec) -> TensorSpec:
-    """The tensor with two spatial axes at least."""
+    """The tensor with at least two spatial axes."""
     shape, strides = with_height(spec)
     return spec._replace(shape=shape, strides=strides)
 
@@ -120,7 +120,7 @@ def operation_graph(problem: Problem, target: Target) -> Descriptor:
 
 
 def epilogue_graph(y: TensorSpec, bias: TensorSpec | None, activation: str | None, target: Target) -> Descriptor:
-    """A bias and an activation alone, on a result that a plain convolution has left in memory."""
+    """The operation graph of a bias and an activation on a convolution's result in memory, in place."""
     what = _epilogue(y, y, bias, activation, _wide(y.dtype))
     return graph_of(_pointwise(what, _tensors(what)), target)
 

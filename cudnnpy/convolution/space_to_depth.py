@@ -1,18 +1,19 @@
-"""Strided convolutions of few channels as convolutions of stride 1: blocks of neighbouring pixels become channels.
+"""Strided convolutions of few channels as convolutions of stride 1, by a space-to-depth transformation of x and w.
 
-cuDNN's engines pad three channels to four or eight, and have nothing fast for the gradient to such an x. Cut into blocks
-of s x t pixels, s and t being the strides, x of (N, C, H, W), with its padding as zeros around it, is a tensor of
-(N, s t C, H', W'); and w of (K, C, R, S), with zeros behind it up to whole blocks, is one of (K, s t C, R', S'). Then
+cuDNN's engines pad three channels to four or eight, and none of them is fast for the gradient with respect to such an x.
+The transformation makes channels of blocks of s x t pixels, where s and t are the strides: x of (N, C, H, W), zero-padded,
+becomes (N, s t C, H', W'), and w of (K, C, R, S), zero-padded to whole blocks, becomes (K, s t C, R', S'). Then
 
     y[i] = sum over r of x[s i + r] w[r] = sum over j, p of x'[i + j, p] w'[j, p]        where r = s j + p
 
-is a convolution of stride 1 without padding, and so are its gradients, which are put together again. cudnnTransformTensorEx
-does both (CUDNN_TRANSFORM_FOLD and _UNFOLD, with zeros added or elements cut off), at the speed of memory, and it alone
-decides on the order of the new channels: x and w go through the same.
+is a convolution of stride 1 without padding, and so are its gradients, to which the inverse transformation is applied.
+cudnnTransformTensorEx computes both at the speed of memory (CUDNN_TRANSFORM_FOLD and _UNFOLD, which also pad and crop).
+It determines the order of the new channels, which is the same for x and w.
 
-On an H200 (docs/benchmarks) the gradient to a ResNet's picture takes 0.36 to 0.5 of the time of the best engine without,
-its first convolution in bfloat16 0.55, and cutting a picture into 16 x 16 patches 0.14 (the gradient to it: 62 us, where
-the best engine needs 1.4 s). A NaN or an infinity meets the zeros behind w: it spreads within its blocks.
+On an H200 (docs/benchmarks) the gradient with respect to the image of a ResNet takes 0.36 to 0.5 of the time of the best
+engine without this transformation, its first convolution in bfloat16 0.55, and a convolution with 16 x 16 patches 0.14
+(its gradient with respect to the image takes 62 us instead of 1.4 s). Since the padding of w is multiplied by x, a NaN or
+an infinity in x spreads within its block.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from cudnnpy.descriptors import TensorTransformDescriptor
 from cudnnpy.handle import Handle
 from cudnnpy.raw import CUDNN_TENSOR_NCHW, CUDNN_TENSOR_NHWC, CUDNN_TRANSFORM_FOLD, CUDNN_TRANSFORM_UNFOLD
 
-_CHANNELS = 4  # of x at most: with more there is little padding to save
-_LARGE = 1 << 20  # bytes of x below which two or three more launches would show
-_MOST = 1 << 30  # elements of x: cuDNN's older functions count in 32 bits, and padding adds to them
+_CHANNELS = 4  # the most channels of x; with more, engines add little padding
+_LARGE = 1 << 20  # the fewest bytes of x; below, two or three more launches cost more than they save
+_MOST = 1 << 30  # the most elements of x: cuDNN's older functions count in 32 bits, also the padding
 
 
-class Cut(NamedTuple):
-    """A tensor in blocks of pixels, whose channels they become: zeros before and after it (elements cut off where they
-    are fewer than 0), and the blocks' size, for each spatial axis. Blocks of 1 are padding alone.
+class SpaceToDepth(NamedTuple):
+    """A space-to-depth transformation: the padding before and after, and the size of blocks, on each spatial axis.
+
+    Padding below 0 crops. With blocks of size 1 the transformation only pads.
     """
 
     before: tuple[int, ...]
@@ -45,7 +47,7 @@ class Cut(NamedTuple):
     block: tuple[int, ...]
 
     def of(self, spec: TensorSpec) -> TensorSpec:
-        """The tensor in blocks, packed in the memory order of the whole one."""
+        """The transformed tensor, packed in the memory order of the given one."""
         n, c, *spatial = spec.shape
         padded = (b + size + a for b, size, a in zip(self.before, spatial, self.after, strict=True))
         sizes = (size // length for size, length in zip(padded, self.block, strict=True))
@@ -53,39 +55,39 @@ class Cut(NamedTuple):
         packed = channels_last_strides if is_channels_last(spec) else packed_strides
         return spec._replace(shape=shape, strides=packed(shape), alignment=16)
 
-    def apart(self, whole: TensorSpec) -> Transform:
-        """whole (0) -> blocks (1)."""
+    def to_depth(self, whole: TensorSpec) -> Transform:
+        """The transformation of operand 0, `whole`, to operand 1."""
         return Transform(self, whole, CUDNN_TRANSFORM_FOLD, 0.0)
 
-    def together(self, whole: TensorSpec, beta: float = 0.0) -> Transform:
-        """blocks (0) + beta * whole -> whole (1)."""
+    def to_space(self, whole: TensorSpec, beta: float = 0.0) -> Transform:
+        """The inverse transformation of operand 0, plus beta * whole, to operand 1, `whole`."""
         return Transform(self, whole, CUDNN_TRANSFORM_UNFOLD, beta)
 
 
 class Transform:
-    """One launch of cudnnTransformTensorEx. Its descriptor wants a driver, so it is made when it is first bound."""
+    """A launch of cudnnTransformTensorEx. Its descriptor needs a driver, so it is created when it is first bound."""
 
     workspace_size = 0
 
-    def __init__(self, cut: Cut, whole: TensorSpec, direction: int, beta: float) -> None:
-        self.cut, self.whole, self.direction, self.beta = cut, whole, direction, beta
+    def __init__(self, transform: SpaceToDepth, whole: TensorSpec, direction: int, beta: float) -> None:
+        self.transform, self.whole, self.direction, self.beta = transform, whole, direction, beta
 
     @cached_property
     def function(self) -> Function:
         """The call of the C function."""
-        folds, cut = self.direction == CUDNN_TRANSFORM_FOLD, self.cut
-        x, y = (self.whole, cut.of(self.whole)) if folds else (cut.of(self.whole), self.whole)
+        folds, transform = self.direction == CUDNN_TRANSFORM_FOLD, self.transform
+        x, y = (self.whole, transform.of(self.whole)) if folds else (transform.of(self.whole), self.whole)
         spatial = max(len(self.whole.shape) - 2, 2)
-        height = spatial - len(cut.block)  # a single axis is the width of a picture of height 1
-        sign = 1 if folds else -1  # what was added is cut off
+        height = spatial - len(transform.block)  # a single axis is the width of an image of height 1
+        sign = 1 if folds else -1  # the inverse crops the padding
         how = TensorTransformDescriptor()
         how.set(
             "cudnnSetTensorTransformDescriptor",
             2 + spatial,
             CUDNN_TENSOR_NHWC if is_channels_last(self.whole) else CUDNN_TENSOR_NCHW,
-            (*(0,) * (2 + height), *(sign * size for size in cut.before)),
-            (*(0,) * (2 + height), *(sign * size for size in cut.after)),
-            (*(1,) * height, *cut.block),
+            (*(0,) * (2 + height), *(sign * size for size in transform.before)),
+            (*(0,) * (2 + height), *(sign * size for size in transform.after)),
+            (*(1,) * height, *transform.block),
             self.direction,
         )
         one, beta = scales(1.0, self.beta, self.whole.dtype)
@@ -96,13 +98,13 @@ class Transform:
         return self.function.bind(handle, pointers, workspace)
 
 
-def can_cut(spec: TensorSpec) -> bool:
-    """Whether cudnnTransformTensorEx takes a tensor as it lies: packed in either order, at an aligned address."""
+def can_transform(spec: TensorSpec) -> bool:
+    """Whether cudnnTransformTensorEx supports a tensor: packed in either order, and aligned."""
     return is_packed(spec) and spec.alignment >= 16 and dtype_of(spec.dtype).itemsize > 1
 
 
-def folded(problem: Problem) -> tuple[Problem, Cut, Cut] | None:
-    """The problem on blocks of pixels, and how x and w are cut; None where that cannot be, or has nothing to save."""
+def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceToDepth] | None:
+    """The transformed problem, and the transformations of x and w; None where they are not supported, or save nothing."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)
     if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _LARGE or elements > _MOST:
@@ -111,28 +113,28 @@ def folded(problem: Problem) -> tuple[Problem, Cut, Cut] | None:
         return None
     if all(step == 1 for step in g.stride) or any(r < step for r, step in zip(w.shape[2:], g.stride, strict=True)):
         return None
-    if not (can_cut(x) and can_cut(w) and is_channels_last(x) == is_channels_last(w)):
+    if not (can_transform(x) and can_transform(w) and is_channels_last(x) == is_channels_last(w)):
         return None
     blocks = [-(-size // step) for size, step in zip(w.shape[2:], g.stride, strict=True)]
     reach = [step * (out + count - 1) for step, out, count in zip(g.stride, problem.y.shape[2:], blocks, strict=True)]
     after = tuple(end - size - pad for end, size, pad in zip(reach, x.shape[2:], g.pre_padding, strict=True))
-    if any(size < 0 for size in after):  # there is a part of x that no result depends on
+    if any(size < 0 for size in after):  # the result does not depend on all of x
         return None
     nothing, one = (0,) * len(blocks), (1,) * len(blocks)
-    of_x = Cut(g.pre_padding, after, g.stride)
+    of_x = SpaceToDepth(g.pre_padding, after, g.stride)
     rest = (step * count - size for step, count, size in zip(g.stride, blocks, w.shape[2:], strict=True))
-    of_w = Cut(nothing, tuple(rest), g.stride)
+    of_w = SpaceToDepth(nothing, tuple(rest), g.stride)
     part = problem._replace(x=of_x.of(x), w=of_w.of(w), geometry=Geometry(nothing, nothing, one, one))
     return part, of_x, of_w
 
 
 def is_promising(problem: Problem, strict: bool) -> bool:
-    """Whether blocks are to be tried first, as measured; `strict`: float32 is multiplied as it is, without tensor cores."""
+    """Whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32."""
     x, w = problem.x, problem.w
     gradient, is_wide = problem.operation == "backward_data", min(w.shape[2:]) > 3
     if x.dtype == "float64" or strict:
         return strict and gradient and is_wide
-    if gradient or w.shape[2:] == problem.geometry.stride:  # patches side by side: a product of matrices
+    if gradient or w.shape[2:] == problem.geometry.stride:  # patches without overlap: a matrix product
         return True
     if problem.operation == "forward":
         return is_wide and x.dtype != "float16"

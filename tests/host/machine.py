@@ -13,7 +13,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._runtime.executables import At, Function, Shifted, Step, Steps, rounded
 from cudnnpy._runtime.fills import Fill
-from cudnnpy.convolution.space_to_depth import Cut, Transform, can_cut
+from cudnnpy.convolution.space_to_depth import SpaceToDepth, Transform, can_transform
 from cudnnpy.ops.parameters import Constant, Spare, Supplied
 
 
@@ -70,21 +70,21 @@ def _transform(memories: list[np.ndarray], alpha: Any, x: Any, at: At, beta: Any
     target[...] = alpha.value * source.astype(np.float64) + kept
 
 
-def apart(x: np.ndarray, cut: Cut) -> np.ndarray:
+def to_depth(x: np.ndarray, transform: SpaceToDepth) -> np.ndarray:
     """A tensor in blocks, as cudnnTransformTensorEx folds it."""
-    for axis, (before, after) in enumerate(zip(cut.before, cut.after, strict=True), 2):
+    for axis, (before, after) in enumerate(zip(transform.before, transform.after, strict=True), 2):
         x = x.take(range(max(-before, 0), x.shape[axis] + min(after, 0)), axis)
         x = np.pad(x, [(max(before, 0), max(after, 0)) if at == axis else (0, 0) for at in range(x.ndim)])
-    sizes = [(size // length, length) for size, length in zip(x.shape[2:], cut.block, strict=True)]
+    sizes = [(size // length, length) for size, length in zip(x.shape[2:], transform.block, strict=True)]
     x = x.reshape(*x.shape[:2], *(n for pair in sizes for n in pair))
     rank = len(sizes)
     x = x.transpose(0, *range(3, 3 + 2 * rank, 2), 1, *range(2, 2 + 2 * rank, 2))  # the pixel in its block, then C
     return x.reshape(x.shape[0], -1, *x.shape[2 + rank :])
 
 
-def together(blocks: np.ndarray, cut: Cut, shape: tuple[int, ...]) -> np.ndarray:
+def to_space(blocks: np.ndarray, transform: SpaceToDepth, shape: tuple[int, ...]) -> np.ndarray:
     """And as it unfolds them: each element comes from where folding puts it."""
-    where = apart(np.arange(1.0, math.prod(shape) + 1).reshape(shape), cut)
+    where = to_depth(np.arange(1.0, math.prod(shape) + 1).reshape(shape), transform)
     whole = np.full(math.prod(shape), np.nan, blocks.dtype)
     whole[where[where > 0].astype(int) - 1] = blocks[where > 0]
     return whole.reshape(shape)
@@ -92,14 +92,14 @@ def together(blocks: np.ndarray, cut: Cut, shape: tuple[int, ...]) -> np.ndarray
 
 def _fold(memories: list[np.ndarray], how: Transform) -> None:
     folds = how.direction == raw.CUDNN_TRANSFORM_FOLD
-    assert can_cut(how.whole)
+    assert can_transform(how.whole)
     whole, blocks = memories if folds else reversed(memories)
-    there, here = view(whole, how.whole), view(blocks, how.cut.of(how.whole))
+    there, here = view(whole, how.whole), view(blocks, how.transform.of(how.whole))
     if folds:
         assert not how.beta
-        here[...] = apart(there, how.cut)
+        here[...] = to_depth(there, how.transform)
     else:
-        there[...] = together(here, how.cut, there.shape) + (how.beta * there if how.beta else 0)
+        there[...] = to_space(here, how.transform, there.shape) + (how.beta * there if how.beta else 0)
 
 
 def _add(memories: list[np.ndarray], alpha: Any, a: Any, at: At, beta: Any, c: Any, to: At) -> None:

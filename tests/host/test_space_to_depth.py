@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine import apart, together
+from machine import to_depth, to_space
 
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy.convolution import problem, space_to_depth
-from cudnnpy.convolution.space_to_depth import Cut, folded
+from cudnnpy.convolution.space_to_depth import SpaceToDepth, with_space_to_depth
 
 
 @st.composite
@@ -51,7 +51,7 @@ FOLDED = {"yes": 0, "no": 0}
 def test_blocks_give_the_same_results(drawn: Any, seed: int) -> None:
     options, x_shape, w_shape = drawn
     whole = asked(options, TensorSpec(x_shape), TensorSpec(w_shape))
-    found = folded(whole)
+    found = with_space_to_depth(whole)
     g, sizes = whole.geometry, zip(x_shape[2:], w_shape[2:], whole.y.shape[2:], strict=True)
     needed = [step * (out - 1) + r for step, (_, r, out) in zip(g.stride, sizes, strict=True)]
     FOLDED["yes" if found else "no"] += 1
@@ -66,12 +66,12 @@ def test_blocks_give_the_same_results(drawn: Any, seed: int) -> None:
     x, w = random.standard_normal(x_shape), random.standard_normal(w_shape)
     dy = random.standard_normal(whole.y.shape)
     plain, blocks = reference.Convolution(**options), reference.Convolution()
-    x_blocks, w_blocks = apart(x, of_x), apart(w, of_w)
+    x_blocks, w_blocks = to_depth(x, of_x), to_depth(w, of_w)
     assert (x_blocks.shape, w_blocks.shape) == (part.x.shape, part.w.shape)
     np.testing.assert_allclose(blocks.forward(x_blocks, w_blocks), plain.forward(x, w), rtol=1e-9, atol=1e-12)
-    dx = together(blocks.backward_data(dy, w_blocks, part.x.shape), of_x, x_shape)
+    dx = to_space(blocks.backward_data(dy, w_blocks, part.x.shape), of_x, x_shape)
     np.testing.assert_allclose(dx, plain.backward_data(dy, w, x_shape), rtol=1e-9, atol=1e-12)
-    dw = together(blocks.backward_filter(dy, x_blocks, part.w.shape), of_w, w_shape)
+    dw = to_space(blocks.backward_filter(dy, x_blocks, part.w.shape), of_w, w_shape)
     np.testing.assert_allclose(dw, plain.backward_filter(dy, x, w_shape), rtol=1e-9, atol=1e-12)
 
 
@@ -84,27 +84,27 @@ STEM: dict[str, Any] = {"stride": 2, "padding": 3}
 
 
 def test_the_first_convolution_of_a_resnet() -> None:
-    part, of_x, of_w = folded(asked(STEM, TensorSpec((128, 3, 224, 224)), W)) or pytest.fail("not folded")
+    part, of_x, of_w = with_space_to_depth(asked(STEM, TensorSpec((128, 3, 224, 224)), W)) or pytest.fail("not lowered")
     assert part.x.shape == (128, 12, 115, 115)
     assert part.w.shape == (8, 12, 4, 4)
     assert part.y.shape == (128, 8, 112, 112)
     assert part.geometry == problem.Geometry((0, 0), (0, 0), (1, 1), (1, 1))
-    assert of_x == Cut((3, 3), (3, 3), (2, 2))
-    assert of_w == Cut((0, 0), (1, 1), (2, 2))
+    assert of_x == SpaceToDepth((3, 3), (3, 3), (2, 2))
+    assert of_w == SpaceToDepth((0, 0), (1, 1), (2, 2))
 
 
 def test_the_patches_of_a_vision_transformer() -> None:
     patches = asked({"stride": 16}, TensorSpec((4, 3, 224, 224)), TensorSpec((768, 3, 16, 16)))
-    part, of_x, _ = folded(patches) or pytest.fail("not folded")
+    part, of_x, _ = with_space_to_depth(patches) or pytest.fail("not lowered")
     assert part.x.shape == (4, 768, 14, 14)
     assert part.w.shape == (768, 768, 1, 1)
-    assert of_x == Cut((0, 0), (0, 0), (16, 16))
+    assert of_x == SpaceToDepth((0, 0), (0, 0), (16, 16))
 
 
 @pytest.mark.parametrize("order", [packed_strides, channels_last_strides])
 def test_blocks_lie_as_the_tensor_does(order: Any) -> None:
     x, w = (spec._replace(strides=order(spec.shape)) for spec in (X, W))
-    part, _, _ = folded(asked(STEM, x, w)) or pytest.fail("not folded")
+    part, _, _ = with_space_to_depth(asked(STEM, x, w)) or pytest.fail("not lowered")
     assert part.x.strides == order(part.x.shape)
     assert part.w.strides == order(part.w.shape)
 
@@ -126,18 +126,18 @@ def test_blocks_lie_as_the_tensor_does(order: Any) -> None:
     ids=["stride", "mode", "dilation", "groups", "channels", "filter", "x-address", "w-address", "gaps", "orders"],
 )
 def test_what_has_no_blocks(options: dict[str, Any], x: TensorSpec, w: TensorSpec) -> None:
-    assert folded(asked(options, x, w)) is None
+    assert with_space_to_depth(asked(options, x, w)) is None
 
 
 def test_tensors_that_32_bits_cannot_count_have_none() -> None:
-    assert folded(asked(STEM, TensorSpec((128, 3, 1664, 1664)), W)) is not None
-    assert folded(asked(STEM, TensorSpec((128, 3, 1696, 1696)), W)) is None
+    assert with_space_to_depth(asked(STEM, TensorSpec((128, 3, 1664, 1664)), W)) is not None
+    assert with_space_to_depth(asked(STEM, TensorSpec((128, 3, 1696, 1696)), W)) is None
 
 
 def test_small_tensors_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert folded(asked(STEM, X, W)) is not None
+    assert with_space_to_depth(asked(STEM, X, W)) is not None
     monkeypatch.undo()
-    assert folded(asked(STEM, X, W)) is None
+    assert with_space_to_depth(asked(STEM, X, W)) is None
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "strict", "float64"])
