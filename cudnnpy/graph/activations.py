@@ -7,7 +7,7 @@ from cudnnpy.graph.nodes import Node
 
 
 def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Node:
-    """An activation as a node; "identity" is none."""
+    """Add an activation of x to a graph; return its node. "identity" is not one of the modes."""
     if mode == "clipped_relu":
         return graph.pointwise("relu_fwd", x, how={"relu_upper_clip": coefficient})
     options = {"elu": {"elu_alpha": coefficient}, "swish": {"swish_beta": coefficient}}.get(mode, {})

@@ -1,6 +1,6 @@
 """The tensors of an operation graph, and how operations are added to it. cudnnpy.graph plans and runs graphs.
 
-A call that is refused changes nothing: whatever is made becomes part of the graph at the end of the call, in one place.
+A call that raises changes nothing: new nodes become part of the graph at the end of the call, in `_add`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Tensors:
         given = (value[1] for value in values if isinstance(value, tuple) and value[0] == kind)
         return frozenset(what[attribute].name.removeprefix(prefix).removesuffix("_FWD").lower() for what in given)
 
-    # What is refused
+    # Checks
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
@@ -132,7 +132,7 @@ class Tensors:
             raise ValueError(f"name must differ from the other names of the graph; got {name!r}")
 
     def _check_nodes(self, **given: Any) -> None:
-        """TypeError for what is no node, ValueError for one of another graph; by the arguments' names."""
+        """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
         for name, node in given.items():
             if not isinstance(node, Node):
                 raise TypeError(f"{name} must be a node of this graph; got {node!r}")
@@ -140,7 +140,7 @@ class Tensors:
                 what = f"{node.name!r}, a node" if node.name else f"a node of shape {node.shape}"
                 raise ValueError(f"{name} must be a node of this graph; got {what} of another graph")
 
-    # What is added
+    # Additions
 
     def _made(self, shape: Sequence[int], like: Node) -> Node:
         shape = tuple(shape)
@@ -161,16 +161,17 @@ class Tensors:
                 self._constants.append(node)
 
     def _add(self, kind: str, prefix: str, made: Sequence[Node], **attributes: Any) -> None:
-        """An operation and what it makes; None is left out, and (kind, {...}) stands for a descriptor of its own.
+        """Add an operation and the nodes that it makes.
 
-        Nothing is refused from here on.
+        An attribute of None is omitted; (kind, {...}) is a descriptor that is created with the graph. All arguments have
+        been checked.
         """
         self._keep(*made)
         self.operations.append(kind.lower())
         self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
 
     def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
-        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+        """The finalized operation graph. Raises StatusError if cuDNN rejects it."""
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
         made: dict[int, Descriptor] = {}
@@ -192,7 +193,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Typed:
-    """A value for an attribute that takes several types."""
+    """A value for an attribute that accepts several types."""
 
     value: float
     kind: int
@@ -213,6 +214,6 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
 
 
 def spelled(spec: TensorSpec, name: str) -> TensorSpec:
-    """A tensor's description in one form, with its strides."""
+    """A tensor's spec in canonical form, with strides."""
     spec = check_spec(name, spec)
     return spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape))

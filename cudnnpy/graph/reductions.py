@@ -1,13 +1,16 @@
-"""How a reduction of a tensor over axes is run: graphs or a pooling where a tensor is dense and large, else cudnnReduceTensor.
+"""Reductions of a tensor over axes: by graphs or a pooling for large dense tensors, else by cudnnReduceTensor.
 
-On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch (docs/benchmarks). The graph API's reductions take
-0.3 to 1.3 times, but want the reduced axis where they know it: so the axes are merged into runs that lie together in
-memory, and reduced one run after the other, the fastest first, in float32. Convolution.backward_bias is such a reduction.
-A run between two others no graph reduces; a sum over it is an average over windows (cudnnPoolingForward, 1.2 to 1.4 times).
-A maximum does not use it: maximum-of-minus-infinity in docs/known-issues.md.
+On an H200 cudnnReduceTensor takes 1.2 to 22 times as long as PyTorch, and reductions of graphs 0.3 to 1.3 times as long
+(docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
+the reduced runs are reduced in float32, one after the other, the fastest-varying first. Convolution.backward_bias is such
+a reduction.
+
+No graph reduces a run between two others. A sum over such a run is computed as an average over windows by
+cudnnPoolingForward (1.2 to 1.4 times as long as PyTorch). A maximum is not: maximum-of-minus-infinity in
+docs/known-issues.md.
 
 Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
-engine says so). The functions do not, and take 6 times as long: `deterministic` asks for them.
+engine says so). With `deterministic`, sums use the functions, whose results do not differ and which take 6 times as long.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ from cudnnpy.typing import ElementName
 
 REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_no_zeros")
 ALIASES = {"sum": "add", "mean": "avg"}
-_LONGEST = 4096  # elements of a row that is reduced at once
-_LAST = 16_384  # the same, of a single row: the sums of those before
-_COLUMNS = 2  # of the heuristics' proposals for columns the third takes 0.3 of the first's time
+_LONGEST = 4096  # the most elements of a row that is reduced in one step
+_LAST = 16_384  # the same for a single row, which holds the results of earlier steps
+_COLUMNS = 2  # for columns, the heuristics' third proposal takes 0.3 of the time of the first
 
-# op: (what is done to each element first, the graph's reduction)
+# op: (operation on each element, reduction of the graph)
 _BY_GRAPH = {
     "add": (None, "add"),
     "avg": (None, "add"),
@@ -60,9 +63,9 @@ _BY_GRAPH = {
 def reduction(
     name: str, device: int, operands: Sequence[Operand], op: str, alpha: float, beta: float, deterministic: bool
 ) -> Program:
-    """The reduction of the first operand to the shape of the second, which has size 1 for each axis that is reduced.
+    """The reduction of the first operand to the shape of the second, which has size 1 on each reduced axis.
 
-    op is one of REDUCTIONS; both have their strides spelled out, and one dtype.
+    op is one of REDUCTIONS. Both operands have strides and the same dtype.
     """
     x, y = (operand.spec for operand in operands)
     if not extent(x):
@@ -81,7 +84,7 @@ def reduction(
 def _by_function(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]]:
-    """cudnnReduceTensor; of bfloat16, which it does not know, in float32."""
+    """The steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     how = ReduceTensorDescriptor(
         enumerator(raw.cudnnReduceTensorOp_t, op, "op"), compute_dtype=kind, propagate_nan=True
@@ -129,7 +132,7 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     if not absolute:
         return copy(x, y, a.value, b.value)
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
-    # alpha * max(x, -x): each of the two is scaled before the maximum is taken
+    # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
     d = described(x)
@@ -139,13 +142,16 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
 def _by_pooling(
     x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
-    """A sum or mean over one run between two others: what lies inside of it are the channels of pictures of one column."""
+    """The steps of a sum or mean over one run between two others, which are batch and channels of images of one column.
+
+    None for other reductions.
+    """
     runs = _runs(x, y.shape)
     reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
     if op not in ("add", "avg") or len(reduced) != 1 or not 0 < reduced[0] < len(runs) - 1:
         return None
     (outer, _), (size, _), (inner, _) = runs
-    if size > _LONGEST:  # too many to be added in turn
+    if size > _LONGEST:  # the pooling adds them one after the other
         return None
     window = PoolingDescriptor("average_include_padding", (size, 1), propagate_nan=True)
     whole, means = (TensorDescriptor((outer, inner, n, 1), x.dtype, format="nhwc") for n in (size, 1))
@@ -161,7 +167,8 @@ def _by_pooling(
 def _by_graphs(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
-    if x.shape == y.shape:  # there is nothing to reduce
+    """The steps of a reduction by graphs; None if they do not support it."""
+    if x.shape == y.shape:  # no axis is reduced
         return None
     before, kind = _BY_GRAPH[op]
     share = math.prod(y.shape) / math.prod(x.shape) if op == "avg" else 1.0
@@ -173,7 +180,7 @@ def _by_graphs(
     dtype, place = x.dtype, 0
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
-        if at == len(runs) - 1 and runs[at][0] > (_LAST if at == 0 else _LONGEST):  # a long row: as rows of it first
+        if at == len(runs) - 1 and runs[at][0] > (_LAST if at == 0 else _LONGEST):  # a long row is divided
             length = next((n for n in range(_LONGEST, 15, -1) if runs[at][0] % n == 0), None)
             if length is None:
                 return None
@@ -184,7 +191,7 @@ def _by_graphs(
         if view is None:
             return None
         del runs[at]
-        if direct and not any(is_reduced for _, is_reduced in runs):  # straight into the result, if an engine can
+        if direct and not any(is_reduced for _, is_reduced in runs):  # written to the result, if an engine supports it
             planned = _reduced(device, view, before, kind, y.dtype)
             if planned is not None:
                 return [*steps, Step(planned, (place, 1))], scratch
@@ -206,7 +213,7 @@ def _by_graphs(
 def _reduced(
     device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, kind: str, dtype: str
 ) -> Executable | None:
-    """The graph that reduces a view to a result of a dtype; None where no engine can."""
+    """The graph that reduces a view to a result of a dtype; None if no engine supports it."""
     spec, target, axis = view
     graph = Graph()
     node = graph.tensor("x", spec)
@@ -219,7 +226,7 @@ def _reduced(
 
 
 def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """(size, whether it is reduced) of axes that lie together in memory, the slowest first."""
+    """(size, whether it is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
     strides = x.strides
     assert strides is not None
     runs: list[tuple[int, bool]] = []
@@ -237,9 +244,9 @@ def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
 def _view(
     outer: int, size: int, inner: int, dtype: ElementName, alignment: int
 ) -> tuple[TensorSpec, tuple[int, ...], int] | None:
-    """(outer, size, inner) in memory as a graph knows it, the strides of its reduction over the middle, and the axis.
+    """The tensor (outer, size, inner) as a graph takes it, the strides of its reduction over size, and the reduced axis.
 
-    None for a middle between two others, which no engine reduces.
+    None if neither outer nor inner is 1, since no engine reduces an axis between two others.
     """
     if inner == 1:
         return TensorSpec((outer, size, 1, 1), dtype, (size, 1, size, size), alignment), (1, 1, 1, 1), 1
