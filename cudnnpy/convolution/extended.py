@@ -66,7 +66,7 @@ class Extended(Operation):
         no_overlaps(call, operands)
         results = [in_layout(operands[-1].spec, last)]
         if problem.is_empty:
-            return self._on_nothing(call, problem, operands), results
+            return self._without_elements(call, problem, operands), results
         return self._with_copies(call, problem, operands, at), results
 
     def _check_result(self, x: TensorSpec, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> None:

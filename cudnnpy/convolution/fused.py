@@ -102,7 +102,7 @@ class FusedConvolution(Frozen):
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
         results = [in_layout(y, options.channels_last)]
         if not extent(y):
-            return Program("convolution on nothing", call.device, operands, []), results
+            return Program("convolution without elements", call.device, operands, []), results
         has_channels = extent(x) > 0
         if not has_channels:  # zeros in scratch memory replace x and w
             x, w, geometry = ask.zeros_for(_last(y), x.dtype)

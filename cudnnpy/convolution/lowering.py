@@ -116,8 +116,8 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
 def _padded(problem: Problem) -> Problem:
     """The problem with zeros around x instead of padding."""
     g = problem.geometry
-    nothing, x = (0,) * len(g.stride), _padding(problem).of(_transformable(problem.x))
-    return problem._replace(x=x, geometry=g._replace(pre_padding=nothing, post_padding=nothing))
+    no_padding, x = (0,) * len(g.stride), _padding(problem).of(_transformable(problem.x))
+    return problem._replace(x=x, geometry=g._replace(pre_padding=no_padding, post_padding=no_padding))
 
 
 def _padding(problem: Problem) -> SpaceToDepth:

@@ -149,7 +149,7 @@ class Operation:
         )
         results = [in_layout(problem.specs[-1], self.options.channels_last)]
         if problem.is_empty:
-            return self._on_nothing(call, problem, self._operands(call, problem)), results
+            return self._without_elements(call, problem, self._operands(call, problem)), results
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")
         return self._plan(call, problem, inputs), results
 
@@ -158,9 +158,9 @@ class Operation:
         names = [name for name in self._names[problem.operation] if name in call.specs or name == "out"]
         return [Operand(name, spec, name == "out") for name, spec in zip(names, problem.specs, strict=True)]
 
-    def _on_nothing(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
+    def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, whose products are all 0."""
-        name, count = f"{problem.operation} on nothing", len(operands)
+        name, count = f"{problem.operation} without elements", len(operands)
         no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
             return of_nothing(name, call.device, operands, beta=problem.beta)

@@ -104,7 +104,7 @@ def can_transform(spec: TensorSpec) -> bool:
 
 
 def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceToDepth] | None:
-    """The transformed problem, and the transformations of x and w; None where they are not supported, or save nothing."""
+    """The transformed problem, and the transformations of x and w; None where it is not supported or not faster."""
     x, w, g = problem.x, problem.w, problem.geometry
     elements = math.prod(x.shape)
     if x.shape[1] > _CHANNELS or elements * dtype_of(x.dtype).itemsize < _LARGE or elements > _MOST:
@@ -120,11 +120,11 @@ def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceT
     after = tuple(end - size - pad for end, size, pad in zip(reach, x.shape[2:], g.pre_padding, strict=True))
     if any(size < 0 for size in after):  # the result does not depend on all of x
         return None
-    nothing, one = (0,) * len(blocks), (1,) * len(blocks)
+    no_padding, one = (0,) * len(blocks), (1,) * len(blocks)
     of_x = SpaceToDepth(g.pre_padding, after, g.stride)
     rest = (step * count - size for step, count, size in zip(g.stride, blocks, w.shape[2:], strict=True))
-    of_w = SpaceToDepth(nothing, tuple(rest), g.stride)
-    part = problem._replace(x=of_x.of(x), w=of_w.of(w), geometry=Geometry(nothing, nothing, one, one))
+    of_w = SpaceToDepth(no_padding, tuple(rest), g.stride)
+    part = problem._replace(x=of_x.of(x), w=of_w.of(w), geometry=Geometry(no_padding, no_padding, one, one))
     return part, of_x, of_w
 
 

@@ -129,7 +129,7 @@ class BatchNormalization(Frozen):
         )
         outs: tuple[Any, ...] = out, out_scale, out_bias
         if there != (True, True):
-            names, outs = _those_asked_for(names, outs, there)
+            names, outs = _wanted_results(names, outs, there)
         found = dispatch.run(
             "BatchNormalization.backward",
             self,
@@ -147,7 +147,7 @@ class BatchNormalization(Frozen):
         return gradients(found, *there)
 
 
-def _those_asked_for(
+def _wanted_results(
     names: tuple[str, ...], outs: tuple[Any, ...], there: tuple[bool, bool]
 ) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The names and outs of a gradient without those that are not computed. Raises ValueError for an out of these."""

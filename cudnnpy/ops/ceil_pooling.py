@@ -99,9 +99,9 @@ def _parts(axis: Axis, include_padding: bool) -> list[Part]:
     if not axis.missing:
         return [Part(0, size, window, padding, stride, 0, output)]
     start = max((output - 1) * stride - padding, 0)
-    there = size - start  # elements of the last window
-    share = there / axis.counts(True)[-1] if include_padding else 1.0
-    last = Part(start, there, there, 0, 1, output - 1, 1, share)
+    length = size - start  # elements of the last window
+    share = length / axis.counts(True)[-1] if include_padding else 1.0
+    last = Part(start, length, length, 0, 1, output - 1, 1, share)
     return [Part(0, size, window, padding, stride, 0, output - 1), last] if output > 1 else [last]
 
 
