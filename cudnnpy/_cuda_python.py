@@ -1,4 +1,4 @@
-"""cuda-python (cuda.core and cuda.bindings), which the extras bring and a bare installation lacks."""
+"""cuda-python (cuda.core and cuda.bindings), which the extras install and a bare installation lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudnnpy.errors import LibraryNotFoundError
 
 @cache
 def cuda_python(name: str) -> Any:
-    """The module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError where it is not installed."""
+    """Return the module cuda.NAME: cuda_python("bindings.driver"). Raises LibraryNotFoundError if it is not installed."""
     try:
         return import_module(f"cuda.{name}")
     except ImportError as error:

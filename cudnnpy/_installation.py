@@ -1,4 +1,4 @@
-"""How this package came here, so that the advice in errors names what exists: the line for pip that adds an extra."""
+"""How this package was installed, so that errors can advise the command for pip that adds an extra."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ NAME = "cudnnpy"
 
 
 def to_install() -> str:
-    """The line that brings cuDNN and what it needs, for the ends of messages."""
+    """Return the command that installs cuDNN and what it needs, for the ends of messages."""
     return f"pip install {with_extra('cu12')} (for a driver of CUDA 12; with cu13 in place of cu12 for CUDA 13)"
 
 
 @cache
 def with_extra(extra: str) -> str:
-    """What `pip install` takes to install this package, from where it came, with an extra; quoted for a shell.
+    """Return the argument of `pip install` that installs this package, from where it was installed, with an extra.
 
-    A clone: -e '/home/me/cudnnpy[cu12]'. A wheel, an archive or a repository: 'cudnnpy[cu12] @ file:///...'. From a
-    package index: 'cudnnpy[cu12]'.
+    It is quoted for a shell. A clone: -e '/home/me/cudnnpy[cu12]'. A wheel, an archive or a repository:
+    'cudnnpy[cu12] @ file:///...'. From a package index: 'cudnnpy[cu12]'.
     """
     import shlex
 
@@ -30,7 +30,7 @@ def with_extra(extra: str) -> str:
 
 
 def _origin() -> str | None:
-    """The URL that pip was given for this package; None where it was only given a name, or nothing is known."""
+    """Return the URL that this package was installed from; None if pip was only passed a name, or nothing is known."""
     import json
     from importlib import metadata
 

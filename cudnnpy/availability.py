@@ -1,4 +1,4 @@
-"""Is cuDNN usable here, and if not, why: `is_available`, `why_unavailable`, and the report behind `cudnnpy info`."""
+"""Whether cuDNN can be used here, and why not: `is_available`, `why_unavailable`, and the report of `cudnnpy info`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _FLAVOURS = ("12", "13")  # the CUDA versions that an extra is for
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
-# Each file of an installed nvidia-cudnn-* wheel -> the wheels (name, version) that say it is theirs.
+# The files of the installed nvidia-cudnn-* wheels, with the wheels (name, version) that list them.
 Owners: TypeAlias = dict[str, list[tuple[str, str]]]
 
 
 class UnavailableError(CudnnError):
-    """cuDNN cannot be used in this process; the message says what is missing and what to do."""
+    """cuDNN cannot be used in this process. The message says what is missing and what to do."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """A file of cuDNN that is loaded into this process; `version` is None where nothing tells it."""
+    """A file of cuDNN that is loaded into this process. `version` is None if it is unknown."""
 
     name: str
     path: str
@@ -44,7 +44,7 @@ class Library:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that this process sees; `memory` in bytes, `compute_capability` as (major, minor)."""
+    """A GPU that this process sees: `memory` is in bytes, `compute_capability` is (major, minor)."""
 
     index: int
     name: str
@@ -102,14 +102,14 @@ class Report:
 
 
 def is_available() -> bool:
-    """Return whether cuDNN can be used here: library, driver and GPU are there, and a cuDNN handle can be made."""
+    """Return whether cuDNN can be used: there are a library, a driver and a GPU, and a cuDNN handle can be made."""
     return why_unavailable() is None
 
 
 def why_unavailable() -> str | None:
-    """Return why cuDNN cannot be used here and what to install or set, or None if it can.
+    """Return why cuDNN cannot be used and what to install or set, or None if it can be used.
 
-    The first call that finds it usable makes and destroys a cuDNN handle on the current device; later ones remember.
+    The first successful call makes and destroys a cuDNN handle on the current device; later calls return its result.
     """
     try:
         _probe()
@@ -119,7 +119,7 @@ def why_unavailable() -> str | None:
 
 
 def report() -> Report:
-    """Collect everything that `cudnnpy info` prints. Works, and says what is missing, where nothing is installed."""
+    """Return everything that `cudnnpy info` prints. If nothing is installed, the report says what is missing."""
     problems: list[str] = []
     cudnn = built_for = None
     try:
@@ -166,7 +166,7 @@ def report() -> Report:
     )
 
 
-@cache  # remembers success only: an exception is not kept
+@cache  # only success is remembered: exceptions are not cached
 def _probe() -> None:
     raw.load()
     problem = _cuda_state()[-1]
@@ -178,7 +178,7 @@ def _probe() -> None:
 
 
 def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
-    """Return the driver's and the runtime's CUDA versions, the GPUs, and what keeps CUDA from being used."""
+    """Return the CUDA versions of the driver and the runtime, the GPUs, and why CUDA cannot be used."""
     try:
         from cuda.bindings import runtime
     except ImportError:
@@ -218,7 +218,7 @@ def _cuda_error(runtime: Any, error: Any) -> str:
 
 
 def _cuda_text(version: int) -> str:
-    """Turn 12090 into "12.9"."""
+    """Return a CUDA version as text: "12.9" for 12090."""
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -230,13 +230,13 @@ def _distribution(name: str) -> str | None:
 
 
 def _system() -> str:
-    """Return the operating system, the processor's architecture and the C library."""
+    """Return the operating system, the architecture of the processor and the C library."""
     library = " ".join(platform.libc_ver()).strip()
     return f"{platform.system()} {platform.release()} {platform.machine()}{', ' if library else ''}{library}"
 
 
 def _packages() -> dict[str, str]:
-    """Return the packages that may say why something does not fit, in the order of their names."""
+    """Return the installed packages that matter for compatibility, by name."""
     found = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
@@ -274,7 +274,7 @@ def _owners() -> Owners:
 
 
 def _file_version(path: str, owners: Owners) -> str | None:
-    """Return a file's version: of libcudnn by its own word, else by the file's name, else by the wheel that owns it."""
+    """Return the version of a file: of libcudnn by cudnnGetVersion, else by the file's name, else by its wheel."""
     if path == raw.path():
         return raw.version_text(raw.version())
     real = os.path.realpath(path)
@@ -306,7 +306,7 @@ def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[s
 
 
 def _part_problems(owners: Owners) -> Iterator[str]:
-    """Yield what is wrong with the sub-libraries: the missing, and those that do not fit libcudnn."""
+    """Yield the problems of the sub-libraries: missing files, and files that do not match libcudnn."""
     folder, name = os.path.split(os.path.realpath(raw.path()))
     there = {file.split(".so")[0] for file in os.listdir(folder)}
     missing = [part for part in PARTS if f"libcudnn_{part}" not in there]

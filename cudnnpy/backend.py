@@ -1,7 +1,7 @@
-"""Backend (graph API) descriptors with typed attributes: `d[raw.CUDNN_ATTR_TENSOR_DIMENSIONS] = (1, 3, 224, 224)`.
+"""Descriptors of the backend (graph) API with typed attributes: `d[raw.CUDNN_ATTR_TENSOR_UNIQUE_ID] = 1`.
 
-The type of every attribute comes from the generated table (raw.attribute_types), so a value of a wrong type or count
-is rejected, with the attribute's name, before C is called. One class serves every kind of descriptor::
+The type of every attribute comes from the generated table (raw.attribute_types), so that a value of a wrong type or
+count is rejected, with the attribute's name, before C is called. One class serves every kind of descriptor::
 
     tensor = Descriptor(raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, {
         raw.CUDNN_ATTR_TENSOR_UNIQUE_ID: 1,
@@ -38,35 +38,46 @@ Element: TypeAlias = "float | Descriptor | Handle | SupportsToList"
 Value: TypeAlias = "str | Element | Sequence[Element | Sequence[int]]"
 """What an attribute is set to: text, one element, or a sequence of elements or of (numerator, denominator) pairs."""
 
-__all__ = ["Descriptor"]
-
 _HOLDERS = (raw.CUDNN_TYPE_BACKEND_DESCRIPTOR, raw.CUDNN_TYPE_HANDLE)
 _POINTER_TYPES = (*_HOLDERS, raw.CUDNN_TYPE_VOID_PTR)
 _LARGEST_FLOAT = 3.4028234663852886e38
 _FLOAT_TYPES = (raw.CUDNN_TYPE_FLOAT, raw.CUDNN_TYPE_DOUBLE)
-_MOST_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN has a use for
+_MOST_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN needs
 
-# A graph of one of these modes is finalized by the operation that it is named after, which cuDNN 9.28 does not look for.
+# cuDNN 9.28 finalizes a graph of one of these modes by this operation, without checking that the graph has it.
 _OPERATION_OF_MODE = {
     raw.CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
     raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
     raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
 }
-_UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends the process, with cuDNN 9.28
-# What these hold was set, not made by the library.
+_UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends the process with cuDNN 9.28
+# Descriptors whose attributes are set by the caller, not made by the library.
 _PLAIN_KINDS = {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, *_api.ATTRIBUTE_KINDS[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS]}
 
 
 class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
     """One cudnnBackendDescriptor_t of any kind.
 
-    `kind` is a cudnnBackendDescriptorType_t. With `attributes` the descriptor is set and finalized at once; without
-    them it is left open, for `d[attribute] = value` and finalize(). An attribute set to None is left out. What an
-    attribute was last set to is kept alive as long as the descriptor.
-    C functions: cudnnBackendCreateDescriptor, SetAttribute, Finalize, GetAttribute, DestroyDescriptor.
+    What an attribute was last set to is kept alive as long as the descriptor. C functions:
+    cudnnBackendCreateDescriptor, cudnnBackendSetAttribute, cudnnBackendFinalize, cudnnBackendGetAttribute,
+    cudnnBackendDestroyDescriptor.
 
-    A value of another type, or a descriptor of another kind than the attribute holds, is a TypeError; finalize()
-    raises ValueError where something is missing without which cuDNN would end the process.
+    Parameters
+    ----------
+    kind : cudnnBackendDescriptorType_t
+        The kind of descriptor.
+    attributes : mapping or None
+        Values by attribute (cudnnBackendAttributeName_t): the descriptor is set and finalized at once. Attributes that
+        are None are left out. Without a mapping the descriptor stays open, for `d[attribute] = value` and finalize().
+
+    Raises
+    ------
+    TypeError
+        If a value has another type than its attribute, or is a descriptor of another kind.
+    ValueError
+        If a value does not fit, or finalize() lacks something without which cuDNN would end the process.
+    StatusError
+        If cuDNN reports an error.
     """
 
     _create = "cudnnBackendCreateDescriptor"
@@ -79,9 +90,9 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
             raise TypeError(f"attributes must be None or a mapping of attributes to values; got {attributes!r}")
         self._kind = integer(kind, "kind")
         self._finalized = False
-        # What C may point to, by attribute: the elements that it took last, and those that it last refused
+        # Elements that C may point to, by attribute: those that it last accepted, and those that it last rejected
         self._held: dict[int, list[tuple[Any, ...]]] = {}
-        self._pointers: dict[int, tuple[Any, ...]] = {}  # whose C objects are not destroyed before this one, if closed
+        self._pointers: dict[int, tuple[Any, ...]] = {}  # closed or not, these C objects outlive this one
         with self._created(self._kind):
             if attributes is not None:
                 for attribute, value in attributes.items():
@@ -91,21 +102,38 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
 
     @property
     def kind(self) -> int:
-        """The cudnnBackendDescriptorType_t, as it was given."""
+        """The cudnnBackendDescriptorType_t, as it was passed."""
         return self._kind
 
     def __setitem__(self, attribute: int, value: Value) -> None:
         self.set(attribute, value)
 
     def __getitem__(self, attribute: int) -> Any:
-        """One value where the header says that there is one, else a tuple; text for characters."""
+        """Return one value if the header says that there is one, text for characters, else a tuple."""
         values = self.get(attribute)
         if isinstance(values, str) or attribute not in _api.SINGLE_ATTRIBUTES:
             return values
         return values[0] if len(values) == 1 else values
 
     def set(self, attribute: int, value: Value, kind: int | None = None) -> None:
-        """cudnnBackendSetAttribute. `kind` picks an attribute type where several are allowed."""
+        """Set an attribute. C function: cudnnBackendSetAttribute.
+
+        Parameters
+        ----------
+        attribute : cudnnBackendAttributeName_t
+            The attribute.
+        value : Value
+            One element, a sequence of elements or of (numerator, denominator) pairs, or text.
+        kind : cudnnBackendAttributeType_t or None
+            The type of the attribute, if it has several. None is the usual one.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the value has another type than the attribute, or does not fit.
+        StatusError
+            If cuDNN rejects the value.
+        """
         name, kind = _name_and_kind(attribute, kind)
         given, values = _as_values(name, kind, value)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
@@ -122,13 +150,31 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         held[:] = given, ()
 
     def finalize(self) -> None:
-        """cudnnBackendFinalize: the library checks the whole, and nothing can be set afterwards."""
+        """Finalize the descriptor: cuDNN checks it, and it cannot be set afterwards. C function: cudnnBackendFinalize.
+
+        Raises
+        ------
+        ValueError
+            If something is missing without which cuDNN would end the process.
+        StatusError
+            If cuDNN rejects the descriptor.
+        """
         self._check_complete()
         raw.call("cudnnBackendFinalize", self.pointer)
         self._finalized = True
 
     def get(self, attribute: int, kind: int | None = None) -> Any:
-        """cudnnBackendGetAttribute: a tuple of every element; text for characters. Not for descriptors: see children."""
+        """Return an attribute as a tuple of its elements, or as text. C function: cudnnBackendGetAttribute.
+
+        Attributes that hold descriptors are read with `children`.
+
+        Parameters
+        ----------
+        attribute : cudnnBackendAttributeName_t
+            The attribute.
+        kind : cudnnBackendAttributeType_t or None
+            The type of the attribute, if it has several. None is the usual one.
+        """
         name, kind = _name_and_kind(attribute, kind)
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
             raise TypeError(f"attribute must hold values; got {name}, which holds descriptors. Read it with children()")
@@ -145,14 +191,24 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         return tuple(array[: count.value])
 
     def children(self, attribute: int, kind: int, limit: int | None = None) -> list[Descriptor]:
-        """The descriptors that an attribute holds, `limit` at most, as new ones of the given kind."""
+        """Return the descriptors that an attribute holds, as new ones of a kind. C function: cudnnBackendGetAttribute.
+
+        Parameters
+        ----------
+        attribute : cudnnBackendAttributeName_t
+            The attribute.
+        kind : cudnnBackendDescriptorType_t
+            The kind of the descriptors.
+        limit : int or None
+            The largest number of descriptors. None is all of them.
+        """
         kinds = raw.CUDNN_TYPE_BACKEND_DESCRIPTOR
         name, _ = _name_and_kind(attribute, kinds)
         _check_kind(name, attribute, integer(kind, "kind"))
         if attribute in _UNREADABLE:
             raise ValueError(f"attribute must be one that cuDNN can read back; got {name}")
         count = c_int64(0 if limit is None else check_integer("limit", limit, 0, _MOST_ELEMENTS))
-        if self._kind in _PLAIN_KINDS:  # cuDNN 9.28 gives more than there are, and follows what was not set
+        if self._kind in _PLAIN_KINDS:  # cuDNN 9.28 returns too many, and follows pointers that were not set
             held = len(self._held.get(attribute, ((), ()))[0])
             if not held:
                 raise ValueError(f"{name} must be set by this object before it is read; got nothing")
@@ -171,7 +227,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         return found[: count.value]
 
     def _check_complete(self) -> None:
-        """ValueError for what cuDNN itself does not refuse: it follows what is not there, and ends the process."""
+        """Raise ValueError for what cuDNN does not check: it follows missing pointers, which ends the process."""
         kind = self._kind
         required = _api.REQUIRED_ATTRIBUTES.get(kind, ())
         if self._finalized or not (required or kind == raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR):
@@ -195,7 +251,10 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
             )
 
     def _is_finalized(self, holder: int) -> bool:
-        """Also where it was finalized by cudnnpy.raw: an attribute of an open descriptor cannot be read."""
+        """Return whether the descriptor is finalized, possibly by `cudnnpy.raw`.
+
+        An attribute of an open descriptor cannot be read.
+        """
         if not self._finalized:
             attribute = (
                 raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX
@@ -211,12 +270,12 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
 def _kind_name(kind: int) -> str:
     try:
         return raw.cudnnBackendDescriptorType_t(kind).name
-    except ValueError:  # a release newer than the headers
+    except ValueError:  # of a release newer than the headers
         return f"descriptor kind {kind}"
 
 
 def _check_kind(name: str, attribute: int, kind: int) -> None:
-    """TypeError for a descriptor of a kind that the attribute does not hold: cuDNN follows it as one that it does."""
+    """Raise TypeError for a descriptor of another kind than the attribute holds, which cuDNN would not notice."""
     kinds = _api.ATTRIBUTE_KINDS[attribute]
     if kind not in kinds:
         wanted = _kind_name(kinds[0]) if len(kinds) == 1 else "CUDNN_BACKEND_OPERATION_*_DESCRIPTOR"
@@ -224,7 +283,10 @@ def _check_kind(name: str, attribute: int, kind: int) -> None:
 
 
 def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
-    """An attribute's name and the type that is meant; ValueError for an unknown one, TypeError for a type it has not."""
+    """Return an attribute's name and the type that is meant.
+
+    Raises ValueError for an unknown attribute, TypeError for a type that it does not have.
+    """
     if not isinstance(attribute, int) or isinstance(attribute, bool):
         raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {attribute!r}")
     if not (kind is None or isinstance(kind, int)):
@@ -252,7 +314,10 @@ def _element_type(kind: int) -> Any:
 
 
 def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[Any]]:
-    """The elements as given and as C takes them; TypeError or ValueError, naming the attribute, for what cannot be."""
+    """Return the elements as they were passed and as C takes them.
+
+    Raises TypeError or ValueError, naming the attribute, for elements that C cannot take.
+    """
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):
@@ -265,7 +330,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
             ) from None
         if b"\0" in text:
             raise ValueError(f"{name} must be a str without NUL characters; got one at byte {text.index(0)}")
-        return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which is long
+        return (True,), [bytes([byte]) for byte in text + b"\0"]  # not the text, which may be long
     if hasattr(value, "__len__") and len(value) > _MOST_ELEMENTS:
         raise ValueError(f"{name} must have {_MOST_ELEMENTS} elements at most; got {len(value)}")
     if kind == raw.CUDNN_TYPE_FRACTION:
@@ -278,7 +343,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
 
 
 def _plain(element: Any) -> Any:
-    """NumPy's numbers as Python's; what is no single number stays as it is, and is refused by name."""
+    """Return a number of NumPy as a Python number. Anything else stays as it is, and is rejected by name."""
     try:
         return element.item() if hasattr(element, "item") else element
     except (TypeError, ValueError):

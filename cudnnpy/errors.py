@@ -1,12 +1,12 @@
-"""Every exception of the package.
+"""The exceptions of the package.
 
-Their tree, with the statuses that they are raised for::
+Their tree, with the statuses that raise them::
 
     CudnnError
-      LibraryError              libcudnn cannot be used: not found, wrong version, a function it lacks
-        LibraryNotFoundError
-        LibraryVersionError
-        FunctionNotAvailableError
+      LibraryError              libcudnn cannot be used
+        LibraryNotFoundError      it is not found or cannot be loaded
+        LibraryVersionError       it has the wrong version
+        FunctionNotAvailableError it lacks a function
       StatusError               a cuDNN function returned a status other than CUDNN_STATUS_SUCCESS
         NotInitializedError       1001
         VersionMismatchError      1002, 1003
@@ -16,9 +16,9 @@ Their tree, with the statuses that they are raised for::
         InternalError             4xxx
           AllocationFailedError     4003, 4004 (also a MemoryError)
         ExecutionFailedError      5xxx
-      ClosedError               an object was used after close(), or in a process forked from its owner's
-      CaptureError              a call that must plan first was made while its stream is being captured
-      NoAlgorithmError          no candidate can run a problem as asked
+      ClosedError               an object is used after close(), or in a process forked from its owner's
+      CaptureError              a call has to plan while its stream is being captured
+      NoAlgorithmError          no candidate meets the request
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ __all__ = [
 
 
 class CudnnError(Exception):
-    """The base of everything this package raises, beside TypeError and ValueError for bad arguments.
+    """The base class of the exceptions of this package. Invalid arguments raise TypeError and ValueError instead.
 
-    Copies and pickles of every one of them, by whatever arguments it was made, have its message and its attributes: an
-    exception that could not be unpickled would leave multiprocessing's pool waiting for ever.
+    Copies and pickles keep the message and the attributes, whatever the arguments of the constructor are. An exception
+    that cannot be unpickled would make a pool of multiprocessing wait forever.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -65,18 +65,18 @@ class CudnnError(Exception):
 
 
 def _restored(kind: type[CudnnError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> CudnnError:
-    """An exception of the kind, past its constructor, which composes the message from other arguments."""
+    """Return an exception without calling its constructor, which composes the message from other arguments."""
     error: CudnnError = BaseException.__new__(kind, *arguments)
     error.__dict__.update(attributes)
     return error
 
 
 class LibraryError(CudnnError):
-    """libcudnn cannot be used as asked."""
+    """libcudnn cannot be used as requested."""
 
 
 class LibraryNotFoundError(LibraryError):
-    """libcudnn, or a library it needs, was not found or could not be loaded."""
+    """libcudnn, or a library that it needs, is not found or cannot be loaded."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         advice = advice or f"Install cuDNN: {to_install()}; or name a file: CUDNNPY_LIBRARY=..."
@@ -84,7 +84,7 @@ class LibraryNotFoundError(LibraryError):
 
 
 class LibraryVersionError(LibraryError):
-    """The loaded libcudnn is not of major version 9, or not of the release that a plan's text is from."""
+    """The loaded libcudnn is not of major version 9, or not of the release that wrote the text of a plan."""
 
 
 class FunctionNotAvailableError(LibraryError):
@@ -92,7 +92,7 @@ class FunctionNotAvailableError(LibraryError):
 
 
 class ClosedError(CudnnError):
-    """An object was used after close(), or in a process forked after it was made."""
+    """An object is used after close(), or in a process that was forked after the object was made."""
 
 
 class StatusError(CudnnError):
@@ -115,33 +115,33 @@ class StatusError(CudnnError):
 
 
 class NotInitializedError(StatusError):
-    """CUDNN_STATUS_NOT_INITIALIZED: most often no driver or no GPU."""
+    """CUDNN_STATUS_NOT_INITIALIZED: usually there is no driver or no GPU."""
 
     advice = "No usable CUDA driver and GPU in this process? `cudnnpy info` tells."
 
 
 class VersionMismatchError(StatusError):
-    """Sub-libraries or serialized data of different versions."""
+    """The sub-libraries, or serialized data, have different versions."""
 
     advice = "Parts of cuDNN of different versions meet; `cudnnpy info` names each file and its version."
 
 
 class SubLibraryError(StatusError):
-    """One of cuDNN's own sub-libraries could not be loaded."""
+    """One of cuDNN's own sub-libraries cannot be loaded."""
 
     advice = "A libcudnn_* file, or a library it needs (libcublas, libnvrtc, libcuda), is missing; see `cudnnpy info`."
 
 
 class BadParameterError(StatusError, ValueError):
-    """cuDNN refused an argument (2xxx)."""
+    """cuDNN rejected an argument (2xxx)."""
 
 
 class NotSupportedError(StatusError):
-    """cuDNN has no implementation of what was asked (3xxx)."""
+    """cuDNN does not implement the request (3xxx)."""
 
 
 class InternalError(StatusError):
-    """Something went wrong inside cuDNN (4xxx)."""
+    """An internal error of cuDNN (4xxx)."""
 
 
 class AllocationFailedError(InternalError, MemoryError):
@@ -169,13 +169,13 @@ _BY_CATEGORY: dict[int, type[StatusError]] = {
 
 
 def status_error(function: str, status: int, name: str, detail: str = "") -> StatusError:
-    """The exception for a status number, known or not."""
+    """Return the exception for the number of a status, known or not."""
     kind = _BY_NUMBER.get(status) or _BY_CATEGORY.get(status // 1000, StatusError)
     return kind(function, status, name, detail)
 
 
 class CaptureError(CudnnError):
-    """A call that must plan first was made while its stream is being captured into a CUDA graph."""
+    """A call has to plan while its stream is being captured into a CUDA graph."""
 
 
 class NoAlgorithmError(CudnnError):

@@ -17,10 +17,10 @@ from cudnnpy._core.validation import shown
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy.typing import Device, Stream
 
-# cudnnHandle_t of Handles that were garbage collected unclosed, by the CUDA context that they belong to. Collection
-# comes at any moment and cudnnDestroy synchronises the device (in the middle of a stream capture it poisons every later
-# launch), so they wait here, and the next Handle of the context takes one: the list is never longer than the number of
-# handles that were once alive together.
+# The cudnnHandle_t of Handles that were garbage collected without close(), by CUDA context. Garbage collection runs at any
+# moment, and cudnnDestroy synchronizes the device: during a stream capture this would make every later launch fail. So the
+# handles are kept here, and the next Handle of the context takes one. The list is never longer than the number of handles
+# that were alive at the same time.
 _idle: dict[int, list[Any]] = {}
 os.register_at_fork(after_in_child=_idle.clear)
 
@@ -28,15 +28,27 @@ _of_thread = threading.local()
 
 
 class Handle(Owned[raw.cudnnHandle_t]):
-    """A cuDNN context on one device, for one thread at a time, whose work goes to one stream.
+    """A cuDNN context on one device, whose work goes to one stream. It must be used by one thread at a time.
 
-    `device` is an ordinal, a cuda.core Device, or None for the current one; `stream` is what stream_address() takes.
-    Functions of cudnnpy.raw take a Handle where C takes a cudnnHandle_t; its device must be current when they run.
+    Functions of `cudnnpy.raw` take a Handle where C takes a cudnnHandle_t; its device must be current when they run.
+    C functions: cudnnCreate, cudnnDestroy.
 
-    close() calls cudnnDestroy, which waits for the device. One that is garbage collected instead, or still in use when it
-    is closed, is kept for reuse.
+    Parameters
+    ----------
+    device : int, cuda.core.Device or None
+        The device, or its ordinal. None is the current device.
+    stream : stream or None
+        The stream, as `stream_address` takes it. None is the default stream.
 
-    Raises NotInitializedError without a driver or a GPU; TypeError and ValueError for a bad device or stream.
+    Raises
+    ------
+    NotInitializedError
+        If there is no driver or no GPU.
+    TypeError, ValueError
+        If the device or the stream is invalid.
+
+    Notes ----- close() calls cudnnDestroy, which synchronizes the device. A Handle that is garbage collected without
+    close(), or that is in use while it is closed, is kept for reuse instead.
     """
 
     _create = "cudnnCreate"
@@ -51,9 +63,14 @@ class Handle(Owned[raw.cudnnHandle_t]):
 
     @classmethod
     def default(cls, device: Device | None = None) -> Handle:
-        """The calling thread's own Handle for a device (None: the current one), made on first use.
+        """Return the Handle of the calling thread for a device. The first call makes it.
 
-        Everyone in the thread shares it: set the stream before each use.
+        All users in the thread share it, so the stream must be set before each use.
+
+        Parameters
+        ----------
+        device : int, cuda.core.Device or None
+            The device, or its ordinal. None is the current device.
         """
         ordinal = device if type(device) is int else _cuda_device(device).device_id
         handles: dict[int, Handle] = _of_thread.__dict__.setdefault("handles", {})
@@ -69,16 +86,22 @@ class Handle(Owned[raw.cudnnHandle_t]):
 
     @property
     def stream(self) -> int:
-        """The address of the stream, as cudnnGetStream gives it; 0 is the default stream."""
+        """The address of the stream, by cudnnGetStream; 0 is the default stream."""
         address = c_void_p()
         raw.call("cudnnGetStream", self, byref(address))
         self._address = address.value or 0
         return self._address
 
     def set_stream(self, stream: Stream | None) -> None:
-        """Sends the work that follows to a stream (see stream_address), which is kept alive as long as it is set.
+        """Send the work that follows to a stream, which is kept alive while it is set. C function: cudnnSetStream.
 
-        Calls cudnnSetStream only where the stream changes; one set by cudnnpy.raw is noticed when `stream` is read.
+        cudnnSetStream is called only if the stream changes. A stream that was set through `cudnnpy.raw` is noticed when
+        `stream` is read.
+
+        Parameters
+        ----------
+        stream : stream or None
+            The stream, as `stream_address` takes it. None is the default stream.
         """
         address = stream_address(stream)
         if address != self._address or self.closed:
@@ -97,11 +120,20 @@ class Handle(Owned[raw.cudnnHandle_t]):
 
 
 def stream_address(stream: Stream | None) -> int:
-    """The cudaStream_t of a stream, as a number.
+    """Return the address of a stream: its cudaStream_t as an integer.
 
-    Takes None (the default stream, 0), a number, anything with `__cuda_stream__` (cuda.core, torch), and the stream
-    objects of libraries from before that protocol: `.cuda_stream` (torch), `.ptr` (CuPy), `.handle` (Numba).
-    Raises TypeError for anything else, ValueError for a number that is no address.
+    Parameters
+    ----------
+    stream : stream or None
+        None (the default stream), an address, an object with `__cuda_stream__` (cuda.core, PyTorch), or a stream of a
+        library that predates this protocol: `.cuda_stream` (PyTorch), `.ptr` (CuPy), `.handle` (Numba).
+
+    Raises
+    ------
+    TypeError
+        If the object is not a stream.
+    ValueError
+        If the number is not an address of 64 bits.
     """
     if stream is None:
         return 0
@@ -143,7 +175,7 @@ def _check_device(device: object) -> None:
 
 
 def _cuda_device(device: Device | None) -> Any:
-    """cuda.core's Device. Where there is no driver or no GPU, cuDNN's own error for that is raised."""
+    """Return the cuda.core.Device. Raises the error of cudnnCreate if there is no driver or no GPU."""
     _check_device(device)
     if hasattr(device, "device_id"):
         return device
@@ -161,14 +193,15 @@ def _cuda_device(device: Device | None) -> Any:
 
 @contextmanager
 def on_device(device: Device | None) -> Iterator[tuple[int, int]]:
-    """Makes a device current for the block, and after it what was current before: its ordinal and CUDA context.
+    """Make a device current within the block, and yield its ordinal and its CUDA context.
 
-    Where nothing was current the device stays so, as with the CUDA runtime.
+    After the block the previous context is current again. If there was none, the device stays current, as with the CUDA
+    runtime.
     """
     chosen = _cuda_device(device)
     driver = cuda_python("bindings.driver")
     before = driver.cuCtxGetCurrent()[1]
-    chosen.set_current()  # also where it is: cuda.core wants it said in every thread
+    chosen.set_current()  # even if it is current already: cuda.core requires it in every thread
     try:
         yield chosen.device_id, int(driver.cuCtxGetCurrent()[1])
     finally:

@@ -1,7 +1,7 @@
 """Short names for cuDNN's enumerators: "float32" for CUDNN_DATA_FLOAT, "relu" for CUDNN_ACTIVATION_RELU.
 
-A short name is the C name without the prefix that its enum's members share, in lower case; data types have NumPy's
-names. Both are accepted in any case, and so are the enumerators themselves.
+A short name is the C name in lower case, without the prefix that the members of its enum share. Data types have the
+names of NumPy. Functions accept short names in any case, and the enumerators themselves.
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from cudnnpy.typing import DataType, SupportsDtypeName
 
 __all__ = ["ElementType", "data_type", "enumerator", "short_name", "short_names"]
 
-__all__ = ["data_type", "enumerator", "short_name", "short_names"]
-
 _Enum = TypeVar("_Enum", bound=IntEnum)
 
 ElementType: TypeAlias = DataType | SupportsDtypeName | raw.cudnnDataType_t
 """An element type of cuDNN: its short name, a NumPy dtype or an enumerator."""
 
-# Where the C name is not the name that the rest of Python knows.
+# C names whose short name is that of NumPy, or a shorter one.
 _RENAMED = {
     "CUDNN_DATA_FLOAT": "float32",
     "CUDNN_DATA_DOUBLE": "float64",
@@ -42,7 +40,7 @@ _RENAMED = {
 
 
 def short_names(kind: type[_Enum]) -> dict[str, _Enum]:
-    """Every short name of an enum of cudnnpy.raw, in the order of C."""
+    """Return the enumerators of an enum of `cudnnpy.raw` by their short names, in the order of C."""
     found: dict[str, _Enum] = _short_names(kind)
     return found
 
@@ -58,19 +56,33 @@ def _short_names(kind: type[IntEnum]) -> dict[str, Any]:
 
 
 def short_name(member: IntEnum) -> str:
-    """The short name of an enumerator."""
+    """Return the short name of an enumerator."""
     return _short_name(member)
 
 
-@lru_cache(maxsize=None, typed=True)  # enumerators of different enums are equal where their numbers are
+@lru_cache(maxsize=None, typed=True)  # enumerators of different enums with the same number are equal
 def _short_name(member: IntEnum) -> str:
     return next(name for name, value in short_names(type(member)).items() if value is member)
 
 
 def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
-    """The enumerator that `value` is or names; `argument` is what the error calls it.
+    """Return the enumerator that a value is or names.
 
-    Raises ValueError for an unknown name, TypeError for anything but a string or an enumerator of this enum.
+    Parameters
+    ----------
+    kind : type
+        An enum of `cudnnpy.raw`.
+    value : str or enumerator
+        A short name of the enum, in any case, or one of its enumerators.
+    argument : str
+        The name of the argument in errors.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    TypeError
+        If the value is neither a string nor an enumerator of this enum.
     """
     if isinstance(value, kind):
         return value
@@ -83,10 +95,22 @@ def enumerator(kind: type[_Enum], value: object, argument: str) -> _Enum:
 
 
 def data_type(dtype: ElementType, argument: str = "dtype") -> raw.cudnnDataType_t:
-    """The cudnnDataType_t of a name ("bfloat16"), a NumPy dtype object or an enumerator.
+    """Return the cudnnDataType_t of an element type.
 
-    Raises ValueError for a name that cuDNN has no type for, TypeError for what is no dtype.
+    Parameters
+    ----------
+    dtype : str, numpy.dtype or cudnnDataType_t
+        The element type: a short name such as "bfloat16", a NumPy dtype or an enumerator.
+    argument : str
+        The name of the argument in errors.
+
+    Raises
+    ------
+    ValueError
+        If cuDNN has no such type.
+    TypeError
+        If the value is not a dtype.
     """
-    if isinstance(dtype, IntEnum):  # which has a name too
+    if isinstance(dtype, IntEnum):  # an enumerator has a name, too
         return enumerator(raw.cudnnDataType_t, dtype, argument)
     return enumerator(raw.cudnnDataType_t, getattr(dtype, "name", dtype), argument)

@@ -1,4 +1,4 @@
-"""Workspace: the device memory that operations use while they run and forget afterwards."""
+"""Workspace: device memory that an operation uses while it runs."""
 
 from cudnnpy._memory.workspace import Allocator, release_workspace, set_allocator
 

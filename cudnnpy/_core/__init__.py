@@ -1,1 +1,1 @@
-"""Private: what everything above C shares: owners of C's objects, element types, memory orders, checks of options."""
+"""Private: what the modules above C share: owners of C objects, element types, memory orders, checks of options."""

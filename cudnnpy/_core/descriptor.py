@@ -1,4 +1,4 @@
-"""What all descriptors share: setters and getters called with Python values, by the generated prototypes."""
+"""The base of all descriptors: C's setters and getters, called with Python values by the generated prototypes."""
 
 from __future__ import annotations
 
@@ -12,32 +12,49 @@ from cudnnpy import raw
 from cudnnpy._core.owned import Owned, PointerT, created_type
 from cudnnpy._core.values import INTEGERS, MOST_ELEMENTS, enum_of, is_handle, to_c
 
-# What sets a descriptor begins so, and takes it first (cudnnSetTensor, which fills memory, takes a handle first).
+# The names of setters. They take the descriptor first (cudnnSetTensor, which fills memory, takes a handle first).
 _SETTER = re.compile(r"cudnn(RNN)?(Set|Restore)")
-# What tells something of it. These two tell a size, and prepare what they are called after.
+# The names of getters. The two at the end return a size, and prepare the object that they are named after.
 _GETTER = re.compile(r"cudnn([A-Z]\w*)?Get[A-Z]|cudnnMakeFusedOpsPlan$|cudnnInitTransformDest$")
 # Arrays whose number of elements is not the integer before them.
 _COUNTS = {("cudnnSetRNNDataDescriptor", "seqLengthArray"): "batchSize"}
-# One element for each spatial dimension alone: the count less N and C.
+# Arrays with one element for each spatial dimension: the count without N and C.
 _SPATIAL = {("cudnnSetTensorTransformDescriptor", "foldA")}
-# Whose arrays may be NULL: no padding, no folding.
+# Functions whose arrays may be NULL: no padding, no folding.
 _WITHOUT_ARRAYS = {"cudnnSetTensorTransformDescriptor"}
 
 
 class Descriptor(Owned[PointerT]):
-    """A descriptor of the C API beneath the graph API.
+    """A descriptor of the C API below the graph API.
 
-    What cuDNN refuses raises StatusError with its own text; the descriptor can be set again.
+    A value that cuDNN rejects raises StatusError with cuDNN's own text. The descriptor can be set again afterwards.
     """
 
     _kept: dict[Any, tuple[Owned[Any], ...]]
 
     def get(self, function: str, *arguments: object, **named: object) -> dict[str, Any]:
-        """Calls a C function that tells of this descriptor and returns what it puts out, by the C names of the parameters.
+        """Call a C function that reads this descriptor.
 
-        The arguments are what C takes in beside this descriptor, in the order of C or by name; enumerators may be
-        given by their short names ("float32") and come back as enumerators. An array is returned as a tuple, as long
-        as the integer argument before it says. Raises TypeError and ValueError naming the parameter, and StatusError.
+        Parameters
+        ----------
+        function : str
+            The name of the C function.
+        *arguments, **named
+            The arguments that C reads beside this descriptor, in the order of C or by their C names. Enumerators may be
+            passed by their short names ("float32").
+
+        Returns
+        -------
+        dict
+            What the function writes, by the C names of its parameters, with enumerators as such. An array is a tuple,
+            as long as the integer argument before it says.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is invalid; the message names the parameter.
+        StatusError
+            If cuDNN reports an error.
         """
         inputs, outputs = self._arguments(function, arguments, named, reads=True)
         raw.call(function, *inputs)
@@ -46,7 +63,7 @@ class Descriptor(Owned[PointerT]):
     def _set(self, function: str, *arguments: object, **named: object) -> None:
         inputs, _ = self._arguments(function, arguments, named, reads=False)
         raw.call(function, *inputs)
-        # C may keep the address of a descriptor that it was given, until the same is set again
+        # C may keep the address of a descriptor that it was passed, until it is set again
         what = next((value for value in inputs if isinstance(value, raw.cudnnFusedOpsConstParamLabel_t)), None)
         given = tuple(value for value in inputs if isinstance(value, Owned) and value is not self)
         self.__dict__.setdefault("_kept", {})[function, what] = given
@@ -54,7 +71,7 @@ class Descriptor(Owned[PointerT]):
     def _arguments(
         self, function: object, given: tuple[object, ...], named: dict[str, object], reads: bool
     ) -> tuple[list[Any], dict[str, tuple[str, Any]]]:
-        """The arguments for C, and those of them that C fills in: name -> (C type, ctypes object)."""
+        """Return the arguments for C, and those of them that C writes: name -> (C type, ctypes object)."""
         if not isinstance(function, str):
             kind = type(function).__name__
             raise TypeError(f"function must be the name of a C function; got {function!r} ({kind})")
@@ -93,7 +110,7 @@ class Descriptor(Owned[PointerT]):
 
 
 class GeneralDescriptor(Descriptor[PointerT]):
-    """A descriptor that is set and read by the names of C's functions and parameters:
+    """A descriptor that is set and read by the names of C functions and parameters::
 
     descriptor.set("cudnnSetCTCLossDescriptor_v9", compType="float32", normMode="softmax", ...)
     descriptor.get("cudnnGetCTCLossDescriptor_v9")["normMode"]
@@ -104,19 +121,33 @@ class GeneralDescriptor(Descriptor[PointerT]):
             pass
 
     def set(self, function: str, *arguments: object, **named: object) -> None:
-        """Calls a C function that sets this descriptor.
+        """Call a C function that sets this descriptor.
 
-        The arguments are those that C takes beside this descriptor, in the order of C or by name: enumerators or their
-        short names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive
-        until the same function sets others. An address (`void *`) is C's to follow, whatever it points to.
-        Raises TypeError and ValueError naming the parameter, and StatusError.
+        Parameters
+        ----------
+        function : str
+            The name of the C function.
+        *arguments, **named
+            The arguments beside this descriptor, in the order of C or by their C names: enumerators or their short
+            names, numbers, sequences for arrays, descriptors, addresses; None is NULL. Descriptors are kept alive until
+            the same function sets others. An address (`void *`) is not checked.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is invalid; the message names the parameter.
+        StatusError
+            If cuDNN reports an error.
         """
         self._set(function, *arguments, **named)
 
 
 @cache
 def _place(function: str, create: str, owner: str, reads: bool) -> int:
-    """Which parameter of a getter or setter the descriptor is. TypeError for a function that is none of this descriptor's."""
+    """Return the position of the descriptor among the parameters of a getter or setter.
+
+    Raises TypeError for a function that neither reads nor sets this kind of descriptor.
+    """
     handle = created_type(create)[1]
     kinds = [kind for _name, kind, _direction in raw.parameters(function)]
     own = [at for at, kind in enumerate(kinds) if not kind.endswith(("*", "[]")) and raw.ctype(kind) is handle]
@@ -132,7 +163,7 @@ def _place(function: str, create: str, owner: str, reads: bool) -> int:
 
 
 def _room(counts: dict[str, int]) -> int:
-    """The elements of an array that C fills in: what the integer before it says."""
+    """Return the number of elements of an array that C writes: the integer before it."""
     name, count = next(reversed(counts.items()), ("", 0))
     if not 0 <= count <= MOST_ELEMENTS:
         raise ValueError(f"{name} must be an integer of 0 to {MOST_ELEMENTS}; got {count}")
@@ -140,11 +171,11 @@ def _room(counts: dict[str, int]) -> int:
 
 
 def _check_count(function: str, name: str, length: int, counts: dict[str, int]) -> None:
-    """C reads as many elements of an array as its count says, so they must be there."""
+    """Raise ValueError if an array has fewer elements than C reads, as its count says."""
     counter = _COUNTS.get((function, name)) or next(reversed(counts), "")
     count = counts.get(counter, 0)
     most = raw.CUDNN_DIM_MAX if counter.startswith("nbDims") else MOST_ELEMENTS
-    if not 0 <= count <= most:  # cuDNN 9.28 does not look at every count before it writes
+    if not 0 <= count <= most:  # cuDNN 9.28 does not check every count before it writes
         raise ValueError(f"{counter} must be an integer of 0 to {most}; got {count}")
     if (function, name) in _SPATIAL:
         count -= 2
@@ -153,7 +184,7 @@ def _check_count(function: str, name: str, length: int, counts: dict[str, int]) 
 
 
 def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
-    """What tells of descriptors follows each; a setter takes NULL for a descriptor that is not wanted."""
+    """Raise TypeError for a NULL that C would follow. A setter takes NULL for an optional descriptor."""
     if kind.endswith("[]") and function not in _WITHOUT_ARRAYS:
         raise TypeError(f"{name} must be a sequence; got None ({raw.prototype(function)})")
     if is_handle(kind) and (reads or kind == "cudnnHandle_t"):
@@ -161,7 +192,7 @@ def _check_null(function: str, name: str, kind: str, reads: bool) -> None:
 
 
 def _is_output(kind: str, direction: str) -> bool:
-    """Whether C writes there. The headers do not tell every direction; what is not const is written."""
+    """Return whether C writes there. The headers omit some directions; a pointer that is not const is written."""
     return kind.endswith(("*", "[]")) and not kind.startswith("const ") and kind != "void *" and direction != "in"
 
 
@@ -169,5 +200,5 @@ def _from_c(kind: str, target: Any) -> Any:
     enum = enum_of(kind)
     if isinstance(target, Array):
         return tuple(target) if enum is None else tuple(enum(number) for number in target)
-    value = getattr(target, "value", target)  # a handle has no value but itself
+    value = getattr(target, "value", target)  # a handle has no attribute `value`
     return value if enum is None else enum(value)

@@ -1,4 +1,4 @@
-"""The CUDA driver's few calls on the path of every launch: the current device, and what is being captured."""
+"""The calls of the CUDA driver on the path of every launch: the current device, and whether a stream is captured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 @cache
 def driver_library() -> Any:
-    """The CUDA driver through ctypes, for the few calls on the path of every launch."""
+    """Return the CUDA driver through ctypes, for the few calls on the path of every launch."""
     library = ctypes.CDLL("libcuda.so.1")
     library.cuGraphLaunch.argtypes = (c_void_p, c_void_p)
     library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
@@ -22,7 +22,7 @@ def driver_library() -> Any:
 
 
 def is_capturing(stream: int) -> bool:
-    """Whether the stream is being captured into a CUDA graph. The default streams (0, 1, 2) cannot be."""
+    """Return whether a stream is being captured into a CUDA graph. The default streams (0, 1, 2) cannot be."""
     if stream in (0, 1, 2):
         return False
     state = c_int()
@@ -30,25 +30,25 @@ def is_capturing(stream: int) -> bool:
 
 
 def make_current(device: int) -> None:
-    """Makes a device the calling thread's current one."""
+    """Make a device current in the calling thread."""
     from cuda.core import Device
 
     Device(device).set_current()
 
 
 def capture_nearby(stream: int) -> bool:
-    """Whether the stream, or PyTorch's current one, is being captured.
+    """Return whether the stream, or PyTorch's current stream, is being captured.
 
-    While the thread captures another stream, making or launching a graph of ours can spoil that capture.
+    While the thread captures another stream, making or launching a graph can invalidate that capture.
     """
     return is_capturing(stream) or bool(_torch_captures())
 
 
 def _ask_torch() -> bool:
-    """Whether PyTorch's current stream is being captured.
+    """Return whether PyTorch's current stream is being captured.
 
-    Asking raises where there is no driver. Nothing is captured before PyTorch has initialized CUDA, and once it has, its
-    own function is asked without this one in between.
+    The question raises if there is no driver. Nothing is captured before PyTorch has initialized CUDA. After that,
+    PyTorch's function is called directly instead of this one.
     """
     global _torch_captures
     torch: Any = sys.modules.get("torch")
@@ -59,7 +59,7 @@ def _ask_torch() -> bool:
 
 
 def _forget_torch() -> None:
-    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself says so."""
+    """In a forked child PyTorch's CUDA cannot be used, and PyTorch itself raises the error."""
     global _torch_captures
     _torch_captures = _ask_torch
 
@@ -70,14 +70,14 @@ os.register_at_fork(after_in_child=_forget_torch)
 
 @cache
 def several_devices() -> bool:
-    """Whether there is more than one GPU, so that the current one may be the wrong one."""
+    """Return whether there is more than one GPU, so that the current one may be another one."""
     from cuda.core import system
 
     return int(system.get_num_devices()) > 1
 
 
 def current_device() -> int:
-    """The calling thread's current device, -1 without one."""
+    """Return the calling thread's current device, or -1."""
     device = c_int(-1)
     driver_library().cuCtxGetDevice(byref(device))
     return device.value
@@ -85,7 +85,7 @@ def current_device() -> int:
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Lets the calling thread allocate and make graphs while a stream is captured (cuThreadExchangeStreamCaptureMode)."""
+    """Let the calling thread allocate and make graphs during a capture: cuThreadExchangeStreamCaptureMode."""
     from cuda.bindings import driver
 
     before = driver.cuThreadExchangeStreamCaptureMode(driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED)[1]

@@ -1,4 +1,4 @@
-"""The element types that arrays may have: their names, their cuDNN numbers and their sizes."""
+"""The element types of arrays: their names, their cuDNN numbers and their sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudnnpy.typing import ElementName
 
 
 class Dtype(NamedTuple):
-    """An element type: the name NumPy (with ml_dtypes) gives it, its cudnnDataType_t, its size in bytes."""
+    """An element type: its name in NumPy (with ml_dtypes), its cudnnDataType_t, its size in bytes."""
 
     name: ElementName
     number: raw.cudnnDataType_t
@@ -34,9 +34,9 @@ _ALIASES = {"float": "float32", "double": "float64", "half": "float16", "float8_
 
 
 def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
-    """The Dtype that a name, a NumPy dtype or a framework's dtype (torch.float16) means.
+    """Return the Dtype of a name, a NumPy dtype or a framework's dtype (torch.float16).
 
-    Raises TypeError, naming the argument, for an element type that cuDNN's operations here do not take.
+    Raises TypeError, naming the argument, for an element type that the operations here do not support.
     """
     if isinstance(given, Dtype):
         return given
@@ -53,9 +53,9 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
 
 
 def numpy_dtype(name: str) -> Any:
-    """The NumPy dtype of an element type, given by its name.
+    """Return the NumPy dtype of an element type by its name.
 
-    NumPy has bfloat16 and float8 from the package ml_dtypes; LibraryNotFoundError where that is missing.
+    bfloat16 and float8 come from the package ml_dtypes. Raises LibraryNotFoundError if it is not installed.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
-"""Tensors in memory, without arrays: shapes, strides and element types, and what they say of where the elements lie.
+"""Tensors in memory, without arrays: shapes, strides and element types.
 
-Strides count elements. Where axes have names, shapes are logical, (N, C, spatial...), whatever the order in memory.
+Strides count elements. If axes have names, shapes are logical, (N, C, spatial...), whatever the order in memory.
 """
 
 from __future__ import annotations
@@ -12,18 +12,27 @@ from typing import NamedTuple
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy.typing import ElementName
 
-# layout names by rank; the plain names stand for every rank
+# layout names by rank; NCHW and NHWC stand for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
 LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
 
-MEMORY_LAYOUTS = ("C", "channels_last")  # where elements lie, whatever the order of the axes
+MEMORY_LAYOUTS = ("C", "channels_last")  # orders in memory, whatever the order of the axes
 
 
 class TensorSpec(NamedTuple):
     """A tensor's shape, element type and strides, without its memory: enough to plan with.
 
-    `strides` count elements; None means packed in C order. `alignment` is what the address is a multiple of, in bytes.
+    Attributes
+    ----------
+    shape : tuple of ints
+        The sizes of the axes.
+    dtype : str
+        The name of the element type.
+    strides : tuple of ints or None
+        The strides in elements. None is packed in C order.
+    alignment : int
+        The number of bytes that the address is a multiple of: a power of two.
     """
 
     shape: tuple[int, ...]
@@ -33,7 +42,7 @@ class TensorSpec(NamedTuple):
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:
-    """Strides without gaps; `order` lists the axes from the slowest to the fastest (C order by default).
+    """Return strides without gaps. `order` lists the axes from the slowest to the fastest, by default in C order.
 
     An axis of size 0 counts as one of size 1, so that no stride is 0.
     """
@@ -45,29 +54,29 @@ def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> 
 
 
 def channels_last_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
+    """Return packed strides with the channel axis fastest: NHWC in memory, for any number of spatial axes."""
     return packed_strides(shape, [0, *range(2, len(shape)), 1])
 
 
 def is_packed(spec: TensorSpec) -> bool:
-    """Whether a tensor is packed in one of the two orders that cuDNN has names for: channels first, or channels last."""
+    """Return whether a tensor is packed channels first or channels last, the orders that cuDNN has names for."""
     return spec.strides in (packed_strides(spec.shape), channels_last_strides(spec.shape))
 
 
 def is_channels_last(spec: TensorSpec) -> bool:
-    """Whether a tensor is packed channels last, and this is not channels first as well."""
+    """Return whether a tensor is packed channels last, and this is not channels first as well."""
     return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
 
 
 def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
-    """Packed strides for a result in the memory order of the first of `like` that lies in one order alone.
+    """Return packed strides for a result, in the memory order of the first of `like` that has only one order.
 
-    Where there is none, it is channels last if one of them is described so, and channels first otherwise.
+    If there is none, the result is channels last if one of them has these strides, and channels first otherwise.
     """
     like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
     for spec in like:
         order = _orders(spec)
-        if len(order) == 1 or not order:  # in no order: the channels may still be the fastest axis
+        if len(order) == 1 or not order:  # neither order: the channels may still be the fastest axis
             last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
             return channels_last_strides(shape) if last else packed_strides(shape)
     last = any(is_channels_last(spec) for spec in like)
@@ -75,12 +84,15 @@ def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
 
 
 def memory_order(strides: Sequence[int]) -> list[int]:
-    """The axes from the slowest to the fastest."""
+    """Return the axes from the slowest to the fastest."""
     return sorted(range(len(strides)), key=lambda axis: (-strides[axis], axis))
 
 
 def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
-    """Packed strides for a shape, in the memory order of another tensor of as many axes: if it is packed, its very own."""
+    """Return packed strides for a shape, in the memory order of another tensor of the same rank.
+
+    If that tensor has this shape and is packed, its strides are returned.
+    """
     assert order.strides is not None
     if tuple(shape) == order.shape and is_dense(order):
         return order.strides
@@ -88,22 +100,23 @@ def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def packed(spec: TensorSpec, dtype: ElementName | None = None) -> TensorSpec:
-    """The tensor as it would lie packed in C order, at an aligned address."""
+    """Return the tensor packed in C order, at an aligned address."""
     return spec._replace(strides=packed_strides(spec.shape), dtype=dtype or spec.dtype, alignment=16)
 
 
 def as_lies(spec: TensorSpec, other: TensorSpec) -> TensorSpec:
-    """A tensor with the strides of another of its shape: some functions want the same numbers for two tensors."""
+    """Return a tensor with the strides of another of its shape: some functions need equal strides for two tensors."""
     alike = same_memory(spec, other)
     return spec._replace(strides=other.strides, alignment=spec.alignment if alike else 16)
 
 
 def canonical(spec: TensorSpec, name: str) -> TensorSpec:
-    """The spec with its strides spelled out, and those of axes of size 1 (which mean nothing) as the layout has them.
+    """Return the spec with its strides spelled out.
 
-    Those of a tensor without elements mean nothing but an order of the axes.
+    The strides of axes of size 1 have no meaning: they become those of the layout. The strides of a tensor without
+    elements only give the order of the axes.
 
-    Raises ValueError for strides of 0 or less, or that make elements overlap.
+    Raises ValueError for strides that are less than 1, or that make elements overlap.
     """
     shape = tuple(int(size) for size in spec.shape)
     if 0 in shape:
@@ -123,7 +136,7 @@ def canonical(spec: TensorSpec, name: str) -> TensorSpec:
 
 
 def check_distinct(spec: TensorSpec, name: str) -> None:
-    """ValueError for strides of 0 or less, or that make elements overlap, on axes of more than one element."""
+    """Raise ValueError for strides that are less than 1 or make elements overlap, on axes of more than one element."""
     strides = spec.strides
     if strides is None:
         return
@@ -140,19 +153,19 @@ def check_distinct(spec: TensorSpec, name: str) -> None:
 
 
 def without_elements(spec: TensorSpec) -> TensorSpec:
-    """A tensor that has no elements, with the strides of a packed one in its memory order."""
+    """Return a tensor without elements, with the strides of a packed one in its memory order."""
     order = None if spec.strides is None else memory_order(spec.strides)
     return spec._replace(strides=packed_strides(spec.shape, order))
 
 
 def _has_channels_inside(strides: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether the channels lie closer together than the positions, as the strides say."""
+    """Return whether the strides put the channels closer together than the positions."""
     spatial = [strides[axis] for axis in range(2, len(shape)) if shape[axis] > 1]
     return bool(spatial) and shape[1] > 1 and strides[1] < min(spatial)
 
 
 def extent(spec: TensorSpec) -> int:
-    """How many bytes lie between the first and the end of the last element; 0 where there is none."""
+    """Return the bytes from the first element to the end of the last; 0 without elements."""
     assert spec.strides is not None
     if 0 in spec.shape:
         return 0
@@ -161,12 +174,12 @@ def extent(spec: TensorSpec) -> int:
 
 
 def is_dense(spec: TensorSpec) -> bool:
-    """Whether the elements fill their memory without gaps, in whatever order."""
+    """Return whether the elements fill their memory without gaps, in any order."""
     return extent(spec) == math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
 
 
 def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
-    """Whether two tensors of one shape have their elements in the same places, if they have any."""
+    """Return whether two tensors of one shape have their elements, if any, in the same places."""
     return a.shape == b.shape and all(
         size == 1 or s == t or 0 in a.shape
         for size, s, t in zip(
@@ -176,14 +189,19 @@ def same_memory(a: TensorSpec, b: TensorSpec) -> bool:
 
 
 def lie_channels_last(*specs: TensorSpec) -> bool:
-    """Whether all tensors lie channels last, by the axes of more than one element: one position lies so in either order."""
+    """Return whether all tensors are channels last in memory, by the axes of more than one element.
+
+    An image of one position is channels last and channels first.
+    """
     return all(same_memory(spec, spec._replace(strides=channels_last_strides(spec.shape))) for spec in specs)
 
 
 def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
-    """Tensors of a convolution with the strides of channels last for axes of size 1 too, if all of them lie so.
+    """Return tensors of a convolution with channels-last strides for axes of size 1, too, if all of them are channels
+    last.
 
-    Engines that fuse go by those strides: of one position with all strides 1 some take one picture's result for another's.
+    Engines that fuse go by these strides: for images of one position whose strides are all 1, some return the result of
+    one image for another.
     """
     if not lie_channels_last(*specs):
         return specs
@@ -191,12 +209,12 @@ def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
 
 
 def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
-    """The tensors of one operation, with the strides of axes of size 1 in the memory order that the others have.
+    """Return the tensors of one operation, with the strides of axes of size 1 in the memory order of the others.
 
-    Such a stride means nothing, and cuDNN goes by it: a depthwise filter (C, 1, R, S) lies channels first and channels
-    last, and gets the engines for depthwise convolutions when it is described as its images are. What lies in either
-    order, batches of 1, single channels and images of one position among them, follows the first tensor that lies in one
-    order alone. Where there is none, `last` says whether all are described as channels last. The specs have strides.
+    Such a stride has no meaning, but cuDNN goes by it: a depthwise filter (C, 1, R, S) is channels first and channels
+    last in memory, and gets the engines for depthwise convolutions if it is described like its images. Tensors of both
+    orders, such as batches of 1, single channels and images of one position, follow the first tensor that has only one
+    order. If there is none, `last` says whether all are described as channels last. The specs have strides.
     """
     orders = [_orders(spec) for spec in specs]
     decisive = next((order for order in orders if len(order) == 1), {last})
@@ -207,7 +225,7 @@ def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
 
 
 def _orders(spec: TensorSpec) -> set[bool]:
-    """The memory orders of a tensor by its axes of more than one element: True for channels last, False for first."""
+    """Return the memory orders of a tensor by its axes of more than one element: True is channels last."""
     assert spec.strides is not None
     real = [axis for axis in range(len(spec.shape)) if spec.shape[axis] > 1]
     there = sorted(real, key=lambda axis: -spec.strides[axis])  # type: ignore[index]
@@ -215,14 +233,14 @@ def _orders(spec: TensorSpec) -> set[bool]:
 
 
 def _axes(rank: int, last: bool) -> list[int]:
-    """The axes from the slowest to the fastest."""
+    """Return the axes from the slowest to the fastest."""
     return [0, *range(2, rank), 1] if last and rank > 2 else list(range(rank))
 
 
 def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
-    """Strides, of channels last or first, with those of axes of size 1 spelled out.
+    """Return channels-last or channels-first strides, with those of axes of size 1 spelled out.
 
-    Such an axis has the stride that it would have if it were the slowest of those inside it.
+    Such an axis gets the stride that it would have as the slowest of the axes inside it.
     """
     assert spec.strides is not None
     strides, step = list(spec.strides), 1
@@ -235,9 +253,10 @@ def _spelled(spec: TensorSpec, last: bool) -> tuple[int, ...]:
 
 
 def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
-    """Whether a convolution's tensors are all channels last, or none of them can be taken for it.
+    """Return whether a convolution's tensors are all channels last, or none of them can be taken for channels last.
 
-    x or y of one position can, whose channels lie together in either order; a filter of one is read right as both.
+    An x or y of one position can: its channels lie together in both orders. A filter of one position is read correctly
+    as both.
     """
     if lie_channels_last(x, w, y):
         return True
@@ -250,26 +269,26 @@ def have_one_order(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> bool:
 
 
 def to_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """(N, spatial..., C) -> (N, C, spatial...), where the axis order is that; too short a shape stays as it is."""
+    """Return (N, spatial..., C) as (N, C, spatial...) if the axes are channels last. A shorter shape stays as it is."""
     return (shape[0], shape[-1], *shape[1:-1]) if channels_last and len(shape) > 2 else tuple(shape)
 
 
 def from_logical(shape: Sequence[int], channels_last: bool) -> tuple[int, ...]:
-    """The inverse of to_logical."""
+    """Return the inverse of to_logical."""
     return (shape[0], *shape[2:], shape[1]) if channels_last else tuple(shape)
 
 
 def in_layout(spec: TensorSpec, channels_last: bool) -> TensorSpec:
-    """A spec in logical order, in the arrays' own axis order."""
+    """Return a spec in logical order with its axes in the order of the arrays."""
     strides = None if spec.strides is None else from_logical(spec.strides, channels_last)
     return spec._replace(shape=from_logical(spec.shape, channels_last), strides=strides)
 
 
-# As C wants them: of four axes at least
+# As C takes them: with four axes or more
 
 
 def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """cuDNN's convolutions have at least two spatial axes: one axis becomes the width of a picture of height 1."""
+    """Return (shape, strides) with two spatial axes at least, as cuDNN needs: one axis becomes the width at height 1."""
     shape, strides = spec.shape, spec.strides
     assert strides is not None
     if len(shape) != 3:
@@ -278,7 +297,7 @@ def with_height(spec: TensorSpec) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def at_least_4d(spec: TensorSpec) -> TensorSpec:
-    """As C wants it, of four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
+    """Return a tensor with four axes or five: (n) as (1, 1, 1, n), (N, C) as (N, C, 1, 1), (N, C, W) as (N, C, 1, W)."""
     shape, strides = spec.shape, spec.strides
     assert strides is not None
     if len(shape) == 1:
@@ -291,7 +310,7 @@ def at_least_4d(spec: TensorSpec) -> TensorSpec:
 
 
 def per_channel(x: TensorSpec, dtype: ElementName = "float32") -> TensorSpec:
-    """A value for each channel of x, as a tensor of a graph."""
+    """Return the tensor of a graph with one value for each channel of x."""
     c = x.shape[1]
     rest = len(x.shape) - 2
     return TensorSpec((1, c, *(1,) * rest), dtype, (c, 1, *(c,) * rest))

@@ -1,4 +1,4 @@
-"""One lifetime for everything that cuDNN creates and destroys."""
+"""The lifetime of every object that cuDNN creates and destroys."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from cudnnpy.errors import ClosedError, CudnnError
 if TYPE_CHECKING:
     from ctypes import _Pointer
 
-# The ctypes pointer that stands for the C object.
+# The type of the ctypes pointer to the C object.
 PointerT = TypeVar("PointerT", bound="_Pointer[Any]")
 
 
 @cache
 def created_type(create: str) -> tuple[int, Any]:
-    """Which parameter of a create function is the new handle's, and the handle's type."""
+    """Return the position of the new handle among the parameters of a create function, and the handle's type."""
     for at, (_name, kind, _direction) in enumerate(raw.parameters(create)):
         if kind.endswith("*"):
             return at, raw.ctype(kind)._type_
@@ -31,15 +31,15 @@ def created_type(create: str) -> tuple[int, Any]:
 
 
 class _Life(weakref.ref[Any]):
-    """The life of one C object: as long as that of the ctypes pointer to it that its owner and all who use it share.
+    """The lifetime of one C object: that of the ctypes pointer that its owner and all of its users share.
 
-    ctypes holds a reference to the pointer while a call runs, and a prepared launch one as long as it is kept. So
-    whoever drops the last one, the owner's close() as a rule, ends the life, and the C object is never destroyed under
-    a call of another thread. That costs a call nothing.
+    ctypes holds a reference to the pointer during a call, and a prepared launch holds one as long as it is kept.
+    Dropping the last reference, which is usually the owner's close(), ends the lifetime. So the C object is never
+    destroyed during a call of another thread, at no cost for the call.
     """
 
     __slots__ = ("closing", "destroy", "end", "error", "owner", "same")
-    __hash__, __eq__ = object.__hash__, object.__eq__  # a pointer, like other numbers of ctypes, has no hash
+    __hash__, __eq__ = object.__hash__, object.__eq__  # ctypes pointers are not hashable
 
     def __new__(cls, pointer: Any, _owner: Owned[Any]) -> Self:
         return super().__new__(cls, pointer, _ended)
@@ -47,9 +47,9 @@ class _Life(weakref.ref[Any]):
     def __init__(self, pointer: Any, owner: Owned[Any]) -> None:
         self.owner = weakref.ref(owner)
         self.destroy = owner._destroy
-        self.same = type(pointer).from_buffer_copy(pointer)  # for the end, when the other is gone
+        self.same = type(pointer).from_buffer_copy(pointer)  # used at the end, when the shared pointer is gone
         self.end = owner._when_collected(self.same)
-        self.closing = False  # whether close() waits for what comes of it
+        self.closing = False  # whether close() waits for the result
         self.error: BaseException | None = None
 
 
@@ -57,9 +57,9 @@ _alive: set[_Life] = set()
 
 
 def _ended(life: _Life, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-    """Called when the last reference to the pointer is gone."""
+    """Destroy the C object: called when the last reference to the pointer is dropped."""
     if finalizing():
-        return  # the driver may be gone already
+        return  # the driver may be unloaded already
     _alive.discard(life)
     if not life.closing:
         life.end()
@@ -67,11 +67,11 @@ def _ended(life: _Life, finalizing: Callable[[], bool] = sys.is_finalizing) -> N
     try:
         raw.call(life.destroy, life.same)
     except BaseException as error:
-        life.error = error  # what a weak reference's callback raises would only be printed
+        life.error = error  # an exception of a weak reference's callback is only printed
 
 
 def _forked() -> None:
-    """In a forked child: what was made before is neither used nor destroyed."""
+    """In a forked child, neither use nor destroy what was made before the fork."""
     for life in tuple(_alive):
         life.end, life.closing = _nothing, False
         owner = life.owner()
@@ -89,27 +89,29 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _destroy(function: str, pointer: Any) -> None:
-    """For garbage collection, where an exception could only be printed."""
+    """Destroy a C object during garbage collection, where an exception could only be printed."""
     with suppress(Exception):
         raw.call(function, pointer)
 
 
 class _Closed:
-    """What ctypes finds as the parameter of an object that holds none: the exception that says why."""
+    """The ctypes parameter of a closed object: it raises the exception that says why."""
 
     def __get__(self, owned: Owned[Any] | None, _kind: type[Owned[Any]]) -> Any:
         return self if owned is None else owned.pointer
 
 
 class Owned(Generic[PointerT]):
-    """A C object with one owner. A subclass names the two C functions, and sets the object up in its constructor:
+    """A C object with one owner.
+
+    A subclass names the two C functions, and sets the object up in its constructor::
 
         with self._created():
             raw.call("cudnnSetActivationDescriptor", self, ...)
 
-    It is destroyed by close(), at the end of a `with` block, or when garbage collected, once no call that was given it is
-    still running; not at interpreter exit, where the driver may be gone already. A process forked from the owner's can
-    neither use it nor destroy it.
+    The object is destroyed by close(), at the end of a `with` block, or by garbage collection, once no call that uses
+    it is running. At interpreter exit it is not destroyed, since the driver may be unloaded already. A process forked
+    from the owner's can neither use nor destroy it.
     """
 
     _create: ClassVar[str]
@@ -120,14 +122,14 @@ class Owned(Generic[PointerT]):
 
     @contextmanager
     def _created(self, *arguments: Any) -> Iterator[None]:
-        """Creates the C object for the block that sets it up, and destroys it again if the block fails.
+        """Create the C object for the block that sets it up, and destroy it if the block fails.
 
-        `arguments` are those of the create function beside the new handle's address.
+        `arguments` are those of the create function except the address of the new handle.
         """
         pointer = self._new(*arguments)
         self._life = _Life(pointer, self)
         _alive.add(self._life)
-        # What ctypes finds in this attribute it takes without running Python, in which Ctrl-C could interrupt it.
+        # ctypes takes this attribute without running Python code, which Ctrl-C could interrupt.
         self._pointer = self._as_parameter_ = pointer
         del pointer
         try:
@@ -144,7 +146,7 @@ class Owned(Generic[PointerT]):
         return pointer
 
     def _when_collected(self, pointer: Any) -> Callable[[], object]:
-        """What is done with the C object when all references to it are gone. It may not refer to self, nor raise."""
+        """Return the function that ends the C object. It must neither refer to self nor raise."""
         return partial(_destroy, self._destroy, pointer)
 
     @property
@@ -154,9 +156,9 @@ class Owned(Generic[PointerT]):
 
     @property
     def pointer(self) -> PointerT:
-        """The C handle: a ctypes pointer of its own type. Functions of cudnnpy.raw take the object itself as well.
+        """The C handle: a ctypes pointer of its own type. Functions of `cudnnpy.raw` also take the object itself.
 
-        Whoever keeps it keeps the C object from being destroyed. Raises ClosedError.
+        The C object is not destroyed while a reference to the pointer is kept. Raises ClosedError.
         """
         pointer = self._pointer
         if pointer is not None:
@@ -175,13 +177,13 @@ class Owned(Generic[PointerT]):
 
     @property
     def address(self) -> int:
-        """The C handle as a number, for other libraries. Raises ClosedError."""
-        return c_void_p.from_buffer_copy(self.pointer).value or 0  # cast() would put the pointer into a cycle
+        """The C handle as an integer, for other libraries. Raises ClosedError."""
+        return c_void_p.from_buffer_copy(self.pointer).value or 0  # cast() would make a reference cycle
 
     def close(self) -> None:
-        """Destroys the C object, or where a call or a kept `pointer` still uses it, leaves that to the last of them.
+        """Destroy the C object. If a call or a kept `pointer` still uses it, the last of them destroys it.
 
-        A second call does nothing. Raises StatusError if cuDNN refuses.
+        A second call does nothing. Raises StatusError if cuDNN reports an error.
         """
         life, self._life = self._life, None
         if life is not None:

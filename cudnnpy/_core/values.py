@@ -1,4 +1,4 @@
-"""Python values as what C takes. An error names the argument; ctypes itself would cut off what does not fit."""
+"""Python values as C arguments. Errors name the argument; ctypes itself would truncate numbers that do not fit."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cudnnpy._core.owned import Owned
 from cudnnpy._core.validation import shown
 from cudnnpy.names import data_type, enumerator
 
-MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN has a use for, and little memory
+MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
 INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
 
 
 def integer(value: Any, argument: str, kind: Any = c_int) -> int:
-    """A Python integer that a C integer type can hold."""
+    """Return a Python integer that a C integer type can hold."""
     try:
         number = None if isinstance(value, bool) else index(value)
-    except TypeError:  # an array of several numbers has __index__ too
+    except TypeError:  # an array of several numbers has __index__, too
         number = None
     if number is None:
         raise TypeError(f"{argument} must be an integer; got {value!r} ({type(value).__name__})")
@@ -34,7 +34,7 @@ def integer(value: Any, argument: str, kind: Any = c_int) -> int:
 
 
 def integers(values: Any, argument: str, length: int | None = None, most: int = MOST_ELEMENTS) -> tuple[int, ...]:
-    """A tuple of C ints, `most` at most. With `length`, that many of them: a single integer stands for each."""
+    """Return a tuple of C ints, `most` at most. With `length`, it has that many: one integer stands for all of them."""
     if length is not None and _is_integer(values):
         values = (values,) * length
     entries = _sequence(values, argument)
@@ -47,21 +47,21 @@ def integers(values: Any, argument: str, length: int | None = None, most: int = 
 
 
 def shape_of(values: Any) -> tuple[int, ...]:
-    """A tensor's or filter's shape. Many dimensions more than it has room for crash cuDNN, so they are refused here."""
+    """Return the shape of a tensor or filter. Too many dimensions are rejected here, since they crash cuDNN."""
     return integers(values, "shape", most=raw.CUDNN_DIM_MAX)
 
 
 def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
-    """The enumerator of `propagate_nan`."""
+    """Return the enumerator of `propagate_nan`."""
     if not isinstance(propagate, bool):
         raise TypeError(f"propagate_nan must be a bool; got {propagate!r} ({type(propagate).__name__})")
     return raw.CUDNN_PROPAGATE_NAN if propagate else raw.CUDNN_NOT_PROPAGATE_NAN
 
 
 def to_c(kind: str, value: Any, argument: str) -> Any:
-    """A Python value as an argument of a C type. Raises TypeError or ValueError naming the argument.
+    """Return a Python value as an argument of a C type. Raises TypeError or ValueError, naming the argument.
 
-    None is NULL, of a handle too: where C does not take that is the caller's to know.
+    None is NULL, also for a handle. The caller has to know where C does not accept it.
     """
     wanted = raw.ctype(kind)
     if kind.endswith("[]"):
@@ -85,14 +85,14 @@ def to_c(kind: str, value: Any, argument: str) -> Any:
 
 
 def is_handle(kind: str) -> bool:
-    """Whether a C type is a handle or a descriptor."""
+    """Return whether a C type is a handle or a descriptor."""
     wanted = raw.ctype(kind)
     return hasattr(wanted, "contents") and issubclass(wanted._type_, Structure) and not kind.endswith(("*", "[]"))
 
 
 @cache
 def enum_of(kind: str) -> type[IntEnum] | None:
-    """The enum that a C type is, or is an array of."""
+    """Return the enum of a C type, or of the elements of an array."""
     found = getattr(raw, kind.removeprefix("const ").rstrip("*[] "), None)
     return found if isinstance(found, type) and issubclass(found, IntEnum) else None
 
@@ -109,9 +109,9 @@ def _handle(value: Any, argument: str, kind: str) -> Any:
 def _number(value: Any, argument: str, kind: Any) -> float:
     try:
         number = None if isinstance(value, bool | str | bytes) else float(value)
-    except OverflowError:  # an int beyond every float
+    except OverflowError:  # an int larger than every float
         number = math.inf
-    except (TypeError, ValueError):  # an array of several numbers has __float__ too
+    except (TypeError, ValueError):  # an array of several numbers has __float__, too
         number = None
     if number is None:
         raise TypeError(f"{argument} must be a number; got {value!r} ({type(value).__name__})")
@@ -121,7 +121,7 @@ def _number(value: Any, argument: str, kind: Any) -> float:
 
 
 def _is_integer(value: Any) -> bool:
-    """Whether one value is meant and not a sequence: an array of several numbers has __index__ too."""
+    """Return whether the value is one integer. An array of several numbers has __index__, too."""
     try:
         index(value)
     except TypeError:

@@ -1,1 +1,1 @@
-"""Private: arrays of any library, arrays of this package's own, and the workspace."""
+"""Private: arrays of any library, the package's own device arrays, and the workspace."""

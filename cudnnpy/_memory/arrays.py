@@ -1,10 +1,10 @@
-"""Device arrays of any library: their address, shape, strides and stream; and new arrays in the same library.
+"""Adapters of array libraries: how the device arrays of each library are read, and how new ones are made.
 
-PyTorch tensors are read by their own methods (the fastest way, and the only one that knows float8); everything else
-(CuPy, JAX, Numba, cuda.core views, DeviceArray) through cuda.core's StridedMemoryView, which speaks DLPack and the CUDA
-Array Interface. Strides count elements; addresses and streams are integers.
+PyTorch tensors are read by their own methods, which is the fastest way and the only one that supports float8. All other
+arrays (CuPy, JAX, Numba, cuda.core views, DeviceArray) are read through cuda.core's StridedMemoryView, which supports
+DLPack and the CUDA Array Interface. Strides count elements; addresses and streams are integers.
 
-What each library's "current stream" is: PyTorch's and CuPy's own; the legacy default stream (0) for the others. JAX
+The current stream is that of the library for PyTorch and CuPy, and the legacy default stream (0) for the others. JAX
 arrays are futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
 """
 
@@ -22,17 +22,17 @@ from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
 from cudnnpy.errors import LibraryNotFoundError
 
-# What tells two arrays apart for planning: (shape, strides or None for C-contiguous, the library's own dtype, device).
+# What planning depends on: (shape, strides or None for C-contiguous, the dtype of the library, device).
 Signature = tuple[Any, Any, Any, int]
 
 
 class ArrayLibrary(NamedTuple):
-    """How one library's arrays are read and made."""
+    """How the arrays of one library are read and made."""
 
     name: str
     read: Callable[[Any], tuple[int, Signature]]
     current_stream: Callable[[int], int]
-    # (shape, strides, dtype, device, stream) -> a function without arguments that makes a new array
+    # (shape, strides, dtype, device) -> a function without arguments that makes a new array
     maker: Callable[[tuple[int, ...], tuple[int, ...], Dtype, int], Callable[[], Any]]
     writable: Callable[[Any], bool]
     address: Callable[[Any], int]
@@ -42,7 +42,7 @@ _libraries: dict[type, ArrayLibrary] = {}
 
 
 def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
-    """The library of a device array. Raises TypeError, naming the argument, for anything else."""
+    """Return the library of a device array. Raises TypeError, naming the argument, for any other object."""
     kind = type(array)
     known = _libraries.get(kind)
     if known is None:
@@ -51,7 +51,7 @@ def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
 
 
 def read(array: Any, argument: str) -> tuple[int, Signature]:
-    """The address and the signature of a device array; TypeError, naming the argument, for a host array."""
+    """Return the address and the signature of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
         raise TypeError(
@@ -62,7 +62,7 @@ def read(array: Any, argument: str) -> tuple[int, Signature]:
 
 
 def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
-    """A signature in plain terms."""
+    """Return a signature as a TensorSpec."""
     shape, strides, dtype, _ = signature
     kind = dtype_of(dtype)
     if strides is not None:
@@ -92,7 +92,7 @@ def _find_library(array: Any, argument: str) -> ArrayLibrary:
     )
 
 
-# Any library, through StridedMemoryView
+# Every other library, through StridedMemoryView
 
 
 def _view(array: Any) -> Any:
@@ -105,7 +105,7 @@ def _view(array: Any) -> Any:
 def _read_view(array: Any) -> tuple[int, Signature]:
     try:
         view = _view(array)
-    except (BufferError, LibraryNotFoundError):  # a type that DLPack cannot tell; no cuda-python
+    except (BufferError, LibraryNotFoundError):  # DLPack lacks the element type, or cuda-python is missing
         if not _in_host_memory(array):
             raise
         return 0, (array.shape, None, str(array.dtype), -1)
@@ -113,7 +113,7 @@ def _read_view(array: Any) -> tuple[int, Signature]:
 
 
 def _in_host_memory(array: Any) -> bool:
-    """Whether that can be told without reading the array."""
+    """Return whether the array is known to be in host memory, without reading it."""
     ask = getattr(array, "__dlpack_device__", None)
     return type(array).__module__ == "numpy" or (ask is not None and ask()[0] == 1)  # kDLCPU
 
@@ -135,7 +135,7 @@ def _torch() -> ArrayLibrary:
     def read_tensor(tensor: Any) -> tuple[int, Signature]:
         return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
 
-    # What compiled PyTorch programs allocate with: a third of the cost, always on the current device
+    # Compiled PyTorch programs allocate with this function: a third of the cost, always on the current device
     fast = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
@@ -184,7 +184,7 @@ def _jax() -> ArrayLibrary:
         array.block_until_ready()
         if next(iter(array.devices())).platform == "cpu":
             return 0, (array.shape, None, array.dtype.name, -1)
-        # JAX takes a stream to wait on literally: 1 is the legacy default stream, and -1 would be an error
+        # JAX takes the stream literally: 1 is the legacy default stream, and -1 would be an error
         return _read_view(cuda_python("core.utils").StridedMemoryView.from_dlpack(array, stream_ptr=1))
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
@@ -200,7 +200,7 @@ def _jax() -> ArrayLibrary:
 
 
 def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
-    """What the caller gets for an array that `library.maker` made, once the work on `stream` is queued."""
+    """Return the result for the caller of an array from `library.maker`, once the work on `stream` is queued."""
     if library.name != "jax":
         return array
     synchronize(stream, array.device)
@@ -208,7 +208,7 @@ def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
     width = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(array.dtype)
     if width is None:
         return jax.dlpack.from_dlpack(array)
-    # cuda.core exports no type that NumPy lacks: hand the bits over, and name them in JAX
+    # cuda.core exports no type that NumPy lacks: the bits are exported, and JAX is told their type
     bits = DeviceArray(array._buffer, array.shape, array.strides, array.dtype, array.device, exported=width)
     return jax.dlpack.from_dlpack(bits).view(array.dtype)
 

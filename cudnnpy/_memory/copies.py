@@ -1,4 +1,4 @@
-"""Copies between the host and the device: to_device, and to_numpy for the arrays of every library."""
+"""Copies between the host and the device: `to_device`, and `to_numpy` for the arrays of every library."""
 
 from __future__ import annotations
 
@@ -19,9 +19,29 @@ if TYPE_CHECKING:
 
 
 def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: int | None = None) -> DeviceArray:
-    """A copy of a NumPy array (or of what numpy.asarray takes) in device memory, with the same memory order.
+    """Return a copy of a host array in device memory, with the same memory order.
 
-    `dtype` converts first. The copy is complete when the call returns.
+    The copy is complete when the call returns.
+
+    Parameters
+    ----------
+    array : array_like
+        A NumPy array, or anything that `numpy.asarray` takes.
+    dtype : dtype or None
+        The element type of the copy. None is that of the array.
+    device : int or None
+        The ordinal of the device. None is the current device.
+
+    Returns
+    -------
+    DeviceArray
+
+    Raises
+    ------
+    MemoryError
+        If the device has too little free memory.
+    TypeError
+        If cuDNN has no such element type.
     """
     import numpy as np
 
@@ -42,9 +62,26 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
 
 
 def to_numpy(array: Array) -> NDArray[Any]:
-    """A copy of any device array as a NumPy array (ml_dtypes for bfloat16 and float8), with the same memory order.
+    """Return a copy of a device array as a NumPy array, with the same memory order.
 
-    Waits for the work queued on the array library's current stream.
+    The work queued on the current stream of the array's library is waited for.
+
+    Parameters
+    ----------
+    array : array
+        A device array of any library.
+
+    Returns
+    -------
+    numpy.ndarray
+        bfloat16 and float8 are element types of ml_dtypes.
+
+    Raises
+    ------
+    TypeError
+        If the array is in host memory, or is not an array.
+    ValueError
+        If a stride is negative.
     """
     import numpy as np
 

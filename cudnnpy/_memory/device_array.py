@@ -1,4 +1,4 @@
-"""DeviceArray: a plain array in device memory, for programs that use no other array library; and new, unfilled ones."""
+"""DeviceArray, a plain array in device memory, for programs that use no other array library."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
 
 
 class DeviceArray:
-    """A plain array in device memory, for programs that use no other library: see to_device, to_numpy and empty.
+    """A plain array in device memory, for programs that use no other array library.
 
-    It speaks DLPack and (for element types that NumPy knows by itself) the CUDA Array Interface. The memory is freed
-    with the array, after the work queued on the legacy default stream.
+    `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for element types that
+    NumPy has without extensions, the CUDA Array Interface. The memory is freed with the array, after the work queued on
+    the legacy default stream.
     """
 
     pointer: int  #: the address of the first element
@@ -52,7 +53,7 @@ class DeviceArray:
         return StridedMemoryView.from_buffer(self._buffer, self.shape, self.strides, dtype=numpy_dtype(self._exported))
 
     def __dlpack__(self, **options: object) -> object:
-        """The DLPack capsule. Work queued on the legacy default stream is waited for by consumers that follow it."""
+        """Return the DLPack capsule. Consumers wait for the work queued on the legacy default stream."""
         return self._as_view().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -74,6 +75,7 @@ class DeviceArray:
 
 
 def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> DeviceArray:
+    """Return a new, unfilled array, in the order of the legacy default stream. Raises MemoryError."""
     core = cuda_python("core")
     count = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if all(shape) else 0
     size = max(count * dtype.itemsize, 1)
@@ -90,10 +92,25 @@ def allocate(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, dev
 def empty(
     shape: Shape, dtype: DtypeArgument = "float32", *, layout: MemoryLayout = "C", device: int | None = None
 ) -> DeviceArray:
-    """A new, unfilled array in device memory.
+    """Return a new, unfilled array in device memory.
 
-    `shape` is logical (N, C, spatial...); `layout` is the order in memory: "C" (as the shape says), or "channels_last".
-    `device` is an ordinal, by default the current device.
+    Parameters
+    ----------
+    shape : sequence of ints
+        The logical shape (N, C, spatial...).
+    dtype : dtype
+        The element type: a name, a NumPy dtype or a dtype of a framework.
+    layout : {"C", "channels_last"}
+        The order in memory: "C" is that of the shape, "channels_last" has the channels as the fastest axis.
+    device : int or None
+        The ordinal of the device. None is the current device.
+
+    Raises
+    ------
+    MemoryError
+        If the device has too little free memory.
+    TypeError, ValueError
+        If an argument is invalid.
     """
     try:
         dims = tuple(index(size) for size in shape)
@@ -107,6 +124,6 @@ def empty(
 
 
 def current_device() -> int:
-    """The ordinal of the calling thread's current CUDA device. Raises NotInitializedError where there is none."""
+    """Return the ordinal of the calling thread's current CUDA device. Raises NotInitializedError if there is none."""
     with on_device(None) as (ordinal, _):
         return ordinal

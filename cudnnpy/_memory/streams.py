@@ -9,7 +9,7 @@ from cudnnpy.handle import on_device
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """The value that a function of cuda.bindings.driver returned. Raises RuntimeError for an error of the driver."""
+    """Return the value of a call of cuda.bindings.driver. Raises RuntimeError for an error of the driver."""
     from cuda.bindings import driver
 
     status, *values = result
@@ -19,7 +19,7 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 def synchronize(stream: int, device: int) -> None:
-    """Waits until the work queued on a stream is done."""
+    """Wait until the work queued on a stream is done."""
     driver = cuda_python("bindings.driver")
     with on_device(device):
         checked(driver.cuStreamSynchronize(stream))

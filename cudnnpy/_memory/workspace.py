@@ -1,9 +1,10 @@
-"""Workspace: device memory that operations use while they run and forget afterwards.
+"""Workspace: device memory that an operation uses while it runs.
 
-One buffer for each thread, device and stream, grown on demand and shared by every operation there. It comes from
-cuda.core's stream-ordered pool, or from the allocator that a framework gives (set_allocator). Work on one stream runs
-in order, so the next operation may use the same bytes; a buffer that is outgrown is given back in stream order, after
-the work that uses it. What a CUDA graph is captured with is its own and kept for good: the graph will use it again.
+Each thread has one buffer for each device and stream, which grows on demand and is shared by all operations there. It
+comes from cuda.core's stream-ordered pool, or from the allocator of a framework (`set_allocator`). Work on one stream
+runs in order, so the next operation may use the same bytes. An outgrown buffer is freed in stream order, after the work
+that uses it. The buffers that a CUDA graph is captured with belong to that graph and are kept, since the graph uses
+them again.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from cudnnpy.typing import Array, SupportsHandle
 
 
 class Allocator(Protocol):
-    """What set_allocator takes: a function of (size in bytes, device ordinal, stream address).
+    """The type of an allocator: a function of (size in bytes, device ordinal, stream address).
 
-    It returns a device array or buffer of at least that size, whose memory is free again when the last reference to it
-    goes, not before the work queued on the stream is done: torch.empty, cupy.empty, a cuda.core Buffer.
+    It returns a device array or buffer of at least that size: torch.empty, cupy.empty, a cuda.core Buffer. The memory
+    may be reused after the last reference to it is gone, but not before the work queued on the stream is done.
     """
 
     def __call__(self, size: int, device: int, stream: int, /) -> Array | SupportsHandle:
-        """Device memory of at least `size` bytes, for use on the stream."""
+        """Return device memory of at least `size` bytes, for use on the stream."""
 
 
 _allocator: Allocator | None = None
@@ -36,11 +37,21 @@ _of_thread = threading.local()
 
 
 def set_allocator(allocator: Allocator | None) -> None:
-    """Takes workspace from the given allocator from now on; None goes back to cuda.core's stream-ordered pool.
+    """Set where workspace is allocated.
 
         cudnnpy.set_allocator(lambda size, device, stream: torch.empty(size, dtype=torch.uint8, device=device))
 
-    Raises TypeError for what cannot be called.
+    Parameters
+    ----------
+    allocator : Allocator or None
+        A function of (size in bytes, device ordinal, stream address) that returns a device array or buffer of at least
+        that size. None is cuda.core's stream-ordered pool, the default. If there is no memory left, the allocator
+        raises MemoryError or the OutOfMemoryError of its library.
+
+    Raises
+    ------
+    TypeError
+        If the allocator cannot be called.
     """
     global _allocator, _generation
     if allocator is not None and not callable(allocator):
@@ -49,17 +60,17 @@ def set_allocator(allocator: Allocator | None) -> None:
 
 
 def workspace(size: int, device: int, stream: int) -> int:
-    """The address of at least `size` bytes for the operation that is launched next on the stream."""
+    """Return the address of at least `size` bytes for the next launch on the stream. Raises MemoryError."""
     buffers = _of_thread.__dict__.get("buffers")
     if buffers is None or _of_thread.generation != _generation:
         buffers = _of_thread.buffers = {}
         _of_thread.generation = _generation
-    # Graphs may be launched side by side, whatever stream they were captured on: each has buffers of its own.
+    # Graphs may be launched side by side, whatever stream they are captured on: each has its own buffers.
     capture = capture_id(stream) if is_capturing(stream) else 0
     key = device, stream, capture
     held = buffers.get(key)
     if held is None or held[1] < size:
-        held = None  # so that the traceback of a MemoryError does not hold it
+        held = None  # the traceback of a MemoryError must not keep it alive
         held = buffers[key] = take(size, device, stream, bool(capture))
         if capture:
             _captured.append(held[2])
@@ -67,10 +78,11 @@ def workspace(size: int, device: int, stream: int) -> int:
 
 
 def obtainable(size: int, device: int, stream: int) -> int:
-    """The number of bytes, at most `size`, that can be taken for a stream now, to a sixteenth or 1 MiB.
+    """Return how many bytes, at most `size`, can be allocated for a stream now, to a sixteenth or 1 MiB.
 
-    The driver's free memory does not tell: another allocator has its own, and free memory comes in pieces. What is taken
-    to find out is given back, and so is the buffer that the stream had.
+    The number is found by allocating. The free memory that the driver reports does not tell: an allocator may have its
+    own memory, and free memory may be fragmented. What is allocated here is freed, and so is the buffer that the stream
+    had.
     """
     _of_thread.__dict__.get("buffers", {}).pop((device, stream, 0), None)
 
@@ -94,10 +106,14 @@ def obtainable(size: int, device: int, stream: int) -> int:
 
 
 def release_workspace(*, captured: bool = False) -> None:
-    """Gives every stream's workspace back, in the order of its work; in other threads when they next call.
+    """Free the workspace of every stream, in the order of its work. Other threads free theirs in their next call.
 
-    A buffer is kept for each stream that was used: release them before streams are destroyed. `captured`: also what CUDA
-    graphs were captured with, of which none may be launched again.
+    One buffer is kept for each stream that was used, so call this before streams are destroyed.
+
+    Parameters
+    ----------
+    captured : bool
+        Whether to free the workspace of captured CUDA graphs, too. None of these graphs may be launched again.
     """
     global _generation
     _generation += 1
@@ -107,9 +123,8 @@ def release_workspace(*, captured: bool = False) -> None:
 
 
 def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
-    """(address, size, owner) of memory from the allocator that was set, or from cuda.core's pool.
-
-    Raises MemoryError if there is not that much.
+    """Return (address, size, owner) of memory from the allocator that is set, or from cuda.core's pool. Raises
+    MemoryError.
     """
     if _allocator is not None:
         try:
@@ -125,9 +140,9 @@ def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[
 
 
 def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
-    """(address, size, owner) of memory from cuda.core's pool of the device, in the order of the stream.
+    """Return (address, size, owner) of memory from cuda.core's pool of the device, in the order of the stream.
 
-    Raises MemoryError if the device has not that much.
+    Raises MemoryError if the device has too little free memory.
     """
     core = cuda_python("core")
     here = core.Device(device)
@@ -136,7 +151,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
             with on_device(device):
                 buffer = here.memory_resource.allocate(size, stream=core.Stream.from_handle(stream))
         else:
-            # An allocation on the captured stream would become part of the graph: use a stream of our own.
+            # An allocation on the captured stream would become part of the graph: another stream is used.
             with relaxed_capture(), on_device(device):
                 own = here.create_stream()
                 buffer = here.memory_resource.allocate(size, stream=own)
@@ -151,20 +166,20 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocator means by an exception that there is no memory left: each library has one of its own."""
+    """Return whether an exception of an allocator means that no memory is left. Each library has its own."""
     text = str(error).lower().replace("_", " ")
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in text
 
 
 def capture_id(stream: int) -> int:
-    """The number of the capture that is under way on a stream."""
+    """Return the number of the capture in progress on a stream."""
     from cuda.bindings import driver
 
     return int(driver.cuStreamGetCaptureInfo(stream)[2])
 
 
 def free_bytes(device: int) -> int:
-    """The device's free memory, in bytes, with what cuda.core's pool holds unused."""
+    """Return the free memory of the device in bytes, including what cuda.core's pool holds unused."""
     driver = cuda_python("bindings.driver")
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
@@ -172,8 +187,8 @@ def free_bytes(device: int) -> int:
 
 
 def _unused(device: int) -> int:
-    """Bytes that cuda.core's pool keeps of what was given back to it."""
+    """Return the bytes that cuda.core's pool holds unused."""
     from cuda.core import Device
 
-    pool = getattr(Device(device).memory_resource, "attributes", None)  # a GPU without pools has none
+    pool = getattr(Device(device).memory_resource, "attributes", None)  # missing on a GPU without memory pools
     return 0 if pool is None else max(int(pool.reserved_mem_current) - int(pool.used_mem_current), 0)

@@ -1,1 +1,1 @@
-"""Private: the path of a call: dispatch, the cache of plans, the launcher, and the executables that it launches."""
+"""Private: the path of a call: dispatch, the plan cache, the launcher, and the executables that it launches."""

@@ -14,7 +14,7 @@ Launch = Callable[[], int]
 
 
 class Replay:
-    """A launch captured as an executable CUDA graph, with its owners."""
+    """A launch captured as an executable CUDA graph. It owns the graph and what the launch uses."""
 
     __slots__ = ("graph", "launch", "owner")
 
@@ -25,7 +25,7 @@ class Replay:
 
     @classmethod
     def of(cls, launch: Launch, handle: Handle) -> Replay | None:
-        """Captures one launch on a stream of our own; None where that cannot be done."""
+        """Capture one launch on a separate stream. Return None if it cannot be captured."""
         with relaxed_capture():
             return cls._made_of(launch, handle)
 
@@ -41,7 +41,7 @@ class Replay:
             handle.set_stream(int(stream))
             mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             if driver.cuStreamBeginCapture(stream, mode)[0] != driver.CUresult.CUDA_SUCCESS:
-                return None  # outside a capture the launch would run
+                return None  # without a capture the launch would run
             failed = launch()
             status, graph = driver.cuStreamEndCapture(stream)
             if status != driver.CUresult.CUDA_SUCCESS:
@@ -51,7 +51,7 @@ class Replay:
             if status != driver.CUresult.CUDA_SUCCESS:
                 return None
             made = cls(_Executable(executable), launch)
-            # The first launch would upload it, which is no call to make while another stream is under capture.
+            # Otherwise the first launch uploads it, which is not allowed while another stream is being captured.
             driver.cuGraphUpload(executable, stream)
             driver.cuStreamSynchronize(stream)
             return None if failed else made
@@ -61,7 +61,7 @@ class Replay:
 
 
 class _Executable:
-    """Owns a CUgraphExec. CUDA puts its destruction off until its launches are done."""
+    """Owner of a CUgraphExec. CUDA defers its destruction until its launches are done."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle

@@ -1,7 +1,7 @@
-"""From arrays to a launched plan: what the call of every operation does. A known signature does no set-up.
+"""Dispatch: from the arrays of a call to a launch, for every operation. A known signature needs no set-up.
 
-`run` reads from top to bottom: the key of the call, its plan (found, or planned now), the results and the workspace, the
-launch. Memory that runs out on the way is dealt with here alone, in `_within_what_is_free`.
+`run` reads from top to bottom: the key of the call, its plan (found, or planned now), the results and the workspace,
+the launch. Only `_within_what_is_free` handles memory that runs out.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from cudnnpy.typing import ArrayT, Stream
 
 
 class Specs(dict[str, TensorSpec]):
-    """The tensors of a call by name. `specs[name]` is a TypeError where none was given, `specs.get(name)` None."""
+    """The tensors of a call by name.
+
+    `specs[name]` raises TypeError for an array that was not passed; `specs.get(name)` is None.
+    """
 
     def __missing__(self, name: str) -> TensorSpec:
         raise TypeError(f"{name} must be a device array; got None")
 
 
 class Call(NamedTuple):
-    """A call whose signature is new: the arrays that were given, by name, the device and the stream.
+    """A call with a new signature: the arrays that were passed, by name, the device and the stream.
 
-    `cap` is None, or the bytes of workspace that can be had, after more could not be had: what is planned then must not
-    need more. Planning that has no choice may ignore it.
+    `cap` is None on the first attempt. If a result or the workspace cannot be allocated, the call is planned once more
+    with `cap`, the bytes of workspace that can be allocated: the new plan must not need more. An operation with only
+    one plan may ignore it.
     """
 
     specs: Specs
@@ -46,22 +50,22 @@ class Call(NamedTuple):
     cap: int | None = None
 
     def cap_beside(self, *scratch: int) -> int | None:
-        """The cap for a plan that shares the workspace with parts of scratch memory of these sizes in bytes."""
+        """Return the cap of a plan that shares the workspace with scratch memory of these sizes in bytes."""
         return None if self.cap is None else max(0, self.cap - sum(map(rounded, scratch)))
 
 
-# Plans a call. Returns what runs it, and what the results are: shapes and strides in the arrays' own axis order.
+# Plans a call. Returns the plan, and the results' shapes, strides and dtypes in the axis order of the arrays.
 Prepare = Callable[..., tuple[Planned, Sequence[TensorSpec]]]
 
 
 class Owner(Protocol):
-    """What an operation belongs to: its identity stands for all of its options in keys (see cudnnpy._core.frozen)."""
+    """The object that an operation belongs to. In keys its identity stands for all of its options."""
 
     _identity: Identity
 
 
 class Request(NamedTuple):
-    """What `run` was asked for, for planning."""
+    """The arguments of `run` that planning needs."""
 
     operation: str
     owner: Owner | None
@@ -73,7 +77,7 @@ class Request(NamedTuple):
 
 
 class Ready:
-    """One signature, planned: all that a call needs beside its addresses. `count` is the number of operands."""
+    """The plan of one signature: all that a call needs except its addresses. `count` is the number of operands."""
 
     __slots__ = ("address", "count", "finishes", "launcher", "library", "makers", "sizes", "workspace_size")
 
@@ -88,7 +92,7 @@ class Ready:
         self.sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in wanted]
 
     def make(self, outs: tuple[Any, ...], pointers: list[int]) -> tuple[Any, ...]:
-        """Makes the results that were not given, and completes the addresses. Changes nothing where it raises."""
+        """Make the results that were not passed, and complete the addresses. If it raises, nothing has changed."""
         if len(outs) == 1:
             result = self.makers[0]()
             pointers.append(self.address(result))
@@ -105,7 +109,7 @@ def _own_address(array: Any) -> int:
     return int(array.pointer)
 
 
-# For type checkers: a result is of the first input's library; a call of as many results as a Graph has is not typed here.
+# For type checkers: a result has the type of the first input. A Graph may have more results than are typed here.
 @overload
 def run(
     operation: str,
@@ -160,14 +164,15 @@ def run(
     stream: Stream | None,
     *arguments: Any,
 ) -> Any:
-    """Runs an operation on arrays, and returns its result, or a tuple of its results.
+    """Run an operation on arrays, and return its result, or a tuple of its results.
 
-    `operation` is its name, for errors. `names` are those of the arrays, the inputs first. An input that is None is left
-    out; an out that is None is a new array of the first input's library. The addresses go to the launch in the same order.
+    `operation` is the name in errors. `names` are the names of the arrays, the inputs first. An input that is None is
+    left out; an out that is None becomes a new array of the first input's library. The launch takes the addresses in
+    this order.
 
-    `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature. The key of
-    the plan holds all that it is given. Sizes and axes are given one by one: with a tuple among the arguments, which is
-    refused as part of a key, nothing is remembered.
+    `prepare(owner, call, *arguments)`, or `prepare(call, *arguments)` without an owner, plans a new signature. The key
+    of the plan holds everything that it is passed. Sizes and axes are passed one by one: a call with a tuple among the
+    arguments is not remembered.
     """
     first = inputs[0]
     known = _libraries.get
@@ -176,9 +181,9 @@ def run(
     pointers, device = [bits], signature[3]
     try:
         what = identity_of_arguments(*arguments)
-    except TypeError:  # an operation takes no argument that cannot be hashed: planning refuses it
+    except TypeError:  # no operation accepts an argument that cannot be hashed: planning rejects it
         what = None
-    # with the library's name: results are of that library
+    # the library's name is part of the key, since results are arrays of that library
     key: list[Any] = [None if owner is None else owner._identity, prepare, what, library[0], signature]
     for array in inputs[1:] + outs:
         if array is None:
@@ -195,7 +200,7 @@ def run(
     except RuntimeError:  # a CUDA build of PyTorch without a driver has no stream, not even for a host array
         if device >= 0:
             raise
-        address = 0  # planning refuses the array
+        address = 0  # planning rejects the array
     signatures = tuple(key)
     ready: Ready | None = find(signatures) if what is not None else None
     if ready is None:
@@ -217,14 +222,14 @@ def run(
 
 
 def _finished(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any, ...], stream: int) -> tuple[Any, ...]:
-    """The results, of which those that were made become arrays of the library."""
+    """Return the results, with those that were made converted to arrays of the library."""
     return tuple(
         finish(library, result, stream) if out is None else out for result, out in zip(results, outs, strict=True)
     )
 
 
 def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None = None) -> Ready:
-    """Plans a signature, and remembers it. Raises what the arrays or the operation's own checks deserve."""
+    """Plan a signature, and remember the plan. Raises the errors of the arrays and of the operation."""
     names, inputs, outs = request.names, request.inputs, request.outs
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
@@ -261,13 +266,13 @@ def _within_what_is_free(
     results: tuple[Any, ...],
     pointers: list[int],
 ) -> tuple[Ready, tuple[Any, ...]]:
-    """What every operation does when a new result or its workspace cannot be had: it tries once more, with less.
+    """Allocate once more after a result or the workspace could not be allocated. Every operation does this alike.
 
-    A result comes first: for one that could not be had, the workspace that is kept is released. Where the plan's
-    workspace cannot be had, the operation is planned anew within what can be (`Call.cap`), and the new plan is remembered
-    in place of the old one. Nothing is released or planned while a stream is being captured.
+    If a result could not be allocated, the workspace that is kept is released first. If the workspace of the plan
+    cannot be allocated, the operation is planned anew within what can be (`Call.cap`), and the new plan replaces the
+    old one. While a stream is being captured, nothing is released or planned, and the error is raised as it is.
 
-    Raises MemoryError with the sizes, and what to do, if that does not help either.
+    Raises MemoryError with the sizes and what to do if this does not help.
     """
     if not is_out_of_memory(error) or capture_nearby(stream):
         raise error
@@ -300,7 +305,7 @@ _ADVICE = (
 
 
 def refuse_capture(operation: str, stream: int, advice: str = "") -> None:
-    """CaptureError where the stream, or PyTorch's current one, is being captured: nothing is planned then."""
+    """Raise CaptureError if the stream, or PyTorch's current stream, is being captured: nothing is planned then."""
     if not capture_nearby(stream):
         return
     why = "a stream is being captured into a CUDA graph"
@@ -311,6 +316,6 @@ def refuse_capture(operation: str, stream: int, advice: str = "") -> None:
 
 
 def check_writable(name: str, out: Any) -> None:
-    """ValueError for a result that cannot be written."""
+    """Raise ValueError if a result cannot be written."""
     if not library_of(out, name).writable(out):
         raise ValueError(f"{name} must be a writable array; got a read-only one")

@@ -1,4 +1,4 @@
-"""What is launched: calls of C functions and planned graphs, in turn, on operands and parts of the workspace."""
+"""Executables: calls of C functions and planned graphs, in sequence, on operands and parts of the workspace."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cudnnpy.handle import Handle
 
 
 class Executable(Protocol):
-    """One launch: a C function's, or a planned graph's."""
+    """One launch: of a C function, of a planned graph, or of several of them in sequence."""
 
     workspace_size: int
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """A call without arguments that launches the work and returns a status."""
+        """Return a launch: a function without arguments that queues the work on these addresses and returns a status."""
 
 
 # Calls of C functions
 
 
 class At(NamedTuple):
-    """In a Function's arguments: the address of the operand with this number."""
+    """In the arguments of a Function: the address of the operand with this number."""
 
     place: int
 
@@ -36,13 +36,16 @@ WORKSPACE = At(-1)
 
 
 class Function:
-    """A call of a C function: the handle goes first, At(n) is the n-th address, numbers of ctypes go by reference."""
+    """A call of a C function.
+
+    The handle is passed first, At(n) becomes the n-th address, and ctypes numbers are passed by reference.
+    """
 
     def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
         self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The call on these addresses."""
+        """Return the launch on these addresses."""
 
         def of(argument: Any) -> Any:
             if isinstance(argument, At):
@@ -57,26 +60,26 @@ class Function:
 
 
 def described(spec: TensorSpec) -> TensorDescriptor:
-    """A tensor's descriptor, of four axes at least."""
+    """Return the descriptor of a tensor, with four axes or more."""
     wide = at_least_4d(spec)
     return TensorDescriptor(wide.shape, wide.dtype, strides=wide.strides)
 
 
 def check_scales(alpha: float, beta: float) -> None:
-    """TypeError for an alpha or beta that is no number, ValueError for one that is not finite."""
+    """Raise TypeError for an alpha or beta that is not a number, ValueError for one that is not finite."""
     for name, value in (("alpha", alpha), ("beta", beta)):
         check_number(name, value, finite=True)
 
 
 def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
-    """alpha and beta as C takes them: double for float64, else float. Raises as check_scales does."""
+    """Return alpha and beta as C takes them: double for float64, else float. Raises as check_scales does."""
     check_scales(alpha, beta)
     kind = c_double if dtype == "float64" else c_float
     return kind(alpha), kind(beta)
 
 
 def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> Function:
-    """y = alpha * x + beta * y, for tensors of one shape, in whatever memory order and dtype: cudnnTransformTensor."""
+    """Return y = alpha * x + beta * y, for tensors of one shape in any memory order and dtype: cudnnTransformTensor."""
     a, b = scales(alpha, beta, x.dtype)
     return Function("cudnnTransformTensor", a, described(x), At(0), b, described(y), At(1))
 
@@ -85,42 +88,42 @@ def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) ->
 
 
 class Either:
-    """One launch where two operands are the same memory, another where they are not."""
+    """One executable if two operands are the same memory, another one if they are not."""
 
     def __init__(self, first: int, second: int, same: Executable, different: Executable) -> None:
         self.first, self.second, self.same, self.different = first, second, same, different
         self.workspace_size = max(same.workspace_size, different.workspace_size)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The call on these addresses."""
+        """Return the launch on these addresses."""
         chosen = self.same if pointers[self.first] == pointers[self.second] else self.different
         return chosen.bind(handle, pointers, workspace)
 
 
 class Shifted:
-    """A launch on operands that begin some bytes after the addresses: on parts of tensors."""
+    """An executable on operands that begin some bytes after the addresses: on parts of tensors."""
 
     def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
         self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The call on these addresses."""
+        """Return the launch on these addresses."""
         shifted = tuple(pointer + offset for pointer, offset in zip(pointers, self.offsets, strict=True))
         return self.executable.bind(handle, shifted, workspace)
 
 
 class Step(NamedTuple):
-    """A launch and its operands, by number."""
+    """An executable and its operands, by number."""
 
     executable: Executable
     places: tuple[int, ...]
 
 
 class Steps:
-    """Launches in turn, as one. The steps' places are the operands', then those of the parts of scratch memory.
+    """Executables in sequence, as one. Their places are the operands', then those of the parts of scratch memory.
 
-    `scratch` are the sizes of these parts in bytes. They are the first of the workspace; the steps share what follows.
-    `main` is the step that the others serve, if there is one.
+    `scratch` are the sizes of these parts in bytes. They come first in the workspace; the steps share the rest. `main`
+    is the step that the others serve, if there is one.
     """
 
     def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), main: Executable | None = None) -> None:
@@ -129,7 +132,7 @@ class Steps:
         self.workspace_size = sum(map(rounded, scratch)) + most
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The launch on these addresses; it ends with the first step that fails, and returns that step's status."""
+        """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
         places, address = list(pointers), workspace
         for size in self.scratch:
             places.append(address)
@@ -143,9 +146,9 @@ class Steps:
 def elsewhere(
     steps: Sequence[Step], count: int, scratch: Sequence[int], sizes: Mapping[int, int]
 ) -> tuple[list[Step], tuple[int, ...], dict[int, int]]:
-    """Steps on `count` operands, some of which lie in scratch memory instead, in parts of as many bytes as `sizes` says.
+    """Move some of `count` operands of steps to scratch memory, in parts of `sizes` bytes.
 
-    Returns the steps, the sizes of all scratch memory, and the operands' numbers with their new places.
+    Return the steps, the sizes of all scratch memory, and the new places of the operands by number.
     """
     moved = {at: count + len(scratch) + part for part, at in enumerate(sizes)}
     found = [Step(step.executable, tuple(moved.get(at, at) for at in step.places)) for step in steps]
@@ -153,7 +156,7 @@ def elsewhere(
 
 
 def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:
-    """One launch of several: stops at the first bad status and returns it."""
+    """Return one launch of several, which stops at the first bad status and returns it."""
 
     def launch() -> int:
         for step in steps:
@@ -166,7 +169,7 @@ def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) ->
 
 
 def rounded(size: int) -> int:
-    """Bytes that a part of a workspace takes, so that the next part is aligned."""
+    """Return the bytes that a part of a workspace takes, so that the next part is aligned."""
     return -(-size // 256) * 256
 
 
@@ -174,7 +177,10 @@ def rounded(size: int) -> int:
 
 
 class Operand(NamedTuple):
-    """An operand of a program: `in_place` names those that a result may be, `is_read` says that it is read as well."""
+    """An operand of a program.
+
+    `in_place` names the inputs whose memory a result may share; `is_read` says that a result is also read.
+    """
 
     name: str
     spec: TensorSpec
@@ -184,10 +190,10 @@ class Operand(NamedTuple):
 
 
 class Program:
-    """Steps as a Planned (see launcher.py): named operands, whose addresses are checked for overlaps.
+    """Steps with named operands, as a Planned (launcher.py): results must not overlap other operands.
 
-    A program without steps launches nothing: that of a result without elements. `plan` is the one that was chosen for the
-    step that the others serve, where one was.
+    A program without steps launches nothing: its results have no elements. `plan` is the plan that was chosen for the
+    step that the others serve, if there is one.
     """
 
     def __init__(
@@ -206,12 +212,12 @@ class Program:
         self.replayable = bool(steps)
 
     def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
-        """Raises ValueError for a result that overlaps another operand."""
+        """Raise ValueError if a result overlaps another operand."""
         check_overlaps(self.operands, operands)
 
 
 def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None:
-    """ValueError for a result that overlaps another operand, unless it may be that operand and is."""
+    """Raise ValueError if a result overlaps another operand that it is not computed in place of."""
     for operand, start in zip(operands, pointers, strict=True):
         if not operand.is_result:
             continue
@@ -233,9 +239,10 @@ def arranged(
     wanted: Sequence[TensorSpec],
     beta: float = 0.0,
 ) -> Program:
-    """One launch that wants its operands in the memory order and dtype of `wanted`: with copies of those that are not.
+    """Return an executable that needs its operands in the memory order and dtype of `wanted`, with copies of those that
+    differ.
 
-    With a beta a result is copied in, too.
+    With a beta, a result is copied in, too.
     """
     before: list[Step] = []
     after: list[Step] = []

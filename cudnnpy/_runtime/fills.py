@@ -1,7 +1,4 @@
-"""Memory filled with one value, and results of no elements.
-
-The driver fills dense memory, cudnnSetTensor the rest: slow-fill in docs/known-issues.md.
-"""
+"""Memory filled with one value, by the driver if it is dense, else by cudnnSetTensor; and results on no elements."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from cudnnpy.handle import Handle
 
 
 def filled(out: TensorSpec, value: float) -> Executable:
-    """The launch that fills a tensor of floats with a value."""
+    """Return the executable that fills a tensor of floats with a value."""
     if is_dense(out) and out.dtype != "float64":
         return Fill(out, value)
     number = scales(0.0, 0.0, out.dtype)[0]
@@ -25,14 +22,14 @@ def filled(out: TensorSpec, value: float) -> Executable:
 
 
 def zeros(size: int) -> Executable:
-    """The launch that sets bytes of scratch memory to 0, which is the number 0 in every dtype."""
+    """Return the executable that sets bytes of scratch memory to 0, which is the number 0 in every dtype."""
     return Fill(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
 
 
 def of_nothing(name: str, device: int, operands: Sequence[Operand], value: float = 0.0, beta: float = 0.0) -> Program:
-    """The program of an operation on no elements: the last operand, its result, becomes value + beta * result.
+    """Return the program of an operation on no elements: the last operand, its result, becomes value + beta * result.
 
-    A result that has no elements either is left alone.
+    A result without elements is left alone.
     """
     at, out = len(operands) - 1, operands[-1].spec
     if not extent(out):
@@ -48,7 +45,7 @@ def of_nothing(name: str, device: int, operands: Sequence[Operand], value: float
 
 
 class Fill:
-    """Dense memory filled by the driver: cuMemsetD16Async, cuMemsetD32Async."""
+    """A fill of dense memory by the driver: cuMemsetD16Async, cuMemsetD32Async."""
 
     workspace_size = 0
 
@@ -57,7 +54,7 @@ class Fill:
         self._pattern = _bits(value, out.dtype)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The fill of the memory at an address, on the handle's stream."""
+        """Return the launch that fills the memory at an address, on the stream of the handle."""
         from cuda.bindings import driver
 
         fill = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
@@ -72,7 +69,7 @@ class Fill:
 
 
 def _bits(value: float, dtype: str) -> int:
-    """A value rounded to the nearest of a dtype, ties to even, as the number that its bits are."""
+    """Return the bits of a value rounded to a dtype, to nearest, ties to even."""
     import numpy as np
 
     if dtype == "float16":
@@ -85,7 +82,7 @@ def _bits(value: float, dtype: str) -> int:
         return bits
     if math.isnan(value):
         return 0x7FC0
-    # to odd first, so that the second rounding cannot end on the wrong side of a tie
+    # the first rounding is to odd, so that the second one cannot end on the wrong side of a tie
     if math.isfinite(value) and float(single) != value:
         if abs(float(single)) > abs(value):
             bits -= 1

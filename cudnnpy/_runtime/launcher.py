@@ -1,9 +1,9 @@
-"""The path of a known call: the launch of each tuple of addresses, replayed as a CUDA graph once it has come a few times.
+"""The launches of a plan: one for each tuple of addresses, replayed as a CUDA graph once it has been used a few times.
 
-Frameworks reuse memory, so the same addresses come again and again. The first launches of a tuple go through
-cudnnBackendExecute (about 6 us of host time on an H200's machine). After a few of them, the work that the launch queues is
-captured into a CUDA graph, and later launches are one cuGraphLaunch (1.6 us) of the same kernels. A stream that is itself
-being captured cannot take a graph launch: the plain launch is recorded there.
+Frameworks reuse memory, so the same addresses recur. The first launches of a tuple go through cudnnBackendExecute
+(about 6 us of host time on the machine of an H200). After a few of them, the work that a launch queues is captured into
+a CUDA graph, and later launches are one cuGraphLaunch (1.6 us) of the same kernels. A stream that is itself being
+captured cannot take a graph launch: there the plain launch is recorded.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from cudnnpy._runtime.cuda_graph import Launch, Replay
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.handle import Handle, on_device
 
-_LAUNCHES = 256  # address tuples remembered for one plan in one thread
-_UNTIL_REPLAY = 4  # plain launches of a tuple before it is worth a graph (about 0.1 ms to make)
+_LAUNCHES = 256  # address tuples that are remembered for one plan in one thread
+_UNTIL_REPLAY = 4  # plain launches of a tuple before a graph is made, which takes about 0.1 ms
 
 Pointers = tuple[int, ...]
 
 
 class Planned(Protocol):
-    """What planning gives to dispatch: an executable, what a launcher has to know of it, and the check of its addresses.
+    """The result of planning, as dispatch uses it: an executable, and what its launcher needs to know.
 
-    A Plan is one, and so is a Program. The name is for errors; `workspace_size` counts bytes; `replayable` says whether
-    launches are worth a CUDA graph.
+    A Plan is one, and so is a Program. `name` is for errors, `workspace_size` is in bytes, and `replayable` says
+    whether launches are worth a CUDA graph.
     """
 
     name: str
@@ -37,21 +37,21 @@ class Planned(Protocol):
 
     @property
     def executable(self) -> Executable:
-        """What is bound to addresses that were checked."""
+        """The executable, which is bound to addresses that were checked."""
 
     def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
-        """Raises ValueError for addresses of operands, or of the workspace, that the executable must not be bound to."""
+        """Raise ValueError for invalid addresses of the operands or of the workspace."""
 
 
 class Launcher:
-    """A planned operation in one thread: the thread's cuDNN handle, and the launches of the addresses seen before."""
+    """A plan in one thread: the thread's cuDNN handle, and the launches of the addresses that were used before."""
 
     __slots__ = ("_several", "device", "handle", "launches", "planned", "replayable", "replays", "uses")
 
     def __init__(self, planned: Planned) -> None:
         self.planned, self.device, self.replayable = planned, planned.device, planned.replayable
         self.handle = Handle.default(self.device)
-        if current_device() < 0:  # the first CUDA call of this thread: the driver's own functions need a context
+        if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
         self._several = several_devices()
         self.launches: dict[Pointers, Launch] = {}
@@ -59,7 +59,7 @@ class Launcher:
         self.uses: dict[Pointers, int] = {}
 
     def run(self, pointers: Pointers, stream: int) -> None:
-        """Queues the work on the addresses (of the operands, then of the workspace) and the stream."""
+        """Queue the work on the addresses (of the operands, then of the workspace) and the stream."""
         if self._several and current_device() != self.device:
             with on_device(self.device):
                 return self._run(pointers, stream)
@@ -71,7 +71,7 @@ class Launcher:
         return self._run(pointers, stream)
 
     def _run(self, pointers: Pointers, stream: int) -> None:
-        """Queues the work by a plain launch, on the current device."""
+        """Queue the work by a plain launch, on the current device."""
         handle = self.handle
         if handle._address != stream:
             handle.set_stream(stream)
@@ -92,7 +92,7 @@ class Launcher:
                     self.replays[pointers] = replay
 
     def _launch_of(self, pointers: Pointers) -> Launch:
-        """Checks new addresses, binds the executable to them, and remembers the launch: the oldest goes beyond 256."""
+        """Check new addresses, bind the executable to them, and remember the launch. The oldest beyond 256 is dropped."""
         *operands, workspace = pointers
         self.planned.check_addresses(operands, workspace)
         launch = self.planned.executable.bind(self.handle, tuple(operands), workspace)

@@ -1,4 +1,4 @@
-"""What the operations that are no convolution share: checks of arrays, and when a graph is worth compiling."""
+"""Operands of the operations other than convolutions: checks of arrays, and when a graph is worth compiling."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# Bytes below which a slow function is over before a graph is worth compiling (0.1 to 0.6 s, once for each signature).
+# Bytes below which a slow function finishes before compiling a graph (0.1 to 0.6 s for each signature) pays off.
 LARGE = 1 << 20
 
-_ROWS = (64, 128, 32, 256, 512, 1024, 16)  # row lengths for elementwise graphs, the fastest first (docs/benchmarks)
+_ROWS = (64, 128, 32, 256, 512, 1024, 16)  # row lengths of elementwise graphs, the fastest first (docs/benchmarks)
 
 
 # Arrays
 
 
 def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
-    """The operands, once those that were given are known not to overlap. Raises ValueError."""
+    """Return the operands. Raises ValueError if those that were passed overlap."""
     there = [operand for operand in operands if operand.name in call.addresses]
     check_overlaps(there, [call.addresses[operand.name] for operand in there])
     return operands
@@ -42,9 +42,9 @@ def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
 def given(
     call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS, *, empty: bool = False
 ) -> TensorSpec:
-    """An array of a call, checked: its dtype, its rank, and that no stride is 0 or less.
+    """Return an array of a call, checked: its dtype, its rank, and that its strides are 1 or more.
 
-    Without `empty` it has elements. One that has none gets the strides of a packed tensor in its memory order.
+    Unless `empty`, it has elements. An array without elements gets the strides of a packed tensor in its memory order.
     """
     spec = call.specs[name]
     if spec.dtype not in dtypes:
@@ -66,7 +66,7 @@ def given(
 
 
 def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
-    """An array of a call that has to have a shape and dtype; it is empty where the shape is."""
+    """Return an array of a call that must have a shape and a dtype. It is empty if the shape is."""
     spec = given(call, name, dtypes=FLOATS, empty=0 in shape)
     if spec.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}; got {spec.dtype}")
@@ -78,7 +78,7 @@ def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
 def result(
     call: Call, name: str, shape: Sequence[int], dtype: ElementName, order: TensorSpec | None = None, beta: float = 0.0
 ) -> TensorSpec:
-    """A result: the array given for it, checked, or a new one in the memory order of another tensor."""
+    """Return the tensor of a result: the array passed for it, checked, or a new one in the memory order of another."""
     if name in call.specs:
         return like(call, name, shape, dtype)
     if beta:
@@ -88,7 +88,7 @@ def result(
 
 
 def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> TensorSpec:
-    """A parameter of a call: packed, of a shape, which may be (), and of one of some dtypes."""
+    """Return a parameter of a call: packed, of a shape, which may be (), and of one of some dtypes."""
     spec = call.specs[name]
     if spec.dtype not in dtypes:
         raise TypeError(f"{name} must be {' or '.join(dtypes)}; got {spec.dtype}")
@@ -103,7 +103,7 @@ def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> 
 
 
 def in_logical_order(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
-    """A tensor whose axes are as a layout has them, with its axes as (N, C, spatial...). Raises ValueError."""
+    """Return a tensor of a layout with its axes as (N, C, spatial...). Raises ValueError."""
     check_layout_rank(layout, name, len(spec.shape))
     strides = packed_strides(spec.shape) if spec.strides is None else spec.strides
     if len(strides) != len(spec.shape):
@@ -121,13 +121,13 @@ def logical(
     *,
     empty: bool = False,
 ) -> TensorSpec:
-    """An array of a call with its axes as (N, C, spatial...), checked as `given` does; its layout's name, too."""
+    """Return an array of a call with its axes as (N, C, spatial...), checked as `given` does, and its layout."""
     spec = in_logical_order(call.specs[name], name, layout)
     return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
 
 
 def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
-    """An array of a call with its axes as (N, C, spatial...), which has to have a shape and dtype."""
+    """Return an array of a call with its axes as (N, C, spatial...). It must have a shape and a dtype."""
     spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
     return like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
 
@@ -135,27 +135,27 @@ def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype
 def logical_result(
     call: Call, name: str, shape: Sequence[int], order: TensorSpec, layout: str, beta: float = 0.0
 ) -> TensorSpec:
-    """A result with its axes as (N, C, spatial...): the array given for it, checked, or a new one like `order`."""
+    """Return a result with its axes as (N, C, spatial...): the array passed for it, checked, or a new one like `order`."""
     if name not in call.specs:
         return result(call, name, shape, order.dtype, order, beta)
     return logical_like(call, name, layout, shape, order.dtype)
 
 
 def is_large(spec: TensorSpec) -> bool:
-    """Whether a tensor is large enough for a compiled graph."""
+    """Return whether a tensor is large enough for a compiled graph."""
     return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE
 
 
 def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
-    """(rows, length) in which an elementwise graph sees dense tensors that lie alike; None where it cannot or should not.
+    """Return the (rows, length) as which an elementwise graph describes dense tensors of one memory order, or None.
 
-    No engine takes an elementwise graph whose dimension 1 is not the one of stride 1: the axes' names mean nothing to
-    such an operation, so it sees the memory as rows.
+    No engine supports an elementwise graph whose dimension 1 does not have stride 1. The axes have no meaning for such
+    an operation, so it describes the memory as rows.
     """
     count = math.prod(spec.shape)
     if not (spec.dtype != "float64" and is_large(spec) and is_dense(spec)):
         return None
-    if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread other addresses
+    if any(tensor.alignment < 16 for tensor in (spec, *others)):  # compiled engines misread less aligned addresses
         return None
     if not all(other.dtype != "float64" and same_memory(spec, other) for other in others):
         return None
@@ -163,5 +163,5 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
 
 
 def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
-    """A dense tensor as rows."""
+    """Return a dense tensor as rows."""
     return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)

@@ -1,4 +1,4 @@
-"""What was planned before, by everything that a plan depends on: one least-recently-used cache for each thread."""
+"""The plan cache: plans by everything that they depend on. Each thread has one, which drops the least recently used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,19 @@ _generation = 0
 
 
 class CacheInfo(NamedTuple):
-    """The calling thread's cache: entries now and at most, calls that had to plan, entries dropped for room."""
+    """The state of the calling thread's plan cache.
+
+    Attributes
+    ----------
+    size : int
+        The number of plans in the cache.
+    limit : int
+        The largest number of plans.
+    misses : int
+        The number of calls that had to plan.
+    evictions : int
+        The number of plans that were dropped to make room.
+    """
 
     size: int
     limit: int
@@ -27,15 +39,15 @@ class CacheInfo(NamedTuple):
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
-    """Signature -> what is ready to run."""
+    """Signatures with what is ready to run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
-        self.latest: Any = None  # the most recently used: to find it again moves nothing
+        self.latest: Any = None  # the most recently used, which need not be moved
 
     def store(self, key: Hashable, entry: Any) -> None:
-        """Remembers an entry, and forgets the least recently used ones beyond the limit."""
+        """Remember an entry, and drop the least recently used ones beyond the limit."""
         self.misses += 1
         self[key] = self.latest = entry
         self.move_to_end(key)
@@ -53,7 +65,7 @@ _of_thread = _OfThread()
 
 
 def plan_cache() -> PlanCache:
-    """The calling thread's cache."""
+    """Return the calling thread's cache."""
     cache = _of_thread.cache
     if cache.generation != _generation:
         cache = _of_thread.cache = PlanCache()
@@ -61,7 +73,7 @@ def plan_cache() -> PlanCache:
 
 
 def find(key: Hashable) -> Any:
-    """What the calling thread's cache has for a key, now the most recently used; None if nothing. Every call asks this."""
+    """Return the cache's entry for a key, now the most recently used, or None. Every call does this."""
     cache = _of_thread.cache
     if cache.generation != _generation:
         return None
@@ -74,7 +86,7 @@ def find(key: Hashable) -> Any:
 
 @lru_cache(maxsize=1 << 16, typed=True)
 def identity_of_arguments(*arguments: Any) -> Identity:
-    """What stands for a call's arguments in keys. They are told apart by their types, too, since True == 1 == 1.0.
+    """Return what stands for the arguments of a call in keys. Their types count, too, since True == 1 == 1.0.
 
     Raises TypeError for arguments that cannot be hashed, and for a tuple among them.
     """
@@ -86,20 +98,31 @@ def identity_of_arguments(*arguments: Any) -> Identity:
 
 
 def cache_info() -> CacheInfo:
-    """How the calling thread's plan cache stands."""
+    """Return the state of the calling thread's plan cache."""
     cache = plan_cache()
     return CacheInfo(len(cache), _limit, cache.misses, cache.evictions)
 
 
 def clear_cache() -> None:
-    """Forgets every plan, in every thread (in others when they next call). Work in flight is not disturbed."""
+    """Drop every plan, in every thread: in other threads in their next call. Work that is queued is not affected."""
     global _generation
     _generation += 1
     identity_of_arguments.cache_clear()
-    plan_cache()  # a new one; the calling thread's old one goes at once
+    plan_cache()  # makes a new one, which frees the old one of this thread at once
 
 
 def set_cache_limit(entries: int) -> None:
-    """How many plans each thread's cache holds at most (16,384 at first). Raises ValueError below 1."""
+    """Set the largest number of plans in the cache of each thread.
+
+    Parameters
+    ----------
+    entries : int
+        The number of plans, 1 or more. The default is 16,384.
+
+    Raises
+    ------
+    ValueError
+        If `entries` is less than 1.
+    """
     global _limit
     _limit = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")

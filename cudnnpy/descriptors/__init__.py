@@ -1,9 +1,10 @@
-"""An owner for every descriptor of the C API beneath the graph API.
+"""An owner for every descriptor of the C API below the graph API.
 
-Those that convolutions and simple layers need take everything when they are made, and do not change afterwards; their
-properties read it back from C. The others are made empty, set and read by the names of C (GeneralDescriptor). dtypes
-and modes are short names ("float32", "relu": see cudnnpy.names) or enumerators of cudnnpy.raw; they come back as short
-names. The values that C can judge are left to C: it refuses them with BadParameterError or NotSupportedError.
+The descriptors of convolutions and simple layers take everything when they are made, and do not change afterwards;
+their properties read it back from C. The others are made empty, and are set and read by the names of C
+(GeneralDescriptor). Element types and modes are short names ("float32", "relu": see cudnnpy.names) or enumerators of
+cudnnpy.raw, and are read back as short names. Values that C checks are left to C, which rejects them with
+BadParameterError or NotSupportedError.
 """
 
 from cudnnpy.descriptors.arithmetic import (
@@ -58,5 +59,5 @@ __all__ = [
     "TensorTransformDescriptor",
 ]
 
-for _name in __all__:  # which module it lies in is no one's business: it is cudnnpy.descriptors' to users
+for _name in __all__:  # users find them in cudnnpy.descriptors
     globals()[_name].__module__ = __name__

@@ -1,4 +1,4 @@
-"""Elementwise operations and reductions of tensors."""
+"""Descriptors of elementwise operations and reductions of tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from cudnnpy.typing import IndicesType, ReduceIndices, ReduceOperation, TensorOp
 
 
 class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
-    """An elementwise operation of cudnnOpTensor: "add", "mul", "min", "max", "sqrt" or "not"."""
+    """An elementwise operation of cudnnOpTensor. C function: cudnnSetOpTensorDescriptor.
+
+    Parameters
+    ----------
+    operation : str or cudnnOpTensorOp_t
+        "add", "mul", "min", "max", "sqrt" or "not".
+    compute_dtype : str, numpy.dtype or cudnnDataType_t
+        The element type of the computation.
+    propagate_nan : bool
+        Whether the minimum or maximum of a NaN and a number is NaN.
+    """
 
     _create = "cudnnCreateOpTensorDescriptor"
     _destroy = "cudnnDestroyOpTensorDescriptor"
@@ -31,25 +41,35 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
 
     @property
     def operation(self) -> str:
-        """Which operation."""
+        """The operation."""
         return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorOp"])
 
     @property
     def compute_dtype(self) -> str:
-        """What is computed in."""
+        """The element type of the computation."""
         return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorCompType"])
 
     @property
     def propagate_nan(self) -> bool:
-        """Whether the minimum or maximum with a NaN is NaN."""
+        """Whether the minimum or maximum of a NaN and a number is NaN."""
         return bool(self.get("cudnnGetOpTensorDescriptor")["opTensorNanOpt"])
 
 
 class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
-    """A reduction of cudnnReduceTensor: "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2", "mul_no_zeros".
+    """A reduction of cudnnReduceTensor. C function: cudnnSetReduceTensorDescriptor.
 
-    `indices` is "no_indices" or, for a minimum's or maximum's place, "flattened_indices"; `indices_type` is
-    "32bit_indices", "64bit_indices", "16bit_indices" or "8bit_indices".
+    Parameters
+    ----------
+    operation : str or cudnnReduceTensorOp_t
+        "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2" or "mul_no_zeros".
+    compute_dtype : str, numpy.dtype or cudnnDataType_t
+        The element type of the computation.
+    propagate_nan : bool
+        Whether the minimum or maximum over a NaN is NaN.
+    indices : str or cudnnReduceTensorIndices_t
+        "no_indices", or "flattened_indices" for the positions of minima or maxima.
+    indices_type : str or cudnnIndicesType_t
+        "32bit_indices", "64bit_indices", "16bit_indices" or "8bit_indices".
     """
 
     _create = "cudnnCreateReduceTensorDescriptor"
@@ -79,12 +99,12 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
 
     @property
     def operation(self) -> str:
-        """Which reduction."""
+        """The reduction."""
         return short_name(self._read("reduceTensorOp"))
 
     @property
     def compute_dtype(self) -> str:
-        """What is computed in."""
+        """The element type of the computation."""
         return short_name(self._read("reduceTensorCompType"))
 
     @property
@@ -94,10 +114,10 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
 
     @property
     def indices(self) -> str:
-        """Whether the places of minima and maxima are wanted."""
+        """Whether the positions of minima or maxima are returned."""
         return short_name(self._read("reduceTensorIndices"))
 
     @property
     def indices_type(self) -> str:
-        """The integers that the places are written in."""
+        """The integer type of the positions."""
         return short_name(self._read("reduceTensorIndicesType"))

@@ -1,4 +1,4 @@
-"""A convolution's geometry and arithmetic."""
+"""Descriptor of a convolution's geometry and arithmetic."""
 
 from __future__ import annotations
 
@@ -17,11 +17,23 @@ _MOST_SPATIAL = raw.CUDNN_DIM_MAX - 2
 class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     """A convolution's geometry and arithmetic.
 
-    `padding` has one number for each spatial dimension; `stride` and `dilation` have as many, or are one number for
-    all. `mode` is "cross_correlation" or "convolution" (which flips the filter), `math_type` "default_math",
-    "tensor_op_math", "tensor_op_math_allow_conversion" or "fma_math".
-    C functions: cudnnSetConvolution2dDescriptor for two spatial dimensions, cudnnSetConvolutionNdDescriptor for
-    others, cudnnSetConvolutionGroupCount, cudnnSetConvolutionMathType.
+    C functions: cudnnSetConvolution2dDescriptor for two spatial dimensions, cudnnSetConvolutionNdDescriptor for others,
+    cudnnSetConvolutionGroupCount, cudnnSetConvolutionMathType.
+
+    Parameters
+    ----------
+    padding : sequence of ints
+        The zeros on both sides of each spatial dimension.
+    stride, dilation : int or sequence of ints
+        One number for all spatial dimensions, or one for each.
+    mode : str or cudnnConvolutionMode_t
+        "cross_correlation", or "convolution", which flips the filter.
+    compute_dtype : str, numpy.dtype or cudnnDataType_t
+        The element type in which products are summed.
+    groups : int
+        The number of groups of channels.
+    math_type : str or cudnnMathType_t
+        "default_math", "tensor_op_math", "tensor_op_math_allow_conversion" or "fma_math".
     """
 
     _create = "cudnnCreateConvolutionDescriptor"
@@ -61,17 +73,17 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
 
     @property
     def padding(self) -> tuple[int, ...]:
-        """Zeros on both sides of each spatial dimension."""
+        """The zeros on both sides of each spatial dimension."""
         return tuple(self._read("padA"))
 
     @property
     def stride(self) -> tuple[int, ...]:
-        """The filter's step along each spatial dimension."""
+        """The step of the filter along each spatial dimension."""
         return tuple(self._read("strideA"))
 
     @property
     def dilation(self) -> tuple[int, ...]:
-        """The distance of the filter's elements along each spatial dimension."""
+        """The distance between neighboring filter elements along each spatial dimension."""
         return tuple(self._read("dilationA"))
 
     @property
@@ -81,12 +93,12 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
 
     @property
     def compute_dtype(self) -> str:
-        """What is added up in."""
+        """The element type in which products are summed."""
         return short_name(self._read("computeType"))
 
     @property
     def groups(self) -> int:
-        """How many groups the channels fall into."""
+        """The number of groups of channels."""
         return int(self.get("cudnnGetConvolutionGroupCount")["groupCount"])
 
     @property
@@ -95,6 +107,6 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         return short_name(self.get("cudnnGetConvolutionMathType")["mathType"])
 
     def output_shape(self, x: TensorDescriptor, w: FilterDescriptor) -> tuple[int, ...]:
-        """The shape of the result, as cudnnGetConvolutionNdForwardOutputDim gives it."""
+        """Return the shape of the result: cudnnGetConvolutionNdForwardOutputDim."""
         rank = len(self.padding) + 2
         return tuple(self.get("cudnnGetConvolutionNdForwardOutputDim", x, w, rank)["tensorOuputDimA"])

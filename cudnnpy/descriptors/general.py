@@ -10,7 +10,7 @@ from cudnnpy.typing import FusedOperations
 
 
 class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescriptor_t]):
-    """What cudnnTransformTensorEx does: cudnnSetTensorTransformDescriptor, cudnnGetTensorTransformDescriptor."""
+    """A transform of cudnnTransformTensorEx: cudnnSetTensorTransformDescriptor, cudnnGetTensorTransformDescriptor."""
 
     _create = "cudnnCreateTensorTransformDescriptor"
     _destroy = "cudnnDestroyTensorTransformDescriptor"
@@ -24,14 +24,14 @@ class SpatialTransformerDescriptor(GeneralDescriptor[raw.cudnnSpatialTransformer
 
 
 class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
-    """A recurrent network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9."""
+    """A recurrent neural network: cudnnSetRNNDescriptor_v8, cudnnGetRNNDescriptor_v8, cudnnRNNSetClip_v9."""
 
     _create = "cudnnCreateRNNDescriptor"
     _destroy = "cudnnDestroyRNNDescriptor"
 
 
 class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
-    """A batch of sequences for a recurrent network: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor."""
+    """A batch of sequences for a recurrent neural network: cudnnSetRNNDataDescriptor, cudnnGetRNNDataDescriptor."""
 
     _create = "cudnnCreateRNNDataDescriptor"
     _destroy = "cudnnDestroyRNNDataDescriptor"
@@ -65,7 +65,7 @@ class _FusedOps(GeneralDescriptor[PointerT]):
 
 
 class FusedOpsConstParamPack(_FusedOps[raw.cudnnFusedOpsConstParamPack_t]):
-    """The fixed parameters of a fused operation: cudnnSetFusedOpsConstParamPackAttribute."""
+    """The constant parameters of a fused operation: cudnnSetFusedOpsConstParamPackAttribute."""
 
     _create = "cudnnCreateFusedOpsConstParamPack"
     _destroy = "cudnnDestroyFusedOpsConstParamPack"
@@ -79,7 +79,10 @@ class FusedOpsVariantParamPack(_FusedOps[raw.cudnnFusedOpsVariantParamPack_t]):
 
 
 class FusedOpsPlan(_FusedOps[raw.cudnnFusedOpsPlan_t]):
-    """A fused operation ready to run: get("cudnnMakeFusedOpsPlan", handle, pack) returns its workspace's bytes."""
+    """A fused operation that is ready to run.
+
+    get("cudnnMakeFusedOpsPlan", handle, pack) prepares it, and returns the size of its workspace in bytes.
+    """
 
     _create = "cudnnCreateFusedOpsPlan"
     _destroy = "cudnnDestroyFusedOpsPlan"

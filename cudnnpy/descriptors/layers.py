@@ -1,4 +1,4 @@
-"""Layers without weights: activations, pooling, local response normalisation, dropout."""
+"""Descriptors of layers without weights: activation, pooling, local response normalization, dropout."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ from cudnnpy.typing import ActivationMode, CudnnPoolingMode, PerAxis, Shape
 
 
 class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
-    """An activation: "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish".
+    """An activation.
 
-    `coefficient` is the clipped relu's ceiling and the elu's alpha. C functions: cudnnSetActivationDescriptor, and
-    cudnnSetActivationDescriptorSwishBeta if `swish_beta` is given.
+    C functions: cudnnSetActivationDescriptor, and cudnnSetActivationDescriptorSwishBeta if `swish_beta` is passed.
+
+    Parameters
+    ----------
+    mode : str or cudnnActivationMode_t
+        "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish".
+    coefficient : float
+        The ceiling of the clipped ReLU, or the alpha of the ELU.
+    propagate_nan : bool
+        Whether the ReLU of NaN is NaN.
+    swish_beta : float or None
+        The beta of the swish. None is C's default.
     """
 
     _create = "cudnnCreateActivationDescriptor"
@@ -43,30 +53,42 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
 
     @property
     def mode(self) -> str:
-        """Which activation."""
+        """The activation."""
         return short_name(self.get("cudnnGetActivationDescriptor")["mode"])
 
     @property
     def coefficient(self) -> float:
-        """The clipped relu's ceiling, the elu's alpha."""
+        """The ceiling of the clipped ReLU, or the alpha of the ELU."""
         return float(self.get("cudnnGetActivationDescriptor")["coef"])
 
     @property
     def propagate_nan(self) -> bool:
-        """Whether the relu of NaN is NaN."""
+        """Whether the ReLU of NaN is NaN."""
         return bool(self.get("cudnnGetActivationDescriptor")["reluNanOpt"])
 
     @property
     def swish_beta(self) -> float:
-        """The swish's beta."""
+        """The beta of the swish."""
         return float(self.get("cudnnGetActivationDescriptorSwishBeta")["swish_beta"])
 
 
 class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
-    """Pooling: "max", "average_include_padding", "average_exclude_padding" or "max_deterministic".
+    """A pooling.
 
-    `window` has one number for each spatial dimension; `padding` and `stride` (None: the window itself) have as many,
-    or are one number for all. C functions: cudnnSetPooling2dDescriptor for two, cudnnSetPoolingNdDescriptor for others.
+    C functions: cudnnSetPooling2dDescriptor for two spatial dimensions, cudnnSetPoolingNdDescriptor for others.
+
+    Parameters
+    ----------
+    mode : str or cudnnPoolingMode_t
+        "max", "average_include_padding", "average_exclude_padding" or "max_deterministic".
+    window : sequence of ints
+        The size of the window along each spatial dimension.
+    padding : int or sequence of ints
+        The padding on both sides: one number for all spatial dimensions, or one for each.
+    stride : int, sequence of ints or None
+        The step of the window: one number for all spatial dimensions, or one for each. None is the window.
+    propagate_nan : bool
+        Whether the maximum over a NaN is NaN.
     """
 
     _create = "cudnnCreatePoolingDescriptor"
@@ -97,7 +119,7 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
 
     @property
     def mode(self) -> str:
-        """Which pooling."""
+        """The kind of pooling."""
         return short_name(self._read("mode"))
 
     @property
@@ -107,7 +129,7 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
 
     @property
     def window(self) -> tuple[int, ...]:
-        """The window's size along each spatial dimension."""
+        """The size of the window along each spatial dimension."""
         return tuple(self._read("windowDimA"))
 
     @property
@@ -117,16 +139,24 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
 
     @property
     def stride(self) -> tuple[int, ...]:
-        """The window's step along each spatial dimension."""
+        """The step of the window along each spatial dimension."""
         return tuple(self._read("strideA"))
 
     def output_shape(self, x: TensorDescriptor) -> tuple[int, ...]:
-        """The shape of the result, as cudnnGetPoolingNdForwardOutputDim gives it."""
+        """Return the shape of the result: cudnnGetPoolingNdForwardOutputDim."""
         return tuple(self.get("cudnnGetPoolingNdForwardOutputDim", x, self._rank + 2)["outputTensorDimA"])
 
 
 class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
-    """Local response normalisation over `n` channels: x / (k + alpha / n * sum of squares) ** beta."""
+    """Local response normalization: x / (k + alpha / n * sum of squares) ** beta. C function: cudnnSetLRNDescriptor.
+
+    Parameters
+    ----------
+    n : int
+        The number of channels in the window.
+    alpha, beta, k : float
+        The factor of the mean square, the exponent, and the number added before the power.
+    """
 
     _create = "cudnnCreateLRNDescriptor"
     _destroy = "cudnnDestroyLRNDescriptor"
@@ -139,12 +169,12 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
 
     @property
     def n(self) -> int:
-        """The channels in the window."""
+        """The number of channels in the window."""
         return int(self.get("cudnnGetLRNDescriptor")["lrnN"])
 
     @property
     def alpha(self) -> float:
-        """What the mean square is multiplied by."""
+        """The factor of the mean square."""
         return float(self.get("cudnnGetLRNDescriptor")["lrnAlpha"])
 
     @property
@@ -154,16 +184,29 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
 
     @property
     def k(self) -> float:
-        """What is added before the power is taken."""
+        """The number added before the power."""
         return float(self.get("cudnnGetLRNDescriptor")["lrnK"])
 
 
 class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
-    """Dropout with random states in device memory, `states_size` bytes at address `states`, owned by the caller.
+    """Dropout, with random states in device memory that the caller owns.
 
-    Without a handle it is left unset, which is what an RNN or attention descriptor without dropout needs. `restore`
-    takes the states as an earlier descriptor left them, rather than seeding them anew.
     C functions: cudnnSetDropoutDescriptor, cudnnRestoreDropoutDescriptor.
+
+    Parameters
+    ----------
+    handle : Handle or None
+        None leaves the descriptor unset, as RNN and attention descriptors without dropout need it.
+    probability : float
+        The probability that an element becomes 0.
+    states : int
+        The address of the states.
+    states_size : int
+        The size of the states in bytes (see `needed_states_size`).
+    seed : int
+        The seed of the states.
+    restore : bool
+        Whether to use the states as an earlier descriptor left them, instead of seeding them.
     """
 
     _create = "cudnnCreateDropoutDescriptor"
@@ -192,7 +235,7 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
 
     @staticmethod
     def needed_states_size(handle: Handle) -> int:
-        """The bytes that the states take on the handle's device: cudnnDropoutGetStatesSize."""
+        """Return the size of the states on the handle's device in bytes: cudnnDropoutGetStatesSize."""
         size = c_size_t()
         raw.call("cudnnDropoutGetStatesSize", handle, byref(size))
         return size.value

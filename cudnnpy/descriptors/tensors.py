@@ -1,4 +1,4 @@
-"""Tensors and filters: shapes, element types and how they lie in memory."""
+"""Descriptors of tensors and filters: shapes, element types and memory orders."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ from cudnnpy.names import ElementType, data_type, enumerator, short_name
 from cudnnpy.typing import Shape, TensorFormat
 
 _MOST_DIMENSIONS = raw.CUDNN_DIM_MAX
-_VECTORS = {raw.CUDNN_DATA_INT8x4: 4, raw.CUDNN_DATA_UINT8x4: 4, raw.CUDNN_DATA_INT8x32: 32}  # channels in an element
+_VECTORS = {raw.CUDNN_DATA_INT8x4: 4, raw.CUDNN_DATA_UINT8x4: 4, raw.CUDNN_DATA_INT8x32: 32}  # channels of an element
 
 
 def _check_vectors(shape: tuple[int, ...], kind: raw.cudnnDataType_t, order: int) -> None:
-    """cuDNN drops the channels of a filter that do not fill a vector."""
+    """Raise ValueError if the channels do not fill the vectors. cuDNN drops those of a filter that do not."""
     length = _VECTORS.get(kind, 1)
     if order == raw.CUDNN_TENSOR_NCHW_VECT_C and len(shape) > 1 and shape[1] % length:
         raise ValueError(f"shape must have a multiple of {length} channels for vectors of {length}; got {shape[1]}")
 
 
 class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
-    """A tensor's shape (N, C, spatial...), element type and strides.
+    """A tensor's shape, element type and strides.
 
-    `strides` count elements, one for each dimension; without them the tensor is packed, as `format` says: "nchw" (the
-    default), "nhwc" (channels last, the shape still N, C, spatial...) or "nchw_vect_c".
     C functions: cudnnSetTensor4dDescriptor[Ex] for four dimensions, cudnnSetTensorNdDescriptor[Ex] for others.
+
+    Parameters
+    ----------
+    shape : sequence of ints
+        (N, C, spatial...).
+    dtype : str, numpy.dtype or cudnnDataType_t
+        The element type.
+    strides : sequence of ints or None
+        The strides in elements, one for each dimension. None is packed in the order of `format`.
+    format : str, cudnnTensorFormat_t or None
+        "nchw" (the default), "nhwc" (channels last in memory; the shape is still N, C, spatial...) or "nchw_vect_c".
     """
 
     _create = "cudnnCreateTensorDescriptor"
@@ -71,13 +80,13 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """How many elements lie between neighbours, for each dimension."""
+        """The stride of each dimension in elements."""
         read = self._read()
         return tuple(read["strideA"][: read["nbDims"]])
 
     @property
     def dtype(self) -> str:
-        """The element type's name."""
+        """The name of the element type."""
         return short_name(self._read()["dataType"])
 
     @property
@@ -87,9 +96,18 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
 
 
 class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
-    """A filter's shape (K, C, spatial...), element type and format ("nchw", "nhwc" or "nchw_vect_c").
+    """A filter's shape, element type and format.
 
     C functions: cudnnSetFilter4dDescriptor for four dimensions, cudnnSetFilterNdDescriptor for others.
+
+    Parameters
+    ----------
+    shape : sequence of ints
+        (K, C, spatial...).
+    dtype : str, numpy.dtype or cudnnDataType_t
+        The element type.
+    format : str or cudnnTensorFormat_t
+        "nchw", "nhwc" or "nchw_vect_c".
     """
 
     _create = "cudnnCreateFilterDescriptor"
@@ -122,15 +140,15 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
 
     @property
     def dtype(self) -> str:
-        """The element type's name."""
+        """The name of the element type."""
         return short_name(self._read()["dataType"])
 
     @property
     def format(self) -> str:
-        """How the filter lies in memory."""
+        """The memory order of the filter."""
         return short_name(self._read()["format"])
 
     @property
     def nbytes(self) -> int:
-        """The bytes that the filter takes."""
+        """The size of the filter in bytes."""
         return int(self.get("cudnnGetFilterSizeInBytes")["size"])

@@ -1,8 +1,8 @@
-"""The cuDNN C API under its C names: `raw.cudnnCreate(...)` takes what C takes and returns the status C returns.
+"""The cuDNN C API under its C names: `raw.cudnnCreate(...)` takes what C takes and returns the status that C returns.
 
-Importing this module loads no library; the first call of a function does. Every function of the cuDNN headers is
-here, whatever the loaded library has: one that it lacks raises FunctionNotAvailableError when called. Enums are
-IntEnums, and each enumerator is a name of this module too. Handles are distinct pointer types:
+Importing this module loads no library; the first call of a function does. Every function of the cuDNN headers is here,
+whatever the loaded library has: a function that it lacks raises FunctionNotAvailableError when it is called. Enums are
+IntEnums, and each enumerator is also a name of this module. Handles are distinct pointer types::
 
     handle = raw.cudnnHandle_t()
     raw.check(raw.cudnnCreate(byref(handle)))
@@ -62,22 +62,30 @@ _C_NAMES = frozenset(_api.__all__)
 
 
 def functions() -> tuple[str, ...]:
-    """The name of every function in the headers the package was generated from, in their order."""
+    """Return the name of every function in the headers that the package was generated from, in their order."""
     return tuple(_api.FUNCTIONS)
 
 
 def parameters(name: str) -> tuple[tuple[str, str, str], ...]:
-    """The parameters of a function: (name, C type, direction), the last "in", "out", "in-out", or "" where untold.
+    """Return the parameters of a function as (name, C type, direction).
 
-    Raises AttributeError for a name that the headers do not have.
+    The direction is "in", "out", "in-out", or "" if the headers do not say.
+
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the function.
     """
     return facts(name)[1]
 
 
 def since(name: str) -> str | None:
-    """The cuDNN 9 release that a function or enumerator came with ("9.22.0"); None where the header does not say.
+    """Return the cuDNN 9 release that added a function or enumerator ("9.22.0"), or None if the header does not say.
 
-    Raises AttributeError for a name that the headers do not have.
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the name.
     """
     if name in _api.FUNCTIONS:
         return _api.FUNCTIONS[name][3] or None
@@ -86,9 +94,17 @@ def since(name: str) -> str | None:
 
 
 def deprecated(name: str) -> tuple[str, ...] | None:
-    """None if the function or enumerator is not deprecated; else the cuDNN names that the header gives instead.
+    """Return the replacements of a deprecated function or enumerator, or None if it is not deprecated.
 
-    The tuple is empty where the header names none. Raises AttributeError for a name that the headers do not have.
+    Returns
+    -------
+    tuple of str or None
+        The cuDNN names that the header recommends instead; empty if it names none.
+
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the name.
     """
     if name in _api.FUNCTIONS:
         return _api.FUNCTIONS[name][4]
@@ -97,7 +113,7 @@ def deprecated(name: str) -> tuple[str, ...] | None:
 
 
 def attribute_types(attribute: int) -> tuple[int, ...]:
-    """The cudnnBackendAttributeType_t values that a backend attribute takes, the usual one first."""
+    """Return the cudnnBackendAttributeType_t values of a backend attribute, the usual one first."""
     return tuple(_api.cudnnBackendAttributeType_t(number) for number in _api.ATTRIBUTE_TYPES[attribute])
 
 
@@ -107,7 +123,7 @@ def _enumerator(name: str) -> None:
 
 
 def _unbound(name: str) -> Callable[..., Any]:
-    """A function to be bound at its first call; it then takes its own place in the module, at no further cost."""
+    """Return a function that is bound at its first call, and then replaced in the module by the bound one."""
     function: Callable[..., Any] | None = None
 
     def first(*arguments: Any) -> Any:

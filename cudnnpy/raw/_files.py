@@ -1,6 +1,6 @@
-"""What the files of libcudnn say of themselves, read without loading them: whether they are whole, and their release.
+"""The files of libcudnn, read without loading them: whether they are complete, and their release.
 
-They are ELF files for 64-bit Linux. Only what answers these two questions is read, a few kilobytes of each file.
+They are ELF files for 64-bit Linux. Only a few kilobytes of each file are read.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
-# Some parts of cuDNN hold the release that they belong to under this name, one byte each for major, minor and patch.
+# Some parts of cuDNN export their release under this name, one byte each for major, minor and patch.
 _VERSIONS = {
     "graph": b"cudnn_graph_version",
     "ops": b"cudnn_ops_infer_version",
     "adv": b"cudnn_adv_infer_version",
 }
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
-_STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # what the dynamic segment tells the places of
-_WEAK = 2  # a symbol that need not be found
-_LONGEST_CHAIN = 1000  # of names with similar hashes, in a file that is not damaged
-DAMAGED = (ValueError, KeyError, ArithmeticError, struct.error)  # what reading a damaged file raises
+_STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # entries of the dynamic segment
+_WEAK = 2  # a symbol that may be missing
+_LONGEST_CHAIN = 1000  # of names with similar hashes, in an undamaged file
+DAMAGED = (ValueError, KeyError, ArithmeticError, struct.error)  # the exceptions of reading a damaged file
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class _Elf:
-    """An open ELF file. Raises ValueError for what is none."""
+    """An open ELF file. Raises ValueError for any other file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -47,20 +47,20 @@ class _Elf:
                     self._places = dict(struct.iter_unpack("<QQ", self.at(offset, in_file // 16 * 16)))
 
     def at(self, offset: int, size: int) -> bytes:
-        """That many bytes of the file. Raises ValueError where it ends before."""
+        """Return bytes of the file. Raises ValueError if it ends before."""
         if offset + size > self.size:
             raise ValueError(f"the file ends at byte {self.size}")
         return os.pread(self._descriptor, size, offset)
 
     def loaded(self, address: int, size: int) -> bytes:
-        """The bytes that will lie at an address of the loaded file."""
+        """Return the bytes at an address of the loaded file."""
         for kind, _flags, offset, start, _physical, in_file, *_ in self._segments:
             if kind == _LOAD and start <= address < start + in_file:
                 return self.at(offset + address - start, size)
         raise ValueError(f"no segment holds the address {address:#x}")
 
     def find(self, name: bytes) -> int | None:
-        """The address of what the file exports under a name, by the hash table that dlsym uses; None if it does not."""
+        """Return the address of an exported name, or None, by the hash table that dlsym uses."""
         buckets, first, bloom, _shift = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))
         chains = self._places[_HASH] + 16 + 8 * bloom + 4 * buckets
         wanted = 5381
@@ -80,13 +80,15 @@ class _Elf:
         return None
 
     def number(self, name: bytes) -> int | None:
-        """The 32-bit number that the file exports under a name."""
+        """Return the 32-bit number that the file exports under a name, or None."""
         address = self.find(name)
         return None if address is None else int(struct.unpack("<I", self.loaded(address, 4))[0])
 
     def wanted(self) -> list[bytes]:
-        """The names of cuDNN's own that other files have to export."""
-        _buckets, first, *_ = struct.unpack("<IIII", self.loaded(self._places[_HASH], 16))  # the others come before
+        """Return the names of cuDNN that other files have to export."""
+        _buckets, first, *_ = struct.unpack(
+            "<IIII", self.loaded(self._places[_HASH], 16)
+        )  # the symbols before `first` are not exported
         strings = self.loaded(self._places[_STRINGS], self._places[_STRINGS_SIZE])
         names = []
         for at, info, _other, section, *_ in _SYMBOL.iter_unpack(
@@ -108,7 +110,11 @@ def _opened(path: str) -> Iterator[_Elf]:
 
 
 class Part(NamedTuple):
-    """A file of cuDNN: `damage` is what is wrong with it, "" if it is whole; `release` as cudnnGetVersion counts, 0 untold."""
+    """A file of cuDNN.
+
+    `damage` describes what is wrong with the file, "" if nothing is; `release` is as cudnnGetVersion counts, 0 if
+    unknown.
+    """
 
     name: str
     path: str
@@ -117,7 +123,7 @@ class Part(NamedTuple):
 
 
 def examine(name: str, path: str) -> Part:
-    """A part of cuDNN ("graph", "ops", ...; "" for libcudnn itself), without loading it."""
+    """Return a part of cuDNN ("graph", "ops", ...; "" for libcudnn itself), without loading it."""
     try:
         with _opened(path) as file:
             if file.size < file.whole_size:
@@ -131,14 +137,14 @@ def examine(name: str, path: str) -> Part:
         major, minor, patch = number >> 16, number >> 8 & 255, number & 255
         return Part(name, path, "", major * 10000 + minor * 100 + patch)
     numbers = os.path.basename(os.path.realpath(path)).partition(".so.")[2].split(".")
-    if len(numbers) == 3 and all(one.isdigit() for one in numbers):  # as systems' packages name them
+    if len(numbers) == 3 and all(one.isdigit() for one in numbers):  # as the packages of Linux distributions name them
         major, minor, patch = map(int, numbers)
         return Part(name, path, "", major * 10000 + minor * 100 + patch)
     return Part(name, path)
 
 
 def unmet(path: str, others: Iterable[str]) -> str | None:
-    """A name that a whole file of cuDNN needs and none of the others exports; None if they have them all."""
+    """Return a name that a file of cuDNN needs and none of the others exports, or None."""
     with ExitStack() as stack:
         file = stack.enter_context(_opened(path))
         exporting = [stack.enter_context(_opened(other)) for other in others]

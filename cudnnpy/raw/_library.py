@@ -1,4 +1,4 @@
-"""Finds libcudnn, loads it on first use, binds its functions. The package's only way into cuDNN."""
+"""Finds libcudnn, loads it on first use, and binds its functions. It is the package's only way into cuDNN."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _VARIABLE = "CUDNNPY_LIBRARY"
 _lock = threading.RLock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
 
-# A fork waits until a thread that is loading has done. The child would have neither that thread nor anyone to release the
-# lock and the dynamic linker's own. The forking thread may hold it itself, so it is reentrant.
+# A fork waits for a thread that is loading: the child would have neither that thread nor anyone to release this lock and that
+# of the dynamic linker. The forking thread may hold the lock itself, so it is reentrant.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 _SCALARS: dict[str, Any] = {
@@ -46,7 +46,7 @@ _SCALARS: dict[str, Any] = {
     "int64_t": ctypes.c_int64,
     "float": ctypes.c_float,
     "double": ctypes.c_double,
-    # CUDA's handles come as integers from every Python library, so they are plain addresses here.
+    # Every Python library has CUDA handles as integers, so they are plain addresses here.
     "cudaStream_t": ctypes.c_void_p,
     "cudaGraph_t": ctypes.c_void_p,
 }
@@ -56,25 +56,32 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _remembered(function: _Function) -> _Function:
-    """functools.cache, which type checkers take for a function of any arguments."""
+    """Return functools.cache of the function, with its signature kept for type checkers."""
     return cast("_Function", cache(function))
 
 
 def load() -> ctypes.CDLL:
-    """libcudnn, loaded on the first call: the file that CUDNNPY_LIBRARY names, else the one cuda.pathfinder finds.
+    """Return libcudnn, which the first call loads.
 
-    Raises LibraryNotFoundError (nothing found, or a file that cannot be loaded) and LibraryVersionError.
+    It is the file that the environment variable CUDNNPY_LIBRARY names, else the one that cuda.pathfinder finds.
+
+    Raises
+    ------
+    LibraryNotFoundError
+        If no file is found, or the file cannot be loaded.
+    LibraryVersionError
+        If it is not cuDNN 9, or its files are of different releases.
     """
     return _load()[0]
 
 
 def path() -> str:
-    """The file that libcudnn was loaded from."""
+    """Return the file that libcudnn was loaded from."""
     return _load()[1]
 
 
 def version() -> int:
-    """The loaded libcudnn's version, as cudnnGetVersion gives it: 92800 for 9.28.0."""
+    """Return the version of the loaded libcudnn, as cudnnGetVersion does: 92800 for 9.28.0."""
     return _load()[2]
 
 
@@ -121,11 +128,11 @@ def _load_parts(files: list[str]) -> None:
         try:
             ctypes.CDLL(file)
         except OSError:
-            pass  # engines_runtime_compiled needs a driver; cuDNN says so where it is called
+            pass  # engines_runtime_compiled needs a driver; cuDNN reports that when it is called
 
 
 def _load_graph(file: str) -> None:
-    """Load libcudnn_graph, which answers for libcudnn: where it is missing, libcudnn's first call ends the process."""
+    """Load libcudnn_graph, which implements libcudnn: without it, the first call of libcudnn ends the process."""
     name = f"libcudnn_graph.so.{_MAJOR}"
     beside = os.path.join(os.path.dirname(file), name)
     ctypes.CDLL(beside if os.path.exists(beside) else name)
@@ -138,12 +145,15 @@ def _find() -> str:
         return str(load_nvidia_dynamic_lib("cudnn").abs_path)
     except DynamicLibNotFoundError as error:
         raise LibraryNotFoundError(_not_found(str(error).strip())) from error
-    except (OSError, RuntimeError) as error:  # found, but it or a library it needs (libcublas) does not load
+    except (
+        OSError,
+        RuntimeError,
+    ) as error:  # it is found, but it or a library that it needs (libcublas) cannot be loaded
         raise LibraryNotFoundError(f"libcudnn could not be loaded: {error}") from error
 
 
 def _not_found(text: str) -> str:
-    """What cuda.pathfinder did not find. Its text lists the same name once for each place where it was looked for."""
+    """Return what cuda.pathfinder did not find. Its text has the same name once for each place that was searched."""
     named = re.search('Failure finding "(.+?)"', text)
     if named is not None and "cudnn" not in named[1]:
         return f"libcudnn needs {named[1]}, which was not found"
@@ -153,7 +163,7 @@ def _not_found(text: str) -> str:
 
 @_remembered
 def ctype(spelling: str) -> Any:
-    """The ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`."""
+    """Return the ctypes type of a C type: POINTER(c_int) for `const int[]`, c_void_p for `void *`."""
     name = spelling.replace("const ", "").replace("[]", "*").replace("struct ", "").strip()
     depth = name.count("*")
     name = name.replace("*", "").replace("const", "").strip()
@@ -172,7 +182,10 @@ def ctype(spelling: str) -> Any:
 
 
 def facts(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]:
-    """The generated facts of a function. Raises AttributeError, with what to do, for a name that the headers do not have."""
+    """Return the generated facts of a function.
+
+    Raises AttributeError, with what to do, for a name that the headers do not have.
+    """
     found = _api.FUNCTIONS.get(name)
     if found is None:
         raise AttributeError(missing(name))
@@ -180,7 +193,13 @@ def facts(name: str) -> tuple[str, tuple[tuple[str, str, str], ...], str, str, t
 
 
 def prototype(name: str) -> str:
-    """The C prototype of a function, from the generated facts."""
+    """Return the C prototype of a function.
+
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the function.
+    """
     returns, parameters, *_ = facts(name)
     listed = []
     for parameter, kind, _direction in parameters:
@@ -191,11 +210,19 @@ def prototype(name: str) -> str:
 
 @_remembered
 def bound(name: str) -> Callable[..., Any]:
-    """The C function with its argument types set. Raises FunctionNotAvailableError if libcudnn lacks it."""
+    """Return a C function with its argument types set, which does not check for NULL.
+
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the function.
+    FunctionNotAvailableError
+        If the loaded libcudnn lacks it.
+    """
     returns, parameters, _header, since, _deprecated = facts(name)
     library, file, number = _load()
     try:
-        function = library[name]  # indexing makes a new object, so that no other user's argtypes are disturbed
+        function = library[name]  # indexing makes a new object, so that other users' argtypes are not changed
     except AttributeError:
         needs = (
             f"it needs cuDNN {since}"
@@ -213,16 +240,26 @@ def bound(name: str) -> Callable[..., Any]:
 
 
 def check(status: int, function: str = "") -> None:
-    """Does nothing for CUDNN_STATUS_SUCCESS; raises the matching exception of cudnnpy.errors for any other number.
+    """Raise the matching exception of `cudnnpy.errors` unless a status is CUDNN_STATUS_SUCCESS.
 
-    `function`, the C name, makes the message say who returned it. The text of cudnnGetLastErrorString goes with it.
+    Parameters
+    ----------
+    status : int
+        The status that a function returned.
+    function : str
+        The C name of the function, for the message. The text of cudnnGetLastErrorString is added to it.
+
+    Raises
+    ------
+    StatusError
+        The subclass for this status.
     """
     if status:
         raise error_of(status, function)
 
 
 def error_of(status: int, function: str = "") -> CudnnError:
-    """The exception for a status, with the library's own text for the calling thread's last error."""
+    """Return the exception for a status, with cuDNN's text for the calling thread's last error."""
     number = int(status)
     try:
         name = _api.cudnnStatus_t(number).name
@@ -232,7 +269,7 @@ def error_of(status: int, function: str = "") -> CudnnError:
 
 
 def last_error() -> str:
-    """cudnnGetLastErrorString: why the calling thread's last failing call failed; "" if nothing is recorded."""
+    """Return why the last failing call of this thread failed, or "" if nothing is recorded: cudnnGetLastErrorString."""
     buffer = ctypes.create_string_buffer(4096)
     try:
         bound("cudnnGetLastErrorString")(buffer, len(buffer))
@@ -243,8 +280,18 @@ def last_error() -> str:
 
 @_remembered
 def unchecked(name: str) -> Callable[..., int]:
-    """A function that returns a status, without argument types: for a hot path that has its ctypes objects ready."""
-    bound(name)  # explains itself if the headers or the loaded library lack it
+    """Return a function that returns a status, without argument types.
+
+    It is for hot paths whose ctypes objects are ready: ctypes converts and checks nothing.
+
+    Raises
+    ------
+    AttributeError
+        If the headers do not have the function.
+    FunctionNotAvailableError
+        If the loaded libcudnn lacks it.
+    """
+    bound(name)  # raises, and explains, if the headers or the loaded library lack it
     function: Callable[..., int] = load()[name]
     function.restype = ctypes.c_int  # type: ignore[attr-defined]
     return function
@@ -252,21 +299,38 @@ def unchecked(name: str) -> Callable[..., int]:
 
 @_remembered
 def checked(name: str) -> Callable[..., Any]:
-    """The function for arguments of any kind: NULL is refused where C would follow it."""
+    """Return the function for arguments of any kind: it rejects NULL where C would follow it."""
     return refusing_nulls(name, bound(name))
 
 
 def call(name: str, *arguments: object) -> None:
-    """Calls a function that returns a status, and raises the matching exception: call("cudnnCreate", byref(handle)).
+    """Call a function that returns a status, and raise the matching exception: call("cudnnCreate", byref(handle)).
 
-    An argument of the wrong type is a TypeError, as is None (a NULL pointer: ValueError) for a parameter that C would
-    follow unasked; a closed object raises its ClosedError, a name that the headers do not have AttributeError.
+    Parameters
+    ----------
+    name : str
+        The C name of the function.
+    *arguments
+        What C takes.
+
+    Raises
+    ------
+    StatusError
+        If the function returns another status than CUDNN_STATUS_SUCCESS.
+    TypeError
+        If an argument has the wrong type, or is None where C would follow a NULL pointer.
+    ValueError
+        If a pointer is NULL where C would follow it.
+    ClosedError
+        If an object is closed.
+    AttributeError
+        If the headers do not have the function.
     """
     try:
         status = checked(name)(*arguments)
     except ctypes.ArgumentError as error:
         for argument in arguments:
-            getattr(argument, "_as_parameter_", None)  # ctypes drops the exception that a closed object raised here
+            getattr(argument, "_as_parameter_", None)  # raises the exception of a closed object, which ctypes dropped
         raise TypeError(f"{name}: {error}. The function is {prototype(name)}") from None
     if status:
         raise error_of(status, name)

@@ -1,4 +1,4 @@
-"""What is said of a name that cuDNN's headers do not have."""
+"""Messages about names that cuDNN's headers do not have."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from difflib import get_close_matches
 from cudnnpy.raw import _api
 from cudnnpy.raw._removed import REMOVED
 
-_LONGER_OR_SHORTER = 4  # of names that differ more in length none is meant; comparing them all takes 50 ms
+_LONGER_OR_SHORTER = 4  # names that differ more in length are not compared, which would take 50 ms
 
 
 def missing(name: str) -> str:
-    """Why there is no such name, and which one is meant: a removed one with the way on, a mistyped one corrected."""
+    """Return why a name does not exist, and what to use: the replacement of a removed name, or a similar name."""
     if name in REMOVED:
         return f"cuDNN 9 has no {name}: {REMOVED[name]}"
     text = f"cuDNN {_api.HEADER_VERSION} has no {name!r}"

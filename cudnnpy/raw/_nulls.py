@@ -1,4 +1,4 @@
-"""NULL, where C would follow it: refused in Python, for the parameters that the generated table names."""
+"""Rejection of NULL where C would follow it, for the parameters that the generated table names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Pointer: Any = ctypes._Pointer
 
 
 def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The C function itself where NULL is harmless, else a function that first looks at the arguments in question.
+    """Return the C function itself if NULL is harmless, else a function that first checks these arguments.
 
     It raises TypeError for None and ValueError for a NULL pointer, naming the parameter.
     """
@@ -22,9 +22,9 @@ def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any
     last = places[-1]
 
     def checked(*arguments: Any) -> Any:
-        if len(arguments) > last:  # else ctypes says how many there have to be
+        if len(arguments) > last:  # with fewer arguments, ctypes raises the error
             for at in places:
-                if not arguments[at]:  # an array without elements, too
+                if not arguments[at]:  # also false: an array without elements
                     refuse_null(name, at, arguments[at])
         return function(*arguments)
 
@@ -35,7 +35,7 @@ def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any
 
 
 def refuse_null(name: str, at: int, value: Any) -> None:
-    """Raises TypeError or ValueError if the argument is NULL."""
+    """Raise TypeError or ValueError if the argument is NULL."""
     if value is not None and not isinstance(value, _Pointer | ctypes.c_void_p | ctypes.c_char_p):
         return
     parameter, kind, direction = _api.FUNCTIONS[name][1][at]

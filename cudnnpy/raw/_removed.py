@@ -1,4 +1,4 @@
-"""Names of cuDNN 6 to 8 that cuDNN 9 does not have, each with the way to do it now."""
+"""Names of cuDNN 6 to 8 that cuDNN 9 does not have, each with its replacement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Do the files of a cuDNN belong together? Parts of two releases, or a truncated one, end the process at some later call."""
+"""Checks that the files of a cuDNN belong together.
+
+Parts of two releases, or a truncated part, would end the process at some later call.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ _AGAIN = "pip install --force-reinstall --no-deps nvidia-cudnn-cu12 (or -cu13)"
 
 
 def version_text(number: int) -> str:
-    """92800 -> "9.28.0"; cuDNN 8 and earlier counted differently: 8907 -> "8.9.7"."""
+    """Return a version as text: "9.28.0" for 92800. cuDNN 8 and earlier count differently: "8.9.7" for 8907."""
     major = 10000 if number >= 90000 else 1000
     return f"{number // major}.{number % major // 100}.{number % 100}"
 
 
 def check_together(file: str) -> None:
-    """Looks at libcudnn's parts without loading them, in a few milliseconds.
+    """Check the parts of libcudnn without loading them, in a few milliseconds.
 
     Raises LibraryNotFoundError for a damaged file and LibraryVersionError for parts of different releases.
     """
@@ -39,20 +42,22 @@ def check_together(file: str) -> None:
 
 
 def unmet_parts(file: str) -> list[str]:
-    """What is wrong with the parts that check_together does not look at closely: tens of milliseconds, for a report."""
+    """Return the problems of the parts that check_together does not read: it takes tens of milliseconds, for a report."""
     parts = dict(_found(file))
     return [] if any(part.damage for part in parts.values()) else list(_unmet(parts, PARTS[1:]))
 
 
 def own_parts(file: str) -> list[str]:
-    """The parts beside libcudnn, to be loaded at once, if LD_LIBRARY_PATH has others: some releases would take those."""
+    """Return the parts beside libcudnn, to be loaded at once, if LD_LIBRARY_PATH has others, which some releases would
+    load.
+    """
     folder = os.path.dirname(file)
     own = [path for path in (_path(folder, name) for name in PARTS) if os.path.exists(path)]
     return own if any(_other(path) for path in own) else []
 
 
 def _other(path: str) -> bool:
-    """Whether LD_LIBRARY_PATH has another file of this name."""
+    """Return whether LD_LIBRARY_PATH has another file of this name."""
     others = (os.path.join(folder, os.path.basename(path)) for folder in _searched())
     return any(os.path.exists(other) and not os.path.samefile(path, other) for other in others)
 
@@ -66,7 +71,7 @@ def _path(folder: str, name: str) -> str:
 
 
 def _found(file: str) -> Iterator[tuple[str, Part]]:
-    """The parts: those beside libcudnn, else the first in LD_LIBRARY_PATH; what is nowhere is cuDNN's to report."""
+    """Yield the parts: those beside libcudnn, else the first in LD_LIBRARY_PATH. cuDNN reports missing ones."""
     for name in PARTS:
         for folder in (os.path.dirname(file), *_searched()):
             path = _path(folder, name)
@@ -91,7 +96,7 @@ def _releases(file: str, parts: dict[str, Part]) -> Iterator[str]:
 
 
 def _newest_function(file: str) -> int:
-    """libcudnn, which tells no release itself, is as new as its newest function."""
+    """Return the release of libcudnn's newest function, since libcudnn itself does not state its release."""
     with open(file, "rb") as opened:
         names = set(re.findall(rb"cudnn[A-Z]\w+", opened.read(1 << 20)))
     newest = 0
@@ -111,7 +116,7 @@ def _unmet(parts: dict[str, Part], names: tuple[str, ...]) -> Iterator[str]:
             try:
                 symbol = unmet(parts[name].path, exporting)
             except (OSError, *DAMAGED):
-                continue  # a file of another make, of which nothing can be said
+                continue  # a file of another format, which cannot be judged
             if symbol is not None:
                 yield f"{parts[name].path} is of another release than {parts['graph'].path}, which lacks {symbol}"
 
