@@ -27,7 +27,7 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
     ----------
     array : array_like
         A NumPy array, or anything that `numpy.asarray` takes.
-    dtype : dtype or None
+    dtype : str, numpy.dtype or None
         The element type of the copy. None is that of the array.
     device : int or None
         The ordinal of the device. None is the current device.

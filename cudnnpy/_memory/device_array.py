@@ -98,7 +98,7 @@ def empty(
     ----------
     shape : sequence of ints
         The logical shape (N, C, spatial...).
-    dtype : dtype
+    dtype : str or numpy.dtype
         The element type: a name, a NumPy dtype or a dtype of a framework.
     layout : {"C", "channels_last"}
         The order in memory: "C" is that of the shape, "channels_last" has the channels as the fastest axis.
