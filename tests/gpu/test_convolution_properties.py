@@ -155,8 +155,8 @@ def chosen() -> Any:
     from cudnnpy._runtime.plan_cache import plan_cache
 
     for entry in reversed(plan_cache().values()):
-        plan = entry if hasattr(entry, "executable") else getattr(getattr(entry, "launcher", None), "planned", None)
-        plan = getattr(plan, "plan", None) or plan  # in a program, with copies
+        planned = entry.launcher.planned
+        plan = getattr(planned, "plan", None) or planned  # in a program, with copies
         if hasattr(plan, "source"):  # and no epilogue's
             return plan
     return None
