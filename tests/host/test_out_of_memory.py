@@ -315,6 +315,15 @@ def test_a_call_of_several_results_makes_them_all_or_none(world: World, results:
     assert len(launched_by(world)) == 1
 
 
+def test_results_that_were_made_before_one_failed_are_freed_first(world: World, results: Memory) -> None:
+    """Else they would be in the memory that the second attempt needs."""
+    assert workspace.workspace(MiB - 16, 0, OTHER)
+    assert results.free == 2 * MiB + 16  # for the first two of three results
+    found = cudnnpy.BatchNormalization().forward_training(Array(*BIG), Array(4), Array(4))
+    assert len(found) == 3
+    assert results.free == MiB - 32
+
+
 def test_other_errors_of_a_library_are_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def maker(*_: Any) -> Callable[[], Array]:
         def make() -> Array:
