@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 import subprocess
@@ -46,6 +47,50 @@ def test_no_placeholder_is_left(file: str) -> None:
         re.findall(r"(?i)\bTODO\b|\bFIXME\b|your name|<[a-z]+ ?[a-z]*>|example\.(?:com|org)", (ROOT / file).read_text())
         == []
     )
+
+
+# The size of files and functions
+
+FILE_LINES = 400 + 20  # of a file that is written by hand: about 400
+FUNCTION_LINES = 60 + 5  # of a function without its docstring: about 60
+# A generated table, and a list of declarations: type checkers and the documentation read all of them in one module.
+NOT_COUNTED = {"raw/_api.py", "typing.py"}
+
+
+def too_long(name: str, source: str) -> list[str]:
+    """What is too long in a module: the module itself, and its functions by name."""
+    lines = len(source.splitlines())
+    found = [f"{name} has {lines} lines"] if lines > FILE_LINES else []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            text = node.body[0] if ast.get_docstring(node) is not None else None
+            documented = 0 if text is None else (text.end_lineno or 0) - text.lineno + 1
+            lines = (node.end_lineno or 0) - node.lineno + 1 - documented
+            if lines > FUNCTION_LINES:
+                found.append(f"{name}: {node.name} has {lines} lines")
+    return found
+
+
+def test_files_and_functions_are_short() -> None:
+    package = ROOT / "cudnnpy"
+    files = {str(file.relative_to(package)): file.read_text() for file in package.rglob("*.py")}
+    assert files.keys() >= NOT_COUNTED
+    assert [one for name, text in files.items() if name not in NOT_COUNTED for one in too_long(name, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("x = 1\n" * 420, []),
+        ("x = 1\n" * 421, ["a.py has 421 lines"]),
+        ("def f():\n" + "    x = 1\n" * 64, []),
+        ("def f():\n" + "    x = 1\n" * 65, ["a.py: f has 66 lines"]),
+        ('class A:\n    def f(self):\n        """One.\n\n        Two.\n        """\n' + "        x = 1\n" * 64, []),
+        ("class A:\n    async def f(self):\n" + "        x = 1\n" * 70, ["a.py: f has 71 lines"]),
+    ],
+)
+def test_a_planted_long_one_is_found(source: str, found: list[str]) -> None:
+    assert too_long("a.py", source) == found
 
 
 # The package page. tools/package_page.py imports hatchling, as it runs in the build
