@@ -20,7 +20,7 @@ SEED = int(os.environ.get("CUDNNPY_PROPERTY_SEED") or random.SystemRandom().rand
 ENOUGH = 10  # failures after which a run stops
 
 
-def summarize(request: pytest.FixtureRequest, outcomes: Any) -> Any:
+def print_outcomes(request: pytest.FixtureRequest, outcomes: Any) -> Any:
     """Has pytest print a module's outcomes (its pytest_terminal_summary) at the end, and the seed now; the outcomes."""
     plugins = request.config.pluginmanager
     plugins.register(outcomes)

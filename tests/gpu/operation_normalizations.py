@@ -11,11 +11,11 @@ from operation_problem import (
     Float64,
     Kind,
     Problem,
-    arithmetic,
-    rounded,
-    special,
+    arithmetic_roundoff,
+    rounded_to,
     sum_error,
     uniform,
+    with_special_values,
 )
 
 
@@ -116,13 +116,13 @@ class Normalization(Kind):
 
     def make(self, p: Problem, random: np.random.Generator) -> Arrays:
         """x, and the parameters."""
-        x = special(p, uniform(random, p.in_layout(p.shape), -2, 2), random)
+        x = with_special_values(p, uniform(random, p.in_layout(p.shape), -2, 2), random)
         shape = self.parameter_shape(p)
         numbers = {"scale": uniform(random, shape, 0.5, 2.0), "bias": uniform(random, shape)}
         return {"x": x, **{name: numbers[name] for name in self.parameters if name not in p.without}}
 
     def of(self, p: Problem, x: Float64) -> Statistics:
-        return Statistics(x, self.axes(p), p.options.get("epsilon", 1e-5), arithmetic(p.dtype), self.centred)
+        return Statistics(x, self.axes(p), p.options.get("epsilon", 1e-5), arithmetic_roundoff(p.dtype), self.centred)
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         return self.make(p, random)
@@ -151,7 +151,7 @@ class NormalizationBackward(Normalization):
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         made = self.make(p, random)
-        x = rounded(made["x"], p.dtype)
+        x = rounded_to(made["x"], p.dtype)
         found = self.of(p, x)
         shape = self.saved_shape(p)
         values = {"mean": found.mean, "inverse_variance": found.inverse, "inverse_rms": found.inverse}
@@ -233,7 +233,7 @@ class BatchInference(_Batch):
         mean, variance = (np.abs(self.spread(p, a[name])) for name in ("mean", "variance"))
         scale, bias = np.abs(self.scale(p, a)), np.abs(self.spread(p, a["bias"])) if "bias" in a else np.zeros(())
         inverse = (variance + p.options.get("epsilon", 1e-5)) ** -0.5
-        return {"y": 16.0 * arithmetic(p.dtype) * (scale * inverse * (np.abs(a["x"]) + mean) + bias)}
+        return {"y": 16.0 * arithmetic_roundoff(p.dtype) * (scale * inverse * (np.abs(a["x"]) + mean) + bias)}
 
 
 class BatchBackward(NormalizationBackward, _Batch):

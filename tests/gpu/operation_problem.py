@@ -116,22 +116,22 @@ def run(package: Any, problem: Problem, arrays: dict[str, Any], keywords: dict[s
     return tuple(one for one in found if one is not None) if isinstance(found, tuple) else (found,)
 
 
-def rounded(values: Float64, dtype: str) -> Float64:
+def rounded_to(values: Float64, dtype: str) -> Float64:
     """What is left of values that are stored in a type."""
     stored = torch.from_numpy(np.ascontiguousarray(values)).to(getattr(torch, dtype))
     return np.asarray(stored.to(torch.float64).numpy())
 
 
-def arithmetic(dtype: str) -> float:
+def arithmetic_roundoff(dtype: str) -> float:
     """v: the unit roundoff of what an operation computes in."""
     return ROUNDOFF["float64" if dtype == "float64" else "float32"]
 
 
-def fast(dtype: str) -> float:
+def fast_function_error(dtype: str) -> float:
     return 2.0**-48 if dtype == "float64" else 2.0**-10
 
 
-def exponential(dtype: str) -> float:
+def exponential_error(dtype: str) -> float:
     return 2.0**-48 if dtype == "float64" else 2.0**-16
 
 
@@ -140,9 +140,9 @@ def sum_error(length: int, v: float) -> float:
     return 2.0 * (length + 4) * v
 
 
-def bound(f: Float64, error: Float64, dtype: str, alpha: float, beta: float, before: Float64 | None) -> Float64:
+def error_bound(f: Float64, error: Float64, dtype: str, alpha: float, beta: float, before: Float64 | None) -> Float64:
     """The error allowed in each element of a result, by the formula above."""
-    u, v = ROUNDOFF[dtype], arithmetic(dtype)
+    u, v = ROUNDOFF[dtype], arithmetic_roundoff(dtype)
     scaled, added = np.abs(alpha * f), np.abs(beta * before) if before is not None and beta else np.zeros(())
     result = alpha * f + (beta * before if before is not None and beta else 0.0)
     inside = abs(alpha) * error + 4.0 * v * (scaled + added)
@@ -163,7 +163,7 @@ class Kind:
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         """The values of the arrays, in the arrays' axis order, not yet rounded to their types."""
-        return {"x": special(p, uniform(random, p.in_layout(p.shape)), random)}
+        return {"x": with_special_values(p, uniform(random, p.in_layout(p.shape)), random)}
 
     def results_of(self, p: Problem) -> tuple[str, ...]:
         """The results that the call gives, by name."""
@@ -205,7 +205,7 @@ def uniform(random: np.random.Generator, shape: Sequence[int], low: float = -1.0
     return np.asarray(random.uniform(low, high, shape))
 
 
-def special(p: Problem, values: Float64, random: np.random.Generator) -> Float64:
+def with_special_values(p: Problem, values: Float64, random: np.random.Generator) -> Float64:
     """With a few NaN or infinities, if the problem asks for them."""
     chosen = {"nan": [math.nan], "infinity": [math.inf, -math.inf]}.get(p.data)
     if chosen is not None and values.size:
@@ -214,5 +214,5 @@ def special(p: Problem, values: Float64, random: np.random.Generator) -> Float64
     return values
 
 
-def zero(f: Float64) -> Float64:
+def no_error(f: Float64) -> Float64:
     return np.zeros(f.shape)

@@ -12,14 +12,14 @@ from operation_problem import (
     Float64,
     Kind,
     Problem,
-    arithmetic,
-    exponential,
-    fast,
-    rounded,
-    special,
+    arithmetic_roundoff,
+    exponential_error,
+    fast_function_error,
+    no_error,
+    rounded_to,
     sum_error,
     uniform,
-    zero,
+    with_special_values,
 )
 from tolerance import ROUNDOFF
 
@@ -34,12 +34,12 @@ class ActivationForward(Kind):
     in_place = "x"
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {"x": special(p, uniform(random, p.shape, -4, 4), random)}
+        return {"x": with_special_values(p, uniform(random, p.shape, -4, 4), random)}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         mode, x = p.options.get("mode", "relu"), a["x"]
         size = {"sigmoid": 1.0, "tanh": 1.0, "elu": abs(p.options.get("coefficient", 1.0)), "swish": np.abs(x)}
-        return {"y": fast(p.dtype) * size.get(mode, 0.0) * np.ones(x.shape)}
+        return {"y": fast_function_error(p.dtype) * size.get(mode, 0.0) * np.ones(x.shape)}
 
 
 class ActivationBackward(Kind):
@@ -52,16 +52,20 @@ class ActivationBackward(Kind):
     results = ("dx",)
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        x = rounded(uniform(random, p.shape, -4, 4), p.dtype)
-        y = rounded(np.asarray(reference.Activation(**p.options).forward(x)), p.dtype)
+        x = rounded_to(uniform(random, p.shape, -4, 4), p.dtype)
+        y = rounded_to(np.asarray(reference.Activation(**p.options).forward(x)), p.dtype)
         return {"dy": uniform(random, p.shape), "x": y if p.data == "after_in_place" else x, "y": y}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         mode, c, dy = p.options.get("mode", "relu"), abs(p.options.get("coefficient", 1.0)), np.abs(a["dy"])
-        product = 8.0 * arithmetic(p.dtype)
-        share = {"sigmoid": product, "tanh": product, "elu": (fast(p.dtype) + ROUNDOFF[p.dtype]) * c}.get(mode, 0.0)
+        product = 8.0 * arithmetic_roundoff(p.dtype)
+        share = {
+            "sigmoid": product,
+            "tanh": product,
+            "elu": (fast_function_error(p.dtype) + ROUNDOFF[p.dtype]) * c,
+        }.get(mode, 0.0)
         if mode == "swish":
-            return {"dx": fast(p.dtype) * (1.0 + c * np.abs(a["x"])) * dy}
+            return {"dx": fast_function_error(p.dtype) * (1.0 + c * np.abs(a["x"])) * dy}
         return {"dx": share * dy}
 
 
@@ -79,12 +83,12 @@ class AddTensor(Kind):
         return {"alpha": p.alpha, "beta": p.beta}
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {"a": special(p, uniform(random, p.other), random), "b": uniform(random, p.shape)}
+        return {"a": with_special_values(p, uniform(random, p.other), random), "b": uniform(random, p.shape)}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         size = np.abs(p.alpha * a["a"]) + np.abs(p.beta * a["b"])
         scaled = p.alpha != 1.0 or p.beta != 1.0
-        return {"out": (4.0 * arithmetic(p.dtype) + 2.0 * ROUNDOFF[p.dtype] * scaled) * size}
+        return {"out": (4.0 * arithmetic_roundoff(p.dtype) + 2.0 * ROUNDOFF[p.dtype] * scaled) * size}
 
 
 class ScaleTensor(Kind):
@@ -101,7 +105,7 @@ class ScaleTensor(Kind):
         return {"alpha": p.alpha}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": zero(f["out"])}
+        return {"out": no_error(f["out"])}
 
 
 class SetTensor(Kind):
@@ -115,7 +119,7 @@ class SetTensor(Kind):
         return {}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": zero(f["out"])}
+        return {"out": no_error(f["out"])}
 
 
 class TransformTensor(Kind):
@@ -130,7 +134,7 @@ class TransformTensor(Kind):
         return {}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        return {"out": zero(f["out"])}
+        return {"out": no_error(f["out"])}
 
 
 class ReduceTensor(Kind):
@@ -143,7 +147,7 @@ class ReduceTensor(Kind):
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         op = p.keywords.get("op", "add")
         if not op.startswith("mul"):
-            return {"x": special(p, uniform(random, p.shape), random)}
+            return {"x": with_special_values(p, uniform(random, p.shape), random)}
         x = random.choice([-1.0, 1.0], p.shape)  # and a few others, so that no product leaves a type's range
         at = random.choice(x.size, min(x.size, 6), replace=False)
         x.reshape(-1)[at] = uniform(random, at.shape, 0.5, 2.0)
@@ -153,9 +157,9 @@ class ReduceTensor(Kind):
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         op, out = p.keywords.get("op", "add"), f["out"]
-        length, v = max(a["x"].size // max(out.size, 1), 1), arithmetic(p.dtype)
+        length, v = max(a["x"].size // max(out.size, 1), 1), arithmetic_roundoff(p.dtype)
         if op in ("min", "max", "amax"):
-            return {"out": zero(out)}
+            return {"out": no_error(out)}
         if op in ("add", "sum", "avg", "mean", "norm1"):
             axes = tuple(axis for axis in range(a["x"].ndim) if out.shape[axis] == 1)
             total = np.abs(a["x"]).sum(axis=axes, keepdims=True)
@@ -192,17 +196,17 @@ class PoolingForward(Kind):
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         shape = p.in_layout(p.shape)
-        values = special(p, distinct(random, shape) if is_maximum(p) else uniform(random, shape), random)
+        values = with_special_values(p, distinct(random, shape) if is_maximum(p) else uniform(random, shape), random)
         if is_maximum(p):  # of nothing but -infinity cuDNN makes the lowest number
             values[np.isneginf(values)] = np.inf
         return {"x": values}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         if is_maximum(p):
-            return {"y": zero(f["y"])}
+            return {"y": no_error(f["y"])}
         sizes = np.asarray(reference.Pooling(**p.options).forward(np.abs(a["x"])))
         stored = 2.0 * ROUNDOFF[p.dtype] * np.abs(f["y"]) if p.options.get("ceil_mode") else 0.0
-        return {"y": sum_error(window_size(p), arithmetic(p.dtype)) * sizes + stored}
+        return {"y": sum_error(window_size(p), arithmetic_roundoff(p.dtype)) * sizes + stored}
 
 
 class PoolingBackward(Kind):
@@ -216,12 +220,12 @@ class PoolingBackward(Kind):
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
         x = distinct(random, p.in_layout(p.shape))
-        y = rounded(np.asarray(reference.Pooling(**p.options).forward(x)), p.dtype)
+        y = rounded_to(np.asarray(reference.Pooling(**p.options).forward(x)), p.dtype)
         return {"dy": uniform(random, y.shape), "x": x, "y": y}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         sizes = np.asarray(reference.Pooling(**p.options).backward(np.abs(a["dy"]), a["x"], a["y"]))
-        added = ROUNDOFF[p.dtype] if is_maximum(p) else arithmetic(p.dtype)
+        added = ROUNDOFF[p.dtype] if is_maximum(p) else arithmetic_roundoff(p.dtype)
         return {"dx": sum_error(window_size(p), added) * sizes}
 
     def is_deterministic(self, p: Problem) -> bool:
@@ -240,12 +244,12 @@ class SoftmaxForward(Kind):
     in_place = "x"
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        return {"x": special(p, uniform(random, p.in_layout(p.shape), -4, 4), random)}
+        return {"x": with_special_values(p, uniform(random, p.in_layout(p.shape), -4, 4), random)}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        axes, v, x, y = softmax_axes(p), arithmetic(p.dtype), np.abs(a["x"]), np.abs(f["y"])
+        axes, v, x, y = softmax_axes(p), arithmetic_roundoff(p.dtype), np.abs(a["x"]), np.abs(f["y"])
         length, largest = math.prod(x.shape[axis] for axis in axes), x.max(axis=axes, keepdims=True, initial=0.0)
-        share = 2.0 * exponential(p.dtype) + 8.0 * v * largest + 2.0 * sum_error(length, v)
+        share = 2.0 * exponential_error(p.dtype) + 8.0 * v * largest + 2.0 * sum_error(length, v)
         stored = ROUNDOFF[p.dtype] * y if p.dtype in ("float16", "bfloat16") else 0.0
         if p.options.get("algorithm", "accurate") == "log":
             return {"y": share + 4.0 * v * (x + largest + y) + stored}
@@ -264,11 +268,11 @@ class SoftmaxBackward(Kind):
         return {"dy": uniform(random, x.shape), "y": np.asarray(reference.Softmax(**p.options).forward(x))}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
-        axes, v, dy, y = softmax_axes(p), arithmetic(p.dtype), np.abs(a["dy"]), a["y"]
+        axes, v, dy, y = softmax_axes(p), arithmetic_roundoff(p.dtype), np.abs(a["dy"]), a["y"]
         summed = sum_error(math.prod(y.shape[axis] for axis in axes), v)
         if p.options.get("algorithm", "accurate") == "log":
             total = dy.sum(axis=axes, keepdims=True)
-            return {"dx": 4.0 * v * dy + np.exp(y) * (exponential(p.dtype) + 2.0 * summed) * total}
+            return {"dx": 4.0 * v * dy + np.exp(y) * (exponential_error(p.dtype) + 2.0 * summed) * total}
         return {"dx": np.abs(y) * (8.0 * v * dy + 2.0 * summed * (dy * np.abs(y)).sum(axis=axes, keepdims=True))}
 
 
@@ -284,7 +288,11 @@ def response_base(p: Problem, x: Float64) -> Float64:
 def response_share(p: Problem) -> float:
     """The relative error of the power: twice the exponential's, and that of the base `beta` times."""
     power = p.options.get("beta", 0.75)
-    return 2.0 * float(1.0 + power) * (exponential(p.dtype) + sum_error(p.options.get("size", 5), arithmetic(p.dtype)))
+    return (
+        2.0
+        * float(1.0 + power)
+        * (exponential_error(p.dtype) + sum_error(p.options.get("size", 5), arithmetic_roundoff(p.dtype)))
+    )
 
 
 class ResponseForward(Kind):
@@ -306,7 +314,7 @@ class ResponseBackward(Kind):
     results = ("dx",)
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
-        x = rounded(uniform(random, p.in_layout(p.shape), -2, 2), p.dtype)
+        x = rounded_to(uniform(random, p.in_layout(p.shape), -2, 2), p.dtype)
         y = np.asarray(reference.LocalResponseNormalization(**p.options).forward(x))
         return {"dy": uniform(random, x.shape), "x": x, "y": y}
 

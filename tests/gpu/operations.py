@@ -14,7 +14,7 @@ import numpy as np
 import strategies
 import torch
 from operation_kinds import KINDS
-from operation_problem import Arrays, Float64, Kind, Problem, bound, run
+from operation_problem import Arrays, Float64, Kind, Problem, error_bound, run
 from strategies import FILLER, NOT_A_NUMBER, Memory, Placed, to_float64
 from tolerance import difference
 
@@ -98,7 +98,7 @@ class Case:
                     self.allowed[name] = errors[name]
                     continue
                 error = errors[name] + (2.0**-24 * np.abs(f) if self.narrow else 0.0)
-                self.allowed[name] = bound(f, error, kind.dtype_of(p, name), alpha, beta, before)
+                self.allowed[name] = error_bound(f, error, kind.dtype_of(p, name), alpha, beta, before)
 
     def call(self, stream: Any = None) -> dict[str, Any]:
         """The operation on the arrays, by the results' names."""

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from whole_numbers import assert_same, expected, whole
+from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, DeviceArray
@@ -116,11 +116,11 @@ def test_every_operation_in_every_library(library: Library, dtype: str) -> None:
     wide = [array.astype(np.float64) for array in (x, w, dy, bias)]
     turned: dict[str, Any] = {"bias": wide[3], "activation": "relu", "transpose": True, "padding": 1}
     for found, right in (
-        (conv.forward(on[0], on[1]), expected("forward", wide[0], wide[1], padding=1)),
-        (conv.backward_data(on[2], on[1], X), expected("backward_data", wide[2], wide[1], X, padding=1)),
-        (conv.backward_filter(on[2], on[0], W), expected("backward_filter", wide[2], wide[0], W, padding=1)),
+        (conv.forward(on[0], on[1]), exact_result("forward", wide[0], wide[1], padding=1)),
+        (conv.backward_data(on[2], on[1], X), exact_result("backward_data", wide[2], wide[1], X, padding=1)),
+        (conv.backward_filter(on[2], on[0], W), exact_result("backward_filter", wide[2], wide[0], W, padding=1)),
         (conv.backward_bias(on[2]), wide[2].sum(axis=(0, 2, 3))),
-        (up.forward(on[2], on[1], on[3], "relu"), expected("forward", wide[2], wide[1], **turned)),
+        (up.forward(on[2], on[1], on[3], "relu"), exact_result("forward", wide[2], wide[1], **turned)),
     ):
         assert isinstance(found, library.result)
         assert cudnnpy.to_numpy(found).dtype == x.dtype
@@ -170,7 +170,7 @@ def test_results_given(library: Library) -> None:
             conv.forward(library.make(x), library.make(w), out=out)
         return
     assert conv.forward(library.make(x), library.make(w), out=out) is out
-    np.testing.assert_allclose(float64(out), expected("forward", x, w, padding=1), atol=0.05)
+    np.testing.assert_allclose(float64(out), exact_result("forward", x, w, padding=1), atol=0.05)
 
 
 def test_a_bias_and_many_calls(library: Library) -> None:
@@ -181,7 +181,7 @@ def test_a_bias_and_many_calls(library: Library) -> None:
     for seed in range(8):
         x = numbers(*X, seed=seed)
         y = conv.forward(library.make(x), *on, "relu")
-        right = expected("forward", x, w, padding=1, bias=bias, activation="relu")
+        right = exact_result("forward", x, w, padding=1, bias=bias, activation="relu")
         np.testing.assert_allclose(float64(y), right, atol=0.05)
 
 
@@ -189,7 +189,7 @@ def test_libraries_can_be_mixed(library: Library) -> None:
     """The result is in the first one's."""
     x, w = numbers(*X), numbers(*W, seed=1)
     conv = Convolution(padding=1)
-    right = expected("forward", x, w, padding=1)
+    right = exact_result("forward", x, w, padding=1)
     y = conv.forward(library.make(x), cudnnpy.to_device(w))
     assert isinstance(y, library.result)
     np.testing.assert_allclose(float64(y), right, atol=0.05)
@@ -205,7 +205,7 @@ def test_channels_last_in_every_library_that_has_strides(library: Library) -> No
     w = numbers(*W, seed=1).transpose(0, 2, 3, 1).copy().transpose(0, 3, 1, 2)
     on_x, on_w = library.make(x), library.make(w)
     y = Convolution(padding=1).forward(on_x, on_w)
-    np.testing.assert_allclose(float64(y), expected("forward", x, w, padding=1), atol=0.05)
+    np.testing.assert_allclose(float64(y), exact_result("forward", x, w, padding=1), atol=0.05)
     found = cudnnpy.to_numpy(on_x)
     if found.strides == x.strides:  # the library kept the order of memory when it copied x
         assert cudnnpy.to_numpy(y).transpose(0, 2, 3, 1).flags.c_contiguous
@@ -310,7 +310,7 @@ def test_memory_goes_when_the_array_goes() -> None:
 
 
 def test_torchs_current_stream() -> None:
-    x, w = whole(*X), whole(*W, seed=1)
+    x, w = whole_numbers(*X), whole_numbers(*W, seed=1)
     conv = Convolution(padding=1)
     conv.forward(x, w)
     late = torch.zeros_like(x)
@@ -321,7 +321,7 @@ def test_torchs_current_stream() -> None:
         late.copy_(x)
         y = conv.forward(late, w)
         values = cudnnpy.to_numpy(y)  # waits for this stream
-    np.testing.assert_allclose(values, expected("forward", x, w, padding=1), atol=0.05)
+    np.testing.assert_allclose(values, exact_result("forward", x, w, padding=1), atol=0.05)
 
 
 def test_cupys_current_stream() -> None:
@@ -339,7 +339,7 @@ def test_cupys_current_stream() -> None:
         late[...] = on_x
         y = conv.forward(late, on_w)
         values = cudnnpy.to_numpy(y)
-    np.testing.assert_allclose(values, expected("forward", x, w, padding=1), atol=0.05)
+    np.testing.assert_allclose(values, exact_result("forward", x, w, padding=1), atol=0.05)
 
 
 def test_jax_arrays_are_waited_for() -> None:
@@ -361,7 +361,7 @@ def test_jax_arrays_are_waited_for() -> None:
 
     y = Convolution(padding=1).forward(slowly(on_x, big), on_w)
     doubled = jnp.asarray(y) * 2
-    np.testing.assert_allclose(np.asarray(doubled), 2 * expected("forward", x, w, padding=1), atol=0.1)
+    np.testing.assert_allclose(np.asarray(doubled), 2 * exact_result("forward", x, w, padding=1), atol=0.1)
 
 
 # Several devices
@@ -377,21 +377,21 @@ def test_the_arrays_device_is_used(prefer: str) -> None:
     """Arrays on device 1 while device 0 is current, and stays so; then the other, by the same objects."""
     conv = Convolution(padding=1, prefer=prefer, tune_seconds=1.0)
     for device in (1, 0, 1):
-        x, w = whole(*X, device=f"cuda:{device}"), whole(*W, seed=1, device=f"cuda:{device}")
-        dy = whole(*Y, seed=2, device=f"cuda:{device}")
+        x, w = whole_numbers(*X, device=f"cuda:{device}"), whole_numbers(*W, seed=1, device=f"cuda:{device}")
+        dy = whole_numbers(*Y, seed=2, device=f"cuda:{device}")
         for _ in range(6):
             results = [
-                conv.forward(x, w, whole(W[0], device=x.device), "relu"),
+                conv.forward(x, w, whole_numbers(W[0], device=x.device), "relu"),
                 conv.backward_data(dy, w, X),
                 conv.backward_filter(dy, x, W),
                 conv.backward_bias(dy),
             ]
         assert {result.get_device() for result in results} == {device}
         assert torch.cuda.current_device() == 0
-        bias = whole(W[0])
-        assert_same(results[0], expected("forward", x, w, padding=1, bias=bias, activation="relu"))
-        assert_same(results[1], expected("backward_data", dy, w, X, padding=1))
-        assert_same(results[2], expected("backward_filter", dy, x, W, padding=1))
+        bias = whole_numbers(W[0])
+        assert_same(results[0], exact_result("forward", x, w, padding=1, bias=bias, activation="relu"))
+        assert_same(results[1], exact_result("backward_data", dy, w, X, padding=1))
+        assert_same(results[2], exact_result("backward_filter", dy, x, W, padding=1))
         assert_same(results[3], dy.double().sum(dim=(0, 2, 3)).cpu().numpy())
 
 
@@ -403,7 +403,7 @@ def test_workspace_and_streams_are_of_the_arrays_device() -> None:
         asked.append((device, stream))
         return torch.empty(size, dtype=torch.uint8, device=torch.device("cuda", device))
 
-    x, w = whole(*X, device="cuda:1"), whole(*W, seed=1, device="cuda:1")
+    x, w = whole_numbers(*X, device="cuda:1"), whole_numbers(*W, seed=1, device="cuda:1")
     needy = next(c for c in Convolution(padding=1).candidates("forward", x, w) if not c.refused and c.workspace_size)
     conv = Convolution(padding=1, algorithm=needy.engine or needy.name)
     cudnnpy.set_allocator(allocate)
@@ -413,7 +413,7 @@ def test_workspace_and_streams_are_of_the_arrays_device() -> None:
         y = conv.forward(x, w)
     side.synchronize()
     assert asked == [(1, side.cuda_stream)]
-    assert_same(y, expected("forward", x, w, padding=1))
+    assert_same(y, exact_result("forward", x, w, padding=1))
 
 
 @two_devices
@@ -424,13 +424,18 @@ def test_own_arrays_on_the_second_device() -> None:
     y = Convolution(padding=1).forward(on_x, on_w)
     assert (on_x.device, y.device) == (1, 1)
     assert torch.cuda.current_device() == before
-    np.testing.assert_allclose(float64(y), expected("forward", x, w, padding=1), atol=0.05)
+    np.testing.assert_allclose(float64(y), exact_result("forward", x, w, padding=1), atol=0.05)
 
 
 @two_devices
 @pytest.mark.parametrize("which", ["w", "bias", "out"])
 def test_arrays_on_different_devices_are_refused(which: str) -> None:
-    arrays = {"x": whole(*X), "w": whole(*W), "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
+    arrays = {
+        "x": whole_numbers(*X),
+        "w": whole_numbers(*W),
+        "bias": whole_numbers(W[0]),
+        "out": torch.empty(Y, device="cuda"),
+    }
     arrays[which] = arrays[which].to("cuda:1")
     with pytest.raises(ValueError, match=f"{which} must be on device 0, as x; got an array on device 1"):
         Convolution(padding=1).forward(**arrays)
@@ -439,4 +444,4 @@ def test_arrays_on_different_devices_are_refused(which: str) -> None:
 @two_devices
 def test_a_bias_gradient_on_another_device_is_refused() -> None:
     with pytest.raises(ValueError, match="device"):
-        Convolution().backward_bias(whole(*Y), out=torch.empty(Y[1], device="cuda:1"))
+        Convolution().backward_bias(whole_numbers(*Y), out=torch.empty(Y[1], device="cuda:1"))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from whole_numbers import assert_same, expected, whole
+from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
@@ -30,7 +30,7 @@ def _fresh() -> None:
 
 
 def arguments(operation: str) -> tuple[Any, ...]:
-    x, w, dy = whole(*X, seed=1), whole(*W, seed=2), whole(*Y, seed=3)
+    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
     return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
 
 
@@ -65,9 +65,9 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_the_first_call_accumulates_once(operation: str, beta: float) -> None:
     """A result between bands and with gaps: only its own elements change, and by one run alone."""
     given = arguments(operation)
-    right = expected(operation, *given, padding=1)
+    right = exact_result(operation, *given, padding=1)
     whole_size = (right.shape[0], right.shape[1] + 3, *right.shape[2:])
-    buffer = whole(*whole_size, seed=6)
+    buffer = whole_numbers(*whole_size, seed=6)
     out = buffer[:, 1:-2]
     before, inputs = buffer.clone(), [t.clone() for t in given[:2]]
     conv = Convolution(padding=1, prefer="autotune", tune_seconds=2.0)
@@ -81,7 +81,7 @@ def test_the_first_call_accumulates_once(operation: str, beta: float) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_planning_alone_changes_nothing(operation: str) -> None:
     given = arguments(operation)
-    out = torch.full(expected(operation, *given, padding=1).shape, 5.0, device="cuda")
+    out = torch.full(exact_result(operation, *given, padding=1).shape, 5.0, device="cuda")
     conv = Convolution(padding=1, prefer="autotune", tune_seconds=1.0)
     plan = conv.plan(operation, *given, out=out, beta=1.0)
     torch.cuda.synchronize()
@@ -107,7 +107,7 @@ def test_tuning_happens_on_the_callers_stream() -> None:
         late.copy_(x)
         y = Convolution(padding=1, prefer="autotune", tune_seconds=1.0).forward(late, w)
     side.synchronize()
-    assert_same(y, expected("forward", x, w, padding=1))
+    assert_same(y, exact_result("forward", x, w, padding=1))
 
 
 # The choice
@@ -117,7 +117,7 @@ def test_tuning_happens_on_the_callers_stream() -> None:
 def test_the_fastest_that_was_measured_wins_and_is_remembered(operation: str, record: Record) -> None:
     given = arguments(operation)
     conv = Convolution(padding=1, prefer="autotune", tune_seconds=5.0)
-    assert_same(getattr(conv, operation)(*given), expected(operation, *given, padding=1))
+    assert_same(getattr(conv, operation)(*given), exact_result(operation, *given, padding=1))
     measured = [c for c in record.candidates if c.milliseconds is not None]
     assert len(measured) >= 3
     assert record.chosen is not None
@@ -147,7 +147,7 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
 
     monkeypatch.setattr(bench, "take", counted)
     conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
-    assert_same(conv.backward_filter(*given), expected("backward_filter", *given, padding=1))
+    assert_same(conv.backward_filter(*given), exact_result("backward_filter", *given, padding=1))
     assert taken
     assert max(taken) <= limit
     too_large = [c for c in record.candidates if (c.workspace_size or 0) > limit]
@@ -170,7 +170,7 @@ def test_data_that_tell_nothing_do_not_decide(operation: str, value: float, reco
     assert len(measured(record)) > 3
     assert record.chosen is min(measured(record), key=lambda c: c.milliseconds or 0) or record.chosen.source == "knobs"
     given = arguments(operation)
-    assert_same(getattr(conv, operation)(*given), expected(operation, *given, padding=1))
+    assert_same(getattr(conv, operation)(*given), exact_result(operation, *given, padding=1))
     assert record.runs == 1
 
 
@@ -181,9 +181,12 @@ def test_data_that_tell_nothing_do_not_decide(operation: str, value: float, reco
 def test_eight_bits_are_tuned_too(dtype: str, result: str | None, record: Record) -> None:
     if dtype.startswith("float8") and torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no float8")
-    x, w = whole(2, 32, 9, 8, dtype=dtype, last=True), whole(16, 32, 3, 3, dtype=dtype, last=True, seed=1)
-    right = expected("forward", x, w)
-    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    x, w = (
+        whole_numbers(2, 32, 9, 8, dtype=dtype, last=True),
+        whole_numbers(16, 32, 3, 3, dtype=dtype, last=True, seed=1),
+    )
+    right = exact_result("forward", x, w)
+    out = None if result is None else whole_numbers(2, 16, 7, 6, dtype=result, last=True)
     y = Convolution(prefer="autotune").forward(x, w, out=out)
     assert_same(y, right.clip(-128, 127) if result == "int8" else right)
     print(cudnnpy.candidates_table(record.candidates))
@@ -200,7 +203,7 @@ def test_memory_to_tune_in_comes_from_the_allocator() -> None:
     cudnnpy.set_allocator(allocate)
     try:
         given = arguments("forward")
-        right = expected("forward", *given, padding=1)
+        right = exact_result("forward", *given, padding=1)
         assert_same(Convolution(padding=1, prefer="autotune", tune_seconds=0.5).forward(*given), right)
     finally:
         cudnnpy.set_allocator(None)
@@ -220,7 +223,7 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypat
 
     monkeypatch.setattr(bench, "take", scarce)
     given = arguments("forward")
-    assert_same(Convolution(padding=1, prefer="autotune").forward(*given), expected("forward", *given, padding=1))
+    assert_same(Convolution(padding=1, prefer="autotune").forward(*given), exact_result("forward", *given, padding=1))
     assert len(taken) > limit
 
 
@@ -241,7 +244,7 @@ def test_a_result_with_gaps_is_tuned_too(record: Record) -> None:
     x, w = arguments("forward")
     out = torch.full((Y[0], Y[1] + 4, *Y[2:]), torch.nan, device="cuda")[:, 2:-2]
     Convolution(padding=1, prefer="autotune").forward(x, w, out=out)
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
     assert not [c.refused for c in record.candidates if c.refused.startswith("wrong result")]
 
 

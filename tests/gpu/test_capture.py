@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from cuda.core import Device
-from whole_numbers import assert_same, expected, whole
+from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose
@@ -37,7 +37,7 @@ def needy(x: torch.Tensor, w: torch.Tensor) -> Convolution:
 
 
 def arguments(operation: str) -> tuple[Any, ...]:
-    x, w, dy = whole(*X, seed=1), whole(*W, seed=2), whole(*Y, seed=3)
+    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
     return {
         "forward": (x, w),
         "backward_data": (dy, w, X),
@@ -52,31 +52,31 @@ def test_a_warmed_up_call_is_recorded(operation: str, calls: int) -> None:
     """Also where the calls before were replays of the launcher's own graph; the graph reads what is there at its launch."""
     conv, given = Convolution(padding=1), arguments(operation)
     run = getattr(conv, operation)
-    out = torch.empty(expected(operation, *given, padding=1).shape, device="cuda")
+    out = torch.empty(exact_result(operation, *given, padding=1).shape, device="cuda")
     for _ in range(calls):
         run(*given, out=out)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run(*given, out=out)
     for seed in (7, 8):
-        given[0].copy_(whole(*given[0].shape, seed=seed))
+        given[0].copy_(whole_numbers(*given[0].shape, seed=seed))
         out.fill_(torch.nan)
         graph.replay()
-        assert_same(out, expected(operation, *given, padding=1))
+        assert_same(out, exact_result(operation, *given, padding=1))
     out.fill_(torch.nan)
     run(*given, out=out)
-    assert_same(out, expected(operation, *given, padding=1))
+    assert_same(out, exact_result(operation, *given, padding=1))
 
 
 @pytest.mark.parametrize("warm_up", ["same stream", "other stream"])
 @pytest.mark.parametrize("kind", ["needs workspace", "results allocated", "bias and activation", "transposed"])
 def test_what_a_capture_may_hold(kind: str, warm_up: str) -> None:
-    x, w, bias = whole(*X, seed=1), whole(*W, seed=2), whole(W[0], seed=3)
-    small = whole(W[1], seed=4)
+    x, w, bias = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(W[0], seed=3)
+    small = whole_numbers(W[1], seed=4)
     options: dict[str, Any] = {"padding": 1}
     conv: Any = needy(x, w) if kind == "needs workspace" else Convolution(padding=1)
     if kind == "transposed":
-        conv, x = ConvolutionTranspose(padding=1), whole(*Y, seed=1)
+        conv, x = ConvolutionTranspose(padding=1), whole_numbers(*Y, seed=1)
         options["transpose"] = True
     calls: dict[str, Callable[[], torch.Tensor]] = {
         "needs workspace": lambda: conv.forward(x, w),
@@ -95,9 +95,9 @@ def test_what_a_capture_may_hold(kind: str, warm_up: str) -> None:
         y = calls[kind]()
     y.fill_(torch.nan)
     for seed in (7, 8):
-        x.copy_(whole(*x.shape, seed=seed))
+        x.copy_(whole_numbers(*x.shape, seed=seed))
         graph.replay()
-        assert_same(y, expected("forward", x, w, **options))
+        assert_same(y, exact_result("forward", x, w, **options))
 
 
 def test_each_launch_accumulates_once() -> None:
@@ -110,13 +110,13 @@ def test_each_launch_accumulates_once() -> None:
         conv.backward_filter(dy, x, shape, out=out, beta=1.0)
     for _ in range(3):
         graph.replay()
-    assert_same(out, 3 * expected("backward_filter", dy, x, shape, padding=1))
+    assert_same(out, 3 * exact_result("backward_filter", dy, x, shape, padding=1))
 
 
 def test_captured_workspace_outlives_its_being_outgrown() -> None:
     """A larger call on the same stream takes a larger buffer; the graph keeps its own, and nobody else writes there."""
-    x, w = whole(*X, seed=1), whole(*W, seed=2)
-    large = whole(32, 16, 40, 40)
+    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
+    large = whole_numbers(32, 16, 40, 40)
     conv, greedy = needy(x, w), needy(large, w)
     size = conv.plan("forward", x, w).workspace_size
     stream = torch.cuda.Stream()
@@ -133,14 +133,14 @@ def test_captured_workspace_outlives_its_being_outgrown() -> None:
     others = [cudnnpy.to_device(np.full(-(-size // 4), np.nan, np.float32)) for _ in range(16)]
     out.fill_(torch.nan)
     graph.replay()
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
     assert all(np.isnan(cudnnpy.to_numpy(other)).all() for other in others)
 
 
 def test_graphs_that_run_side_by_side_have_workspace_of_their_own() -> None:
     """Two captures on one stream, launched on two streams at once, and an eager call on the captured stream with them."""
-    w = whole(*W, seed=2)
-    xs = [whole(64, 16, 32, 32, seed=seed) for seed in range(3)]
+    w = whole_numbers(*W, seed=2)
+    xs = [whole_numbers(64, 16, 32, 32, seed=seed) for seed in range(3)]
     outs = [torch.empty(64, 32, 32, 32, device="cuda") for _ in xs]
     conv = needy(xs[0], w)
     stream, *others = (torch.cuda.Stream() for _ in range(3))
@@ -152,7 +152,7 @@ def test_graphs_that_run_side_by_side_have_workspace_of_their_own() -> None:
         graphs.append(torch.cuda.CUDAGraph())
         with torch.cuda.graph(graphs[-1], stream=stream):
             conv.forward(x, w, out=out)
-    right = [expected("forward", x, w, padding=1) for x in xs]
+    right = [exact_result("forward", x, w, padding=1) for x in xs]
     for _ in range(10):
         for out in outs:
             out.fill_(torch.nan)
@@ -169,8 +169,8 @@ def test_graphs_that_run_side_by_side_have_workspace_of_their_own() -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_smoke_a_cold_call_is_refused_and_the_capture_goes_on(operation: str) -> None:
     conv, given = Convolution(padding=1), arguments(operation)
-    warm, out = whole(*X, seed=5), torch.empty(Y, device="cuda")
-    w = whole(*W, seed=2)
+    warm, out = whole_numbers(*X, seed=5), torch.empty(Y, device="cuda")
+    w = whole_numbers(*W, seed=2)
     known = Convolution(padding=1, tf32=False)
     known.forward(warm, w, out=out)
     torch.cuda.synchronize()
@@ -181,8 +181,8 @@ def test_smoke_a_cold_call_is_refused_and_the_capture_goes_on(operation: str) ->
         known.forward(warm, w, out=out)
     out.fill_(torch.nan)
     graph.replay()
-    assert_same(out, expected("forward", warm, w, padding=1))
-    right = expected(operation, *given, padding=1)
+    assert_same(out, exact_result("forward", warm, w, padding=1))
+    right = exact_result(operation, *given, padding=1)
     assert_same(getattr(conv, operation)(*given), right)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -204,7 +204,7 @@ def test_an_alignment_that_is_new_is_refused_too() -> None:
             conv.forward(shifted, w, out=out)
         conv.forward(x, w, out=out)
     graph.replay()
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
@@ -224,7 +224,7 @@ def test_calls_on_other_streams_do_not_disturb_a_capture(mode: str) -> None:
         for _ in range(4):
             conv.forward(x, w, out=eager, stream=side)
     torch.cuda.synchronize()
-    right = expected("forward", x, w, padding=1)
+    right = exact_result("forward", x, w, padding=1)
     assert_same(eager, right)
     captured.fill_(torch.nan)
     graph.replay()
@@ -235,7 +235,7 @@ def test_calls_on_other_streams_do_not_disturb_a_capture(mode: str) -> None:
 def test_cuda_cores_graph_builder(mode: str) -> None:
     device = Device()
     device.set_current()
-    x, w = whole(*X, seed=1), whole(*W, seed=2)
+    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
     conv = needy(x, w)
     out = torch.empty(Y, device="cuda")
     conv.forward(x, w, out=out)
@@ -246,12 +246,12 @@ def test_cuda_cores_graph_builder(mode: str) -> None:
     conv.forward(x, w, out=out, stream=builder.stream)
     builder.end_building()
     graph = builder.complete()
-    x.copy_(whole(*X, seed=9))
+    x.copy_(whole_numbers(*X, seed=9))
     out.fill_(torch.nan)
     torch.cuda.synchronize()
     graph.launch(stream)
     stream.sync()
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 def test_a_plan_is_captured_like_a_call() -> None:
@@ -268,4 +268,4 @@ def test_a_plan_is_captured_like_a_call() -> None:
         plan.execute(*addresses, torch.cuda.current_stream().cuda_stream)
     out.fill_(torch.nan)
     graph.replay()
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from whole_numbers import assert_same, expected, host, whole
+from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
@@ -35,7 +35,7 @@ def _fresh() -> Iterator[None]:
 
 def arguments(operation: str, **how: Any) -> tuple[Any, ...]:
     """The arguments of an operation on X, W and Y."""
-    x, w, dy = whole(*X, seed=1, **how), whole(*W, seed=2, **how), whole(*Y, seed=3, **how)
+    x, w, dy = whole_numbers(*X, seed=1, **how), whole_numbers(*W, seed=2, **how), whole_numbers(*Y, seed=3, **how)
     return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
 
 
@@ -59,7 +59,7 @@ def plan_addresses(plan: Plan, *tensors: torch.Tensor) -> tuple[list[int], torch
 def test_one_preference_serves_all_three_directions(prefer: str, operation: str) -> None:
     conv = Convolution(padding=1, prefer=prefer, tune_seconds=1.0)
     given = arguments(operation)
-    assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+    assert_same(run(conv, operation, *given), exact_result(operation, *given, padding=1))
     size = conv.plan(operation, *given).workspace_size
     assert size <= {"no_workspace": 0, "limited_workspace": 1 << 30}.get(prefer, 1 << 40)
 
@@ -71,22 +71,22 @@ def test_smoke_gradients_are_added_to_what_is_there(operation: str) -> None:
     out = run(conv, operation, *given)
     for _ in range(2):
         assert run(conv, operation, *given, out=out, alpha=0.5, beta=1.0) is out
-    assert_same(out, 2 * expected(operation, *given, padding=1))
+    assert_same(out, 2 * exact_result(operation, *given, padding=1))
 
 
 def test_the_bias_gradient_is_added_too() -> None:
-    dy, out = whole(*Y), whole(Y[1], seed=9)
-    before = host(out)
+    dy, out = whole_numbers(*Y), whole_numbers(Y[1], seed=9)
+    before = to_host(out)
     assert Convolution().backward_bias(dy, out=out, alpha=2.0, beta=1.0) is out
-    np.testing.assert_array_equal(host(out), before + 2 * host(dy).sum(axis=(0, 2, 3)))
+    np.testing.assert_array_equal(to_host(out), before + 2 * to_host(dy).sum(axis=(0, 2, 3)))
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
 def test_bias_gradients_of_large_tensors_go_another_way(dtype: str, last: bool) -> None:
     """From 1 MiB on they are reductions of the graph API; and in the same call's cache, an address off by one element."""
-    dy = whole(8, 64, 40, 40, dtype=dtype, last=last)
-    right = host(dy).sum(axis=(0, 2, 3))
+    dy = whole_numbers(8, 64, 40, 40, dtype=dtype, last=last)
+    right = to_host(dy).sum(axis=(0, 2, 3))
     conv = Convolution()
     assert_same(conv.backward_bias(dy), right)
     shifted = torch.empty(dy.numel() + 8, dtype=dy.dtype, device="cuda").as_strided(dy.shape, dy.stride(), 1)
@@ -99,11 +99,11 @@ def test_gradients_given_the_shapes(kernel: tuple[int, ...]) -> None:
     """Strides leave several shapes of x and w for one dy: the shape given decides, and `out` may stand for it."""
     conv, options = Convolution(stride=2, padding=1, groups=2), {"stride": 2, "padding": 1, "groups": 2}
     for size in (7, 8):
-        x, w = whole(2, 4, *(size for _ in kernel)), whole(6, 2, *kernel)
-        dy = whole(*conv.output_shape(x.shape, w.shape), seed=5)
+        x, w = whole_numbers(2, 4, *(size for _ in kernel)), whole_numbers(6, 2, *kernel)
+        dy = whole_numbers(*conv.output_shape(x.shape, w.shape), seed=5)
         dx, dw = conv.backward_data(dy, w, tuple(x.shape)), conv.backward_filter(dy, x, list(w.shape))
-        assert_same(dx, expected("backward_data", dy, w, tuple(x.shape), **options))
-        assert_same(dw, expected("backward_filter", dy, x, tuple(w.shape), **options))
+        assert_same(dx, exact_result("backward_data", dy, w, tuple(x.shape), **options))
+        assert_same(dw, exact_result("backward_filter", dy, x, tuple(w.shape), **options))
         assert torch.equal(conv.backward_data(dy, w, out=torch.empty_like(x)), dx)
         with pytest.raises(TypeError, match="x_shape"):
             conv.backward_data(dy, w)
@@ -119,21 +119,25 @@ def test_the_output_shape_without_running() -> None:
 def test_the_transposed_convolution(operation: str) -> None:
     options: dict[str, Any] = {"stride": 2, "padding": ((1, 0), (0, 1)), "groups": 2, "output_padding": (1, 0)}
     conv = ConvolutionTranspose(**options)
-    x, w = whole(2, 8, 5, 6), whole(8, 3, 3, 3, seed=1)
-    dy = whole(*conv.output_shape(x.shape, w.shape), seed=2)
+    x, w = whole_numbers(2, 8, 5, 6), whole_numbers(8, 3, 3, 3, seed=1)
+    dy = whole_numbers(*conv.output_shape(x.shape, w.shape), seed=2)
     given = {
         "forward": (x, w),
         "backward_data": (dy, w, tuple(x.shape)),
         "backward_filter": (dy, x, tuple(w.shape)),
     }[operation]
-    assert_same(getattr(conv, operation)(*given), expected(operation, *given, transpose=True, **options))
+    assert_same(getattr(conv, operation)(*given), exact_result(operation, *given, transpose=True, **options))
 
 
 @pytest.mark.parametrize("last", [False, True], ids=["NCHW", "NHWC"])
 def test_the_transposed_convolution_adds_bias_and_activation(last: bool) -> None:
     conv = ConvolutionTranspose(stride=2)
-    x, w, bias = whole(2, 8, 5, 6, last=last), whole(8, 16, 3, 3, seed=1, last=last), whole(16, seed=2)
-    right = expected("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
+    x, w, bias = (
+        whole_numbers(2, 8, 5, 6, last=last),
+        whole_numbers(8, 16, 3, 3, seed=1, last=last),
+        whole_numbers(16, seed=2),
+    )
+    right = exact_result("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
     assert_same(conv.forward(x, w, bias, "relu"), right)
     shifted = torch.cat([bias[:1], bias])[1:]  # off by one element
     assert_same(conv.forward(x, w, shifted, "relu"), right)
@@ -143,8 +147,12 @@ def test_the_transposed_convolution_adds_bias_and_activation(last: bool) -> None
 def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: bool) -> None:
     """One plan for raw addresses; and each candidate, and the plan's text."""
     conv = Convolution(stride=2)
-    x, w, bias = whole(2, 8, 5, 6, last=last), whole(8, 16, 3, 3, seed=1, last=last), whole(16, seed=2)
-    right = expected("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
+    x, w, bias = (
+        whole_numbers(2, 8, 5, 6, last=last),
+        whole_numbers(8, 16, 3, 3, seed=1, last=last),
+        whole_numbers(16, seed=2),
+    )
+    right = exact_result("forward", x, w, bias=bias, activation="relu", transpose=True, stride=2)
     order = torch.channels_last if last else torch.contiguous_format
     out = torch.empty(right.shape, device="cuda").to(memory_format=order)
     how: dict[str, Any] = {"bias": bias, "activation": "relu", "out": out}
@@ -165,16 +173,16 @@ def test_a_gradient_is_planned_with_the_bias_of_a_transposed_convolution(last: b
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bias_and_activation(dtype: str, last: bool, activation: str | None) -> None:
     x, w = (tensor / 8 for tensor in arguments("forward", dtype=dtype, last=last))
-    bias = whole(W[0], dtype=dtype, seed=4)
+    bias = whole_numbers(W[0], dtype=dtype, seed=4)
     found = Convolution(padding=1).forward(x, w, bias, activation)
-    right = expected("forward", x, w, padding=1, bias=bias, activation=activation)
-    np.testing.assert_allclose(host(found), right, rtol=4e-3, atol=2e-3)
+    right = exact_result("forward", x, w, padding=1, bias=bias, activation=activation)
+    np.testing.assert_allclose(to_host(found), right, rtol=4e-3, atol=2e-3)
 
 
 def test_bias_and_activation_with_beta() -> None:
     x, w = arguments("forward")
-    bias, out = whole(W[0], seed=4), whole(*Y, seed=5)
-    right = expected("forward", x, w, padding=1, bias=bias, activation="relu", out=out, alpha=0.5, beta=2.0)
+    bias, out = whole_numbers(W[0], seed=4), whole_numbers(*Y, seed=5)
+    right = exact_result("forward", x, w, padding=1, bias=bias, activation="relu", out=out, alpha=0.5, beta=2.0)
     assert_same(Convolution(padding=1).forward(x, w, bias, "relu", out, 0.5, 2.0), right)
 
 
@@ -190,7 +198,7 @@ def test_a_v7_algorithm_by_name(operation: str, name: str) -> None:
     conv = Convolution(padding=1, algorithm=name, tf32=False)
     (candidate,) = [c for c in conv.candidates(operation, *given) if c.name == name]
     if not candidate.refused:
-        assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+        assert_same(run(conv, operation, *given), exact_result(operation, *given, padding=1))
         assert conv.plan(operation, *given).source == "legacy"
         return
     assert name not in {"implicit_gemm", "implicit_precomp_gemm", "1"}
@@ -222,7 +230,7 @@ def test_a_name_that_there_is_not() -> None:
 
 
 def test_an_algorithm_that_cannot_says_why() -> None:
-    x, w = whole(1, 3, 9, 9, dtype="float64"), whole(4, 3, 5, 5, dtype="float64")
+    x, w = whole_numbers(1, 3, 9, 9, dtype="float64"), whole_numbers(4, 3, 5, 5, dtype="float64")
     with pytest.raises(
         NoAlgorithmError, match=r"asked for: .*algorithm='winograd'[\s\S]*not supported here: CUDNN_STATUS"
     ):
@@ -238,7 +246,7 @@ def test_an_engine_by_index_and_knobs(operation: str) -> None:
         if candidate.name.endswith("epilogue"):
             continue
         conv = Convolution(padding=1, algorithm=candidate.engine)
-        assert_same(run(conv, operation, *given), expected(operation, *given, padding=1))
+        assert_same(run(conv, operation, *given), exact_result(operation, *given, padding=1))
         assert conv.plan(operation, *given).engine == candidate.engine
     with pytest.raises(NoAlgorithmError, match="engine 100000"):
         run(Convolution(padding=1, algorithm=Engine(100_000)), operation, *given)
@@ -250,10 +258,10 @@ def test_a_plan_by_itself(operation: str) -> None:
     plan = Convolution(padding=1).plan(operation, *given)
     conv = Convolution(padding=1, algorithm=plan)
     assert conv.plan(operation, *given) is plan
-    right = expected(operation, *given, padding=1)
+    right = exact_result(operation, *given, padding=1)
     assert_same(run(conv, operation, *given), right)
     with pytest.raises(ValueError, match="algorithm must be a plan for this problem"):
-        conv.forward(whole(2, 3, 5, 5), whole(4, 3, 3, 3))
+        conv.forward(whole_numbers(2, 3, 5, 5), whole_numbers(4, 3, 3, 3))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -265,7 +273,7 @@ def test_a_plan_as_text(operation: str, algorithm: str | None) -> None:
     again = Plan.from_json(plan.to_json())
     for what in ("name", "source", "notes", "deterministic", "operands", "workspace_size", "problem", "engine"):
         assert getattr(again, what) == getattr(plan, what)
-    right = expected(operation, *given, padding=1)
+    right = exact_result(operation, *given, padding=1)
     out = torch.full(right.shape, torch.nan, device="cuda")
     addresses, _space = plan_addresses(again, *given[:2], out)
     again.execute(*addresses)
@@ -277,7 +285,7 @@ def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.Monkey
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)
     how: dict[str, Any] = {"padding": 3, "stride": 2}
     x_shape, w_shape, y_shape = (4, 3, 22, 20), (16, 3, 7, 7), (4, 16, 11, 10)
-    dy, w = whole(*y_shape, seed=1), whole(*w_shape, seed=2)
+    dy, w = whole_numbers(*y_shape, seed=1), whole_numbers(*w_shape, seed=2)
     plan = Convolution(**how).plan("backward_data", dy, w, x_shape)
     assert plan.name.endswith(" + blocks")
     again = Plan.from_json(plan.to_json())
@@ -285,18 +293,18 @@ def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.Monkey
     out = torch.full(x_shape, torch.nan, device="cuda")
     addresses, _space = plan_addresses(again, dy, w, out)
     again.execute(*addresses)
-    assert_same(out, expected("backward_data", dy, w, x_shape, **how))
+    assert_same(out, exact_result("backward_data", dy, w, x_shape, **how))
 
 
 def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
     x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
-    right = expected("forward", x, w, padding=1)
+    right = exact_result("forward", x, w, padding=1)
     plan = Convolution(padding=1, algorithm="implicit_precomp_gemm", tf32=False).plan("forward", x, w)
     out = torch.empty(Y, device="cuda")
     for one in (plan, Plan.from_json(plan.to_json())):
         addresses, _space = plan_addresses(one, x, w, out)
         one.execute(*addresses)
-        np.testing.assert_allclose(host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
+        np.testing.assert_allclose(to_host(out), right, rtol=0, atol=5e-5)  # tf32 is off by 1e-2
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 99}', '{"format": 4, "problem": 3}'])
@@ -310,7 +318,7 @@ def test_plans_that_are_compiled_at_run_time_survive_their_text(activation: str)
     """Their text may bring their compiled code, and has the activation's own numbers."""
     conv = Convolution(padding=1)
     x, w, bias = (
-        whole(*shape, dtype="float16", last=len(shape) == 4) for shape in ((2, 16, 8, 8), (16, 16, 3, 3), (16,))
+        whole_numbers(*shape, dtype="float16", last=len(shape) == 4) for shape in ((2, 16, 8, 8), (16, 16, 3, 3), (16,))
     )
     how: dict[str, Any] = {"bias": bias, "activation": activation}
     found = [c for c in conv.candidates("forward", x, w, **how) if not c.refused]
@@ -342,7 +350,7 @@ def test_a_plan_for_specs_runs_on_arrays() -> None:
     out = torch.empty(Y, device="cuda")
     addresses, _space = plan_addresses(plan, x, w, out)
     plan.execute(*addresses)
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 # plan.execute
@@ -368,7 +376,7 @@ def test_plan_execute_refuses_bad_addresses() -> None:
         with pytest.raises(ValueError, match=r"y must not overlap [xw] in memory"):
             plan.execute(a, b, address, space.data_ptr(), 0)
     plan.execute(a, b, y, space.data_ptr(), 0)
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 # Limits, errors
@@ -427,9 +435,9 @@ def test_options_rule_candidates_out_with_a_reason(operation: str) -> None:
 
 def test_strict_float32_is_float32() -> None:
     x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
-    right = expected("forward", x, w, padding=1)
+    right = exact_result("forward", x, w, padding=1)
     found = Convolution(padding=1, tf32=False).forward(x, w)
-    assert np.abs(host(found) - right).max() < 5e-5
+    assert np.abs(to_host(found) - right).max() < 5e-5
 
 
 def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +463,7 @@ def test_a_candidate_whose_memory_cannot_be_had_is_passed_over(monkeypatch: pyte
     for prefer in PREFERENCES:
         asked.clear()
         found = Convolution(padding=1, prefer=prefer, tune_seconds=0.5).forward(x, w)
-        assert_same(found, expected("forward", x, w, padding=1))
+        assert_same(found, exact_result("forward", x, w, padding=1))
         if prefer in ("fastest", "limited_workspace"):
             assert asked[0] == needy.workspace_size
 
@@ -498,7 +506,7 @@ def test_policy_once_keeps_the_engine_of_the_first_shape() -> None:
 def test_arrays_that_begin_at_odd_elements(dtype: str, offset: int, operation: str) -> None:
     """First aligned, then not, with the same signature: each with a plan for its alignment, planned once."""
     conv, given = Convolution(padding=1), arguments(operation, dtype=dtype)
-    right = expected(operation, *given, padding=1)
+    right = exact_result(operation, *given, padding=1)
     assert_same(run(conv, operation, *given), right)
 
     def shifted(tensor: torch.Tensor) -> torch.Tensor:
@@ -521,29 +529,33 @@ def test_arrays_that_begin_at_odd_elements(dtype: str, offset: int, operation: s
 
 def test_a_bias_that_begins_at_an_odd_element() -> None:
     x, w = arguments("forward")
-    bias = whole(W[0] + 1)[1:]
-    assert_same(Convolution(padding=1).forward(x, w, bias), expected("forward", x, w, padding=1, bias=bias))
+    bias = whole_numbers(W[0] + 1)[1:]
+    assert_same(Convolution(padding=1).forward(x, w, bias), exact_result("forward", x, w, padding=1, bias=bias))
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 def test_results_lie_in_memory_as_the_first_input_does(last: bool, rank: int) -> None:
     spatial = (6,) * rank
-    x, w = whole(2, 8, *spatial, last=last), whole(16, 8, *(3,) * rank, last=last)
+    x, w = whole_numbers(2, 8, *spatial, last=last), whole_numbers(16, 8, *(3,) * rank, last=last)
     y = Convolution().forward(x, w)
     assert isinstance(y, torch.Tensor)
     assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, (2, 16, *(4,) * rank))
     order = (0, *range(2, rank + 2), 1) if last else tuple(range(rank + 2))
     assert y.permute(order).is_contiguous()
-    assert_same(y, expected("forward", x, w))
+    assert_same(y, exact_result("forward", x, w))
 
 
 @pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
 def test_results_in_the_axis_order_of_the_layout(layout: str) -> None:
-    x, w = (whole(2, 6, 7, 8), whole(16, 3, 3, 8)) if layout == "NHWC" else (whole(2, 8, 6, 7), whole(16, 8, 3, 3))
+    x, w = (
+        (whole_numbers(2, 6, 7, 8), whole_numbers(16, 3, 3, 8))
+        if layout == "NHWC"
+        else (whole_numbers(2, 8, 6, 7), whole_numbers(16, 8, 3, 3))
+    )
     y = Convolution(layout=layout).forward(x, w)
     assert y.is_contiguous()
-    assert_same(y, expected("forward", x, w, layout=layout))
+    assert_same(y, exact_result("forward", x, w, layout=layout))
 
 
 def test_layout_names_of_another_rank_are_refused() -> None:
@@ -552,12 +564,12 @@ def test_layout_names_of_another_rank_are_refused() -> None:
 
 
 def test_smoke_inputs_and_results_with_gaps() -> None:
-    x, w = whole(4, 20, 12, 24)[:, 2:18, :, ::2], whole(32, 16, 5, 3)[:, :, 1:4]
+    x, w = whole_numbers(4, 20, 12, 24)[:, 2:18, :, ::2], whole_numbers(32, 16, 5, 3)[:, :, 1:4]
     assert not x.is_contiguous()
     buffer = torch.full((4, 40, 12, 12), 7.0, device="cuda")
     out = buffer[:, 4:36]
     Convolution(padding=1).forward(x, w, out=out)
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
     assert bool((buffer[:, :4] == 7).all() and (buffer[:, 36:] == 7).all())
 
 
@@ -570,12 +582,12 @@ def test_expanded_arrays_are_refused() -> None:
 
 
 def test_a_result_that_overlaps_an_input_is_refused() -> None:
-    buffer = whole(4, 48, 12, 11)
-    x, w = buffer[:, :16], whole(*W)
+    buffer = whole_numbers(4, 48, 12, 11)
+    x, w = buffer[:, :16], whole_numbers(*W)
     with pytest.raises(ValueError, match="y must not overlap x in memory"):
         Convolution(padding=1).forward(x, w, out=buffer[:, 8:40])
     with pytest.raises(ValueError, match="must not overlap"):
-        Convolution(padding=1).forward(buffer, whole(48, 48, 3, 3), out=buffer)
+        Convolution(padding=1).forward(buffer, whole_numbers(48, 48, 3, 3), out=buffer)
 
 
 class ReadOnly:
@@ -593,14 +605,14 @@ def test_a_read_only_result_is_refused() -> None:
     with pytest.raises(ValueError, match="out must be a writable array; got a read-only one"):
         Convolution(padding=1).forward(x, w, out=ReadOnly(out, True))
     Convolution(padding=1).forward(x, w, out=ReadOnly(out, False))
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))
 
 
 @pytest.mark.parametrize("given", [lambda a: a.cpu().numpy(), lambda a: a.cpu()], ids=["numpy", "torch"])
 @pytest.mark.parametrize("which", ["x", "w", "bias", "out"])
 def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
     x, w = arguments("forward")
-    arrays = {"x": x, "w": w, "bias": whole(W[0]), "out": torch.empty(Y, device="cuda")}
+    arrays = {"x": x, "w": w, "bias": whole_numbers(W[0]), "out": torch.empty(Y, device="cuda")}
     arrays[which] = given(arrays[which])
     with pytest.raises(
         TypeError, match=rf"{which} must be an array on .*; got a host array .*cudnnpy.to_device.*cudnnpy.reference"
@@ -610,7 +622,7 @@ def test_host_arrays_are_refused_by_name(given: Any, which: str) -> None:
 
 def test_what_is_no_array_is_refused() -> None:
     with pytest.raises(TypeError, match=r"w must be a device array .*; got \[1, 2\]"):
-        Convolution().forward(whole(*X), [1, 2])
+        Convolution().forward(whole_numbers(*X), [1, 2])
 
 
 def test_wrong_results_and_scales_are_refused() -> None:
@@ -649,9 +661,12 @@ def test_a_bias_gradient_has_the_same_bits_every_time(shape: tuple[int, ...], dt
 @pytest.mark.parametrize("result", [None, "int32", "float32", "int8"])
 def test_int8_forward(result: str | None) -> None:
     """Channels last, by the sixteen: what tensor cores take."""
-    x, w = whole(2, 32, 9, 8, dtype="int8", last=True), whole(16, 32, 3, 3, dtype="int8", last=True, seed=1)
-    right = expected("forward", x, w)
-    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    x, w = (
+        whole_numbers(2, 32, 9, 8, dtype="int8", last=True),
+        whole_numbers(16, 32, 3, 3, dtype="int8", last=True, seed=1),
+    )
+    right = exact_result("forward", x, w)
+    out = None if result is None else whole_numbers(2, 16, 7, 6, dtype=result, last=True)
     y = Convolution().forward(x, w, out=out)
     assert y.dtype == getattr(torch, result or "int32")
     assert_same(y, np.clip(right, -128, 127) if result == "int8" else right)
@@ -662,16 +677,19 @@ def test_int8_forward(result: str | None) -> None:
 def test_float8_forward(dtype: str, result: str | None) -> None:
     if torch.cuda.get_device_capability() < (8, 9):
         pytest.skip("this GPU has no float8")
-    x, w = whole(2, 32, 9, 8, dtype=dtype, last=True), whole(16, 32, 3, 3, dtype=dtype, last=True, seed=1)
-    out = None if result is None else whole(2, 16, 7, 6, dtype=result, last=True)
+    x, w = (
+        whole_numbers(2, 32, 9, 8, dtype=dtype, last=True),
+        whole_numbers(16, 32, 3, 3, dtype=dtype, last=True, seed=1),
+    )
+    out = None if result is None else whole_numbers(2, 16, 7, 6, dtype=result, last=True)
     y = Convolution().forward(x, w, out=out)
     assert y.dtype == getattr(torch, result or dtype)
-    assert_same(y, expected("forward", x, w))
+    assert_same(y, exact_result("forward", x, w))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "float8_e4m3fn"])
 def test_eight_bits_go_forward_alone(dtype: str) -> None:
-    w, dy = (whole(1, channels, 4, 4, dtype=dtype, last=True) for channels in (16, 1))
+    w, dy = (whole_numbers(1, channels, 4, 4, dtype=dtype, last=True) for channels in (16, 1))
     with pytest.raises(
         TypeError, match=rf"inputs of backward_data must be .*; got {dtype}, which only forward supports"
     ):
@@ -724,7 +742,7 @@ def test_a_second_call_is_one_execute(operation: str, monkeypatch: pytest.Monkey
     """And a set-stream where the stream changes; after some calls on the same addresses, a replayed graph instead."""
     calls = Calls(monkeypatch)
     conv, given = Convolution(padding=1), arguments(operation)
-    out = torch.empty(expected(operation, *given, padding=1).shape, device="cuda")
+    out = torch.empty(exact_result(operation, *given, padding=1).shape, device="cuda")
     side = torch.cuda.Stream()
 
     def again(**options: Any) -> dict[str, int]:
@@ -747,7 +765,7 @@ def test_a_second_call_is_one_execute(operation: str, monkeypatch: pytest.Monkey
     assert again() == {}
     assert cudnnpy.cache_info().misses == misses
     torch.cuda.synchronize()
-    assert_same(out, expected(operation, *given, padding=1))
+    assert_same(out, exact_result(operation, *given, padding=1))
 
 
 def test_alternating_layers_and_shapes_plan_nothing_anew() -> None:
@@ -757,7 +775,7 @@ def test_alternating_layers_and_shapes_plan_nothing_anew() -> None:
     def all_of_them() -> None:
         for conv in layers:
             for x, w in shapes:
-                conv.forward(whole(*x), whole(*w))
+                conv.forward(whole_numbers(*x), whole_numbers(*w))
 
     before = cudnnpy.cache_info().misses
     all_of_them()
@@ -778,8 +796,8 @@ def test_two_objects_with_the_same_options_share_plans() -> None:
 
 def test_the_cache_forgets_the_least_recently_used() -> None:
     limit = cudnnpy.cache_info().limit
-    conv, w = Convolution(), whole(8, 4, 1, 1)
-    first, *others = (whole(batch, 4, 2, 2) for batch in range(1, 5))
+    conv, w = Convolution(), whole_numbers(8, 4, 1, 1)
+    first, *others = (whole_numbers(batch, 4, 2, 2) for batch in range(1, 5))
     try:
         cudnnpy.set_cache_limit(3)
         conv.forward(first, w)
@@ -817,13 +835,13 @@ def test_workspace_from_a_frameworks_allocator() -> None:
 
     cudnnpy.set_allocator(allocate)
     for _ in range(3):
-        assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
+        assert_same(conv.forward(x, w), exact_result("forward", x, w, padding=1))
     assert asked == [(size, x.get_device(), torch.cuda.current_stream().cuda_stream)]
     side = torch.cuda.Stream()
     conv.forward(x, w, stream=side)
     assert asked[1:] == [(size, x.get_device(), side.cuda_stream)]
     cudnnpy.set_allocator(None)
-    assert_same(conv.forward(x, w), expected("forward", x, w, padding=1))
+    assert_same(conv.forward(x, w), exact_result("forward", x, w, padding=1))
     assert len(asked) == 2
     with pytest.raises(TypeError, match=r"allocator must be a function of .*; got 5"):
         cudnnpy.set_allocator(5)  # type: ignore[arg-type]
@@ -851,7 +869,7 @@ def test_one_workspace_serves_every_operation_of_a_stream() -> None:
 def test_outgrown_workspace_is_not_used_by_others_while_work_is_in_flight() -> None:
     """Many calls queued at once, each needing more than the one before: every result is right."""
     shapes = [((n, 16, 24, 24), (32, 16, 3, 3)) for n in (1, 2, 4, 8, 16, 32)]
-    pairs = [(whole(*x), whole(*w)) for x, w in shapes]
+    pairs = [(whole_numbers(*x), whole_numbers(*w)) for x, w in shapes]
     convs = [needy_convolution(x, w)[0] for x, w in pairs]
     for conv, (x, w) in zip(convs, pairs, strict=True):
         conv.plan("forward", x, w)
@@ -859,7 +877,7 @@ def test_outgrown_workspace_is_not_used_by_others_while_work_is_in_flight() -> N
     results = [conv.forward(x, w) for conv, (x, w) in zip(convs, pairs, strict=True)]
     others = [torch.full((1 << 20,), torch.nan, device="cuda") for _ in range(8)]
     for (x, w), y in zip(pairs, results, strict=True):
-        assert_same(y, expected("forward", x, w, padding=1))
+        assert_same(y, exact_result("forward", x, w, padding=1))
     assert len(others) == 8
 
 
@@ -884,4 +902,4 @@ def test_work_follows_the_stream(how: str) -> None:
     if how != "current":
         conv.forward(late, w, out=out, stream=side if how == "argument" else side.cuda_stream)
     side.synchronize()
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))

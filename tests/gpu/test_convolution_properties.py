@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import strategies
 import torch
-from drawing import EXAMPLES, check_each, summarize
+from drawing import EXAMPLES, check_each, print_outcomes
 from strategies import DEVICE, NOT_A_NUMBER, Case, Drawn, GuardedWorkspace, Memory, few_channels, problems
 from tolerance import difference, is_approximate
 
@@ -137,7 +137,7 @@ class Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    return summarize(request, Outcomes())
+    return print_outcomes(request, Outcomes())
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import numpy as np
 import operations
 import pytest
 import torch
-from drawing import ENOUGH, EXAMPLES, check_each, summarize
+from drawing import ENOUGH, EXAMPLES, check_each, print_outcomes
 from operation_kinds import KINDS
 from operation_problem import Problem
 from operation_problems import CHOSEN, problems
@@ -121,7 +121,7 @@ class Outcomes:
 
 @pytest.fixture(scope="module")
 def outcomes(request: pytest.FixtureRequest) -> Outcomes:
-    return summarize(request, Outcomes())
+    return print_outcomes(request, Outcomes())
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from whole_numbers import assert_same, expected, whole
+from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, Plan
@@ -51,7 +51,7 @@ def needy(x: torch.Tensor, w: torch.Tensor, out: torch.Tensor) -> Any:
 @pytest.mark.parametrize("workspace", [False, True], ids=["any engine", "with workspace"])
 def test_one_convolution_in_two_threads(workspace: bool) -> None:
     """Each call adds its result once: a missing, doubled or mixed-up one shows in the sum, which is exact."""
-    x, ws = whole(*X, seed=1), [whole(*W, seed=seed) for seed in (2, 3)]
+    x, ws = whole_numbers(*X, seed=1), [whole_numbers(*W, seed=seed) for seed in (2, 3)]
     outs = [torch.zeros(Y, device="cuda") for _ in ws]
     conv = Convolution(padding=1, algorithm=needy(x, ws[0], outs[0]) if workspace else None)
 
@@ -65,11 +65,11 @@ def test_one_convolution_in_two_threads(workspace: bool) -> None:
 
     side_by_side(*(calls(w, out) for w, out in zip(ws, outs, strict=True)))
     for w, out in zip(ws, outs, strict=True):
-        assert_same(out, CALLS * expected("forward", x, w, padding=1))
+        assert_same(out, CALLS * exact_result("forward", x, w, padding=1))
 
 
 def test_different_convolutions_in_two_threads() -> None:
-    x, w, dy = whole(*X, seed=1), whole(*W, seed=2), whole(*Y, seed=3)
+    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
     forward, backward = Convolution(padding=1), Convolution(padding=1, tf32=False)
     y, dw = torch.zeros(Y, device="cuda"), torch.zeros(W, device="cuda")
 
@@ -84,15 +84,15 @@ def test_different_convolutions_in_two_threads() -> None:
                 backward.backward_filter(dy, x, out=dw, beta=1.0)
 
     side_by_side(first, second)
-    assert_same(y, CALLS * expected("forward", x, w, padding=1))
-    assert_same(dw, CALLS * expected("backward_filter", dy, x, W, padding=1))
+    assert_same(y, CALLS * exact_result("forward", x, w, padding=1))
+    assert_same(dw, CALLS * exact_result("backward_filter", dy, x, W, padding=1))
 
 
 def test_results_allocated_in_each_thread() -> None:
     """New memory for every result, and many shapes, so that plans, launches and results come and go in both."""
-    xs, w = [whole(n, *X[1:], seed=n) for n in (1, 2, 3)], whole(*W)
+    xs, w = [whole_numbers(n, *X[1:], seed=n) for n in (1, 2, 3)], whole_numbers(*W)
     conv = Convolution(padding=1)
-    right = [expected("forward", x, w, padding=1) for x in xs]
+    right = [exact_result("forward", x, w, padding=1) for x in xs]
 
     def work() -> None:
         stream = torch.cuda.Stream()
@@ -107,7 +107,7 @@ def test_results_allocated_in_each_thread() -> None:
 
 
 def test_one_plan_in_two_threads() -> None:
-    x, w = whole(*X, seed=1), whole(*W, seed=2)
+    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
     outs = [torch.zeros(Y, device="cuda") for _ in range(2)]
     conv = Convolution(padding=1, algorithm=needy(x, w, outs[0]))
     plan: Plan = conv.plan("forward", x, w, out=outs[0], beta=1.0)
@@ -124,11 +124,11 @@ def test_one_plan_in_two_threads() -> None:
 
     side_by_side(*map(calls, outs))
     for out in outs:
-        assert_same(out, CALLS * expected("forward", x, w, padding=1))
+        assert_same(out, CALLS * exact_result("forward", x, w, padding=1))
 
 
 def test_each_thread_has_its_own_cache_and_clearing_is_for_all() -> None:
-    x, w = whole(*X, seed=1), whole(*W, seed=2)
+    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
     conv = Convolution(padding=1)
     cudnnpy.clear_cache()
     conv.forward(x, w)
@@ -147,7 +147,7 @@ def test_each_thread_has_its_own_cache_and_clearing_is_for_all() -> None:
 
 def test_a_thread_whose_first_cuda_call_is_ours() -> None:
     """No CUDA context is current there yet."""
-    x, w = whole(*X, seed=1), whole(*W, seed=2)
+    x, w = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2)
     out = torch.zeros(Y, device="cuda")
     stream = torch.cuda.Stream()
     address = stream.cuda_stream
@@ -158,4 +158,4 @@ def test_a_thread_whose_first_cuda_call_is_ours() -> None:
             conv.forward(x, w, out=out, stream=address)
 
     side_by_side(work)
-    assert_same(out, expected("forward", x, w, padding=1))
+    assert_same(out, exact_result("forward", x, w, padding=1))

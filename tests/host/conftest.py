@@ -1,6 +1,6 @@
 """What the tests without a GPU share."""
 
 from planning import plan, planning_environment
-from standins import world
+from stand_in_device import stand_in
 
-__all__ = ["plan", "planning_environment", "world"]
+__all__ = ["plan", "planning_environment", "stand_in"]

@@ -20,7 +20,7 @@ Array = Any  # a NumPy array, or what stands for one while autograd records
 Pairs = Sequence[tuple[int, int]]
 
 
-def pull_back(function: Callable[..., Array], *arrays: np.ndarray) -> tuple[np.ndarray, Callable[..., Any]]:
+def value_and_pullback(function: Callable[..., Array], *arrays: np.ndarray) -> tuple[np.ndarray, Callable[..., Any]]:
     """A function's value, and what gives its gradients with respect to each array for a gradient of the value."""
     pull, value = make_vjp(lambda given: function(*given))(tuple(array.astype(np.float64) for array in arrays))
     return value, pull

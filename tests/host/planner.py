@@ -17,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import graphs
+import sample_graphs
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec
@@ -147,6 +147,7 @@ def choose(request: dict[str, Any]) -> Any:
         request.get("free", 1 << 37),
         None if times is None else tuner,
         before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
+        request.get("cap"),
     )
     return {**described(chosen), "seen": Bench.seen}
 
@@ -202,20 +203,32 @@ def descriptor(request: dict[str, Any]) -> Any:
 
 
 def engines(request: dict[str, Any]) -> Any:
-    """How many engines there are for a problem, and those that the heuristics propose."""
+    """How many engines there are for a problem, those that the heuristics propose, and the first of mode A, if any."""
     _, problem = problem_of(request)
     built = operation_graph.operation_graph(problem, TARGET)
+    asked: dict[int, Any] = {
+        raw.CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH: built,
+        raw.CUDNN_ATTR_ENGINEHEUR_MODE: raw.CUDNN_HEUR_MODE_A,
+        raw.CUDNN_ATTR_ENGINEHEUR_DEVICEPROP: TARGET.device(),
+    }
+    answer = Descriptor(raw.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, asked)
+    best = [
+        engine[raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX]
+        for first in answer.children(raw.CUDNN_ATTR_ENGINEHEUR_RESULTS, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1)
+        for engine in first.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
+    ]
     return {
+        "best": best,
         "count": engines_of.engine_count(built),
         "proposed": [found.engine for found in engines_of.heuristics(built, TARGET)],
     }
 
 
-# Graphs of one's own: `name` is one of graphs.py
+# Graphs of one's own: `name` is one of sample_graphs.py
 
 
 def own_graph(request: dict[str, Any]) -> graph_of.Graph:
-    return graphs.GRAPHS[request["name"]](graph_of.Graph(**request.get("options", {})))
+    return sample_graphs.GRAPHS[request["name"]](graph_of.Graph(**request.get("options", {})))
 
 
 def own_candidates(request: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ import pytest
 from autograd.scipy.special import logsumexp
 from hypothesis import given
 from hypothesis import strategies as st
-from oracles import ACTIVATIONS, convolve, pull_back
+from oracles import ACTIVATIONS, convolve, value_and_pullback
 
 import cudnnpy
 
@@ -420,7 +420,7 @@ def data_of(variables):
 def test_the_gradients_are_the_textbooks(x_shape, arguments, options):
     layer, x = layer_of(*arguments, **options), Variable(draw(*x_shape), "write")
     variables = [variable for variable in (x, layer.weight, layer.bias) if variable is not None]
-    expected, pull = pull_back(lambda x, w, b=None: textbook_layer(x, w, b, **options), *data_of(variables))
+    expected, pull = value_and_pullback(lambda x, w, b=None: textbook_layer(x, w, b, **options), *data_of(variables))
     y = layer(x)
     np.testing.assert_allclose(y.data, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(layer(x.data), y.data)
@@ -444,7 +444,7 @@ def test_a_networks_loss_and_gradients_are_the_textbooks():
         scores = anp.reshape(x, (len(images), -1))
         return anp.mean(logsumexp(scores, axis=1) - scores[labels, labels])
 
-    expected, pull = pull_back(textbook, *data_of(ours))
+    expected, pull = value_and_pullback(textbook, *data_of(ours))
     assert float(loss.data) == pytest.approx(float(expected), rel=1e-12)
     loss.backward()
     for variable, gradient in zip(ours, pull(1.0), strict=True):
@@ -461,7 +461,7 @@ def test_what_is_used_twice_gets_both_gradients():
         return textbook_layer(textbook_layer(x, w, b, padding=1), w, b, padding=1)
 
     variables = (x, layer.weight, layer.bias)
-    _, pull = pull_back(twice, *data_of(variables))
+    _, pull = value_and_pullback(twice, *data_of(variables))
     for variable, gradient in zip(variables, pull(dy), strict=True):
         np.testing.assert_allclose(variable.grad, gradient, rtol=1e-11, atol=1e-11)
 

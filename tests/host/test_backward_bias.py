@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from standins import Array, World
+from stand_in_device import Array, StandInDevice
 
 from cudnnpy import Convolution, reduce_tensor
 from cudnnpy._runtime import plan_cache
@@ -15,40 +15,40 @@ LAST = (64 * 1600, 1, 64 * 40, 64)
 GRAPH, COPY, REDUCE = "cudnnBackendExecute", "cudnnTransformTensor", "cudnnReduceTensor"
 
 
-def launched(world: World, dy: Array, **more: Any) -> list[str]:
-    world.launches.clear()
+def launched(stand_in: StandInDevice, dy: Array, **more: Any) -> list[str]:
+    stand_in.launches.clear()
     out = Convolution().backward_bias(dy, **more)
     assert (out.shape, out.dtype) == ((dy.shape[1],), dy.dtype)
-    return [name for name, _ in world.launches]
+    return [launch.name for launch in stand_in.launches]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_large_tensors_are_reduced_by_graphs(world: World, dtype: str) -> None:
+def test_large_tensors_are_reduced_by_graphs(stand_in: StandInDevice, dtype: str) -> None:
     """Channels first in two, each picture's channels and then the batch; channels last in one."""
-    assert launched(world, Array(*LARGE, dtype=dtype, pointer=1 << 20)) == [GRAPH, GRAPH]
-    assert [problem.specs[0].shape for problem in world.graphs] == [(512, 1600, 1, 1), (8, 64, 1, 1)]
-    world.graphs.clear()
-    assert launched(world, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20)) == [GRAPH]
-    assert [problem.specs[0].shape for problem in world.graphs] == [(12800, 64, 1, 1)]
-    assert launched(world, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20), alpha=2.0) == [GRAPH, COPY]
+    assert launched(stand_in, Array(*LARGE, dtype=dtype, pointer=1 << 20)) == [GRAPH, GRAPH]
+    assert [problem.specs[0].shape for problem in stand_in.planned_graphs] == [(512, 1600, 1, 1), (8, 64, 1, 1)]
+    stand_in.planned_graphs.clear()
+    assert launched(stand_in, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20)) == [GRAPH]
+    assert [problem.specs[0].shape for problem in stand_in.planned_graphs] == [(12800, 64, 1, 1)]
+    assert launched(stand_in, Array(*LARGE, dtype=dtype, strides=LAST, pointer=1 << 20), alpha=2.0) == [GRAPH, COPY]
 
 
-def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(world: World) -> None:
+def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(stand_in: StandInDevice) -> None:
     """Graphs add in any order; no signature is another's."""
     dy = Array(*LARGE, pointer=1 << 20)
     for conv, name in ((Convolution(), GRAPH), (Convolution(deterministic=True), REDUCE), (Convolution(), GRAPH)):
-        world.launches.clear()
+        stand_in.launches.clear()
         conv.backward_bias(dy)
-        assert {launch for launch, _ in world.launches} == {name}
+        assert {launch.name for launch in stand_in.launches} == {name}
     for op, deterministic, name in (
         ("add", True, REDUCE),
         ("add", False, GRAPH),
         ("max", True, GRAPH),
         ("norm2", True, REDUCE),
     ):
-        world.launches.clear()
+        stand_in.launches.clear()
         reduce_tensor(dy, op, (1, 2, 3), deterministic=deterministic)
-        assert world.launches[0][0] == name
+        assert stand_in.launches[0].name == name
 
 
 @pytest.mark.parametrize(
@@ -63,37 +63,37 @@ def test_what_is_to_have_the_same_bits_every_time_is_left_to_c(world: World) -> 
     ],
     ids=["small", "at an odd address", "with gaps", "float64", "three axes", "five axes"],
 )
-def test_the_rest_is_left_to_c(world: World, dy: Array) -> None:
-    assert launched(world, dy) == [REDUCE]
-    assert world.graphs == []
+def test_the_rest_is_left_to_c(stand_in: StandInDevice, dy: Array) -> None:
+    assert launched(stand_in, dy) == [REDUCE]
+    assert stand_in.planned_graphs == []
 
 
 @pytest.mark.parametrize("more", [{}, {"strides": (600, 100, 20, 2)}])
-def test_small_bfloat16_is_reduced_as_float32(world: World, more: Any) -> None:
-    assert launched(world, Array(2, 6, 5, 5, dtype="bfloat16", **more)) == [COPY, REDUCE, COPY]
+def test_small_bfloat16_is_reduced_as_float32(stand_in: StandInDevice, more: Any) -> None:
+    assert launched(stand_in, Array(2, 6, 5, 5, dtype="bfloat16", **more)) == [COPY, REDUCE, COPY]
 
 
-def test_nothing_to_add_up_is_a_copy(world: World) -> None:
-    assert launched(world, Array(1, 6, 1, 1)) == [COPY]
+def test_nothing_to_add_up_is_a_copy(stand_in: StandInDevice) -> None:
+    assert launched(stand_in, Array(1, 6, 1, 1)) == [COPY]
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 5, 5), LARGE, (1, 6, 1, 1)])
-def test_alpha_and_beta_come_last(world: World, shape: Any) -> None:
+def test_alpha_and_beta_come_last(stand_in: StandInDevice, shape: Any) -> None:
     dy, out = Array(*shape), Array(shape[1])
-    assert launched(world, dy, out=out, alpha=0.5, beta=2.0)
-    numbers = [a._obj.value for a in world.launches[-1][1] if hasattr(a, "_obj")]
+    assert launched(stand_in, dy, out=out, alpha=0.5, beta=2.0)
+    numbers = [a._obj.value for a in stand_in.launches[-1].arguments if hasattr(a, "_obj")]
     assert numbers == [0.5, 2.0]
-    assert world.launches[-1][1][-1] == out.pointer
+    assert stand_in.launches[-1].arguments[-1] == out.pointer
 
 
-def test_a_result_that_overlaps_dy_is_refused_before_any_work(world: World) -> None:
+def test_a_result_that_overlaps_dy_is_refused_before_any_work(stand_in: StandInDevice) -> None:
     dy = Array(2, 6, 5, 5, pointer=1 << 20)
     for at in (1 << 20, (1 << 20) - 16, (1 << 20) + 1184):
         with pytest.raises(ValueError, match="out must not overlap dy in memory"):
             Convolution().backward_bias(dy, out=Array(6, pointer=at))
-    assert world.launches == []
+    assert stand_in.launches == []
     assert plan_cache.cache_info().size == 0
     # a known signature is looked at, too
-    launched(world, dy, out=Array(6, pointer=1 << 22))
+    launched(stand_in, dy, out=Array(6, pointer=1 << 22))
     with pytest.raises(ValueError, match="out must not overlap dy in memory"):
         Convolution().backward_bias(dy, out=Array(6, pointer=1 << 20))

@@ -13,6 +13,7 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
+from cudnnpy._core.layouts import extent
 from cudnnpy._planning import bench as bench_module
 from cudnnpy._planning.bench import Bench, tolerance
 from cudnnpy._planning.candidates import Candidate
@@ -63,6 +64,94 @@ def test_tolerance_grows_with_the_sum_and_with_coarser_types() -> None:
     assert of("float64", 8) < of("float32", 8, tf32=False) < of("float32", 8) <= of("float16", 8) < of("bfloat16", 8)
     assert of("float32", 8, tf32=False) < of("float32", 800, tf32=False) < 1e-2
     assert of("bfloat16", 8) < 0.25
+
+
+# What candidates run on
+
+STREAM, INPUTS, RESULT = 0x5000, (1 << 40, 2 << 40), 3 << 40
+
+
+class Gpu:
+    """Memory that is taken, and what the driver does with it."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int, int]] = []  # (to, from, size)
+        self.filled: dict[int, int] = {}  # bytes by their first address
+
+    def take(self, size: int, device: int, stream: int) -> tuple[int, int, Any]:
+        assert (device, stream) == (0, STREAM)
+        self.taken.append(((len(self.taken) + 1) << 32, size))
+        return (*self.taken[-1], object())
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        assert stream == STREAM
+        self.copies.append((to, source, size))
+
+    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
+        assert stream == STREAM
+        self.filled[address] = byte
+
+    def whose(self, address: int, size: int) -> tuple[int, int]:
+        """The memory that holds these bytes."""
+        (memory,) = [(start, length) for start, length in self.taken if start <= address < start + length]
+        assert address + size <= sum(memory)
+        return memory
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    monkeypatch.setattr(bench_module, "take", made.take)
+    monkeypatch.setattr(bench_module, "_cache_size", lambda device: 1 << 12)
+    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoDAsync", made.copy)
+    monkeypatch.setattr("cuda.bindings.driver.cuMemsetD8Async", made.fill)
+    return made
+
+
+class Planned:
+    """An executable that keeps what it is bound to."""
+
+    def __init__(self, workspace_size: int) -> None:
+        self.workspace_size = workspace_size
+        self.bound: list[tuple[tuple[int, ...], int]] = []
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Any:
+        self.bound.append((pointers, workspace))
+        return lambda: 0
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_candidates_read_the_callers_inputs_and_write_to_memory_of_their_own(gpu: Gpu, beta: float) -> None:
+    asked = convolution()._replace(beta=beta)
+    sizes = [extent(spec) for spec in asked.specs]
+    bench = Bench(asked, problem.checked(problem.Options()), None, INPUTS, RESULT, STREAM)  # type: ignore[arg-type]
+    spaces = set()
+    for space in (100, 5000, 100):
+        executable = Planned(space)
+        one = candidate("one")
+        one.executable = executable  # type: ignore[assignment]
+        assert len(bench._bind(one)) == len(executable.bound) > 1
+        first, *others = [pointers for pointers, _ in executable.bound]
+        assert first[:2] == INPUTS
+        for copies in others:
+            assert {(*pair, size) for *pair, size in zip(copies, INPUTS, sizes, strict=False)} <= set(gpu.copies)
+        places = [
+            gpu.whose(address, size) for pointers in others for address, size in zip(pointers, sizes, strict=True)
+        ]
+        places.append(gpu.whose(first[2], sizes[2]))
+        assert len(set(places)) == len(places)
+        (workspace,) = {workspace for _, workspace in executable.bound}
+        assert gpu.whose(workspace, space) not in places
+        spaces.add(workspace)
+    assert len(spaces) == 2  # the third has room in the second's
+    bench._reset()
+    if beta:
+        assert (first[2], RESULT, sizes[2]) in gpu.copies
+    else:
+        assert gpu.filled[first[2]] == 0xFF  # NaN, so that an element that is not written shows
+    assert not {to for to, *_ in gpu.copies} & {*INPUTS, RESULT}
+    assert not gpu.filled.keys() & {*INPUTS, RESULT}
 
 
 # What results are compared with
@@ -154,6 +243,30 @@ def test_a_result_may_be_0_whatever_the_numbers() -> None:
     assert bench.is_made_up
     assert bench.measure(candidate("fast"))
     assert not bench.measure(candidate("wrong"))
+
+
+@pytest.mark.parametrize("difference", [math.nan, math.inf])
+def test_a_result_that_is_partly_unwritten_is_wrong(difference: float) -> None:
+    bench = Sketch(convolution(), {"slow": 3.0, "bad": 3.0}, {"bad": difference}, {})
+    bad = candidate("bad")
+    assert bench.measure(candidate("slow"))
+    assert not bench.measure(bad)
+    assert bad.refused.startswith("wrong result: off by ")
+    assert bad.executable is None
+
+
+def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn() -> None:
+    class Scarce(Sketch):
+        def _bind(self, candidate: Candidate) -> Any:
+            if candidate.name == "hungry":
+                raise MemoryError("no more")
+            return super()._bind(candidate)
+
+    bench = Scarce(convolution(), {"slow": 3.0, "hungry": 3.0}, {}, {})
+    hungry = candidate("hungry")
+    assert not bench.measure(hungry)
+    assert "out of memory" in hungry.refused
+    assert bench.measure(candidate("slow"))
 
 
 def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:

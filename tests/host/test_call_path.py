@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from xml.etree import ElementTree
 
-from standins import Array, World
+from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from tools import draw_call_path as drawing
@@ -75,7 +75,7 @@ def column(number: int) -> list[str]:
     return [box.module for box in sorted(drawing.BOXES.values(), key=lambda box: box.row) if box.column == number]
 
 
-def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(world: World) -> None:
+def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(stand_in: StandInDevice) -> None:
     """A stand-in selects here, so that the modules of the choice itself are not entered."""
     conv = cudnnpy.Convolution(padding=1)
     x, w, y = Array(2, 4, 6, 6), Array(8, 4, 3, 3), Array(2, 8, 6, 6)
@@ -91,4 +91,4 @@ def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(world: 
     on_path = [module for module in column(0) if module in known]
     assert [module for module in known if module in column(0)] == on_path
     assert on_path[-2:] == ["_runtime.plan_cache", "_runtime.launcher"]
-    assert len(world.launches) == 2
+    assert len(stand_in.launches) == 2

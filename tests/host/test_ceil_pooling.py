@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine import carried_out, view
+from numpy_machine import run_steps, tensor_in
 
 from cudnnpy import Pooling, TensorSpec, reference
 from cudnnpy._core.layouts import extent, packed_strides
@@ -94,12 +94,12 @@ def test_the_parts_of_the_result_are_the_references(problem: Problem, seed: int)
         assert reference.Pooling(**problem.options).output_shape(problem.x_shape) == y_shape
         return
     source, target = memory_of(x, rng), memory_of(y, rng)
-    before = view(target, y).astype(np.float64)
+    before = tensor_in(target, y).astype(np.float64)
     around = target.copy()
-    carried_out(program.steps, program.scratch, source, target)
-    exact = problem.alpha * twin.forward(view(source, x).astype(np.float64)) + problem.beta * before
-    np.testing.assert_allclose(view(target, y), exact, rtol=1e-5, atol=1e-5)
-    view(around, y)[...] = view(target, y)
+    run_steps(program.steps, program.scratch, source, target)
+    exact = problem.alpha * twin.forward(tensor_in(source, x).astype(np.float64)) + problem.beta * before
+    np.testing.assert_allclose(tensor_in(target, y), exact, rtol=1e-5, atol=1e-5)
+    tensor_in(around, y)[...] = tensor_in(target, y)
     np.testing.assert_array_equal(target, around)  # nothing in the gaps was written
 
 
@@ -118,15 +118,15 @@ def test_the_steps_of_the_gradient_give_the_references(problem: Problem, seed: i
     if program is None:
         return
     memories = [memory_of(spec, rng) for spec in (dy, x, y, dx)]
-    view(memories[2], y)[...] = twin.forward(view(memories[1], x).astype(np.float64))
+    tensor_in(memories[2], y)[...] = twin.forward(tensor_in(memories[1], x).astype(np.float64))
     kept = [memory.copy() for memory in memories]
-    carried_out(program.steps, program.scratch, *memories)
-    values = twin.backward(*(view(m, s).astype(np.float64) for m, s in zip(kept[:3], (dy, x, y), strict=True)))
-    exact = problem.alpha * values + problem.beta * view(kept[3], dx).astype(np.float64)
-    np.testing.assert_allclose(view(memories[3], dx), exact, rtol=1e-5, atol=1e-4)
+    run_steps(program.steps, program.scratch, *memories)
+    values = twin.backward(*(tensor_in(m, s).astype(np.float64) for m, s in zip(kept[:3], (dy, x, y), strict=True)))
+    exact = problem.alpha * values + problem.beta * tensor_in(kept[3], dx).astype(np.float64)
+    np.testing.assert_allclose(tensor_in(memories[3], dx), exact, rtol=1e-5, atol=1e-4)
     for memory, before in zip(memories[:3], kept, strict=False):
         np.testing.assert_array_equal(memory, before)
-    view(kept[3], dx)[...] = view(memories[3], dx)
+    tensor_in(kept[3], dx)[...] = tensor_in(memories[3], dx)
     np.testing.assert_array_equal(memories[3], kept[3])
 
 
@@ -144,7 +144,7 @@ def test_maxima_and_averages_of_the_types(mode: str, dtype: str) -> None:
     y64 = twin.forward(x64)
     dy64 = np.arange(18.0).reshape(y_shape)
     memories = [a.astype(dtype).reshape(-1) for a in (dy64, x64, y64, np.full(shape, np.nan))]
-    carried_out(program.steps, program.scratch, *memories)
+    run_steps(program.steps, program.scratch, *memories)
     np.testing.assert_allclose(memories[3].reshape(shape), twin.backward(dy64, x64, y64), rtol=1e-3)
 
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from calls import BY_NAME, SAMPLES, C, Sample, X
-from standins import OTHER, STREAM, Array, World, made
+from sample_calls import BY_NAME, SAMPLES, C, Sample, X
+from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
@@ -28,6 +28,12 @@ LAST = (144, 1, 24, 4)  # X, channels last
 
 PACK = {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute", "cudnnBackendFinalize"}
 nn: Any = cudnnpy  # whose types forbid what is tried here
+
+
+def counts() -> tuple[int, int, int]:
+    """The plan cache's entries, and how often it had to plan and to forget."""
+    info = plan_cache.cache_info()
+    return info.size, info.misses, info.evictions
 
 
 def misses() -> int:
@@ -50,40 +56,49 @@ def test_every_operation_has_a_sample_with_all_of_its_arrays_and_options() -> No
 
 
 @each_call
-def test_a_known_signature_plans_nothing_and_launches_once(world: World, sample: Sample) -> None:
+def test_a_known_signature_plans_nothing_and_launches_once(stand_in: StandInDevice, sample: Sample) -> None:
     call, given = sample.operation(), sample.given()
     result = call(**given)
     assert (result[0] if sample.many > 1 else result) is given["out"]
-    assert world.launches[-1][0] == sample.launch
+    assert stand_in.launches[-1].name == sample.launch
     assert misses() == 1
     # results that are not given have new addresses: these go into a new variant pack
     new = PACK if sample.many > 1 and sample.launch == "cudnnBackendExecute" else set()
     for count in (1, 50):
-        world.c.clear()
+        stand_in.c_calls.clear()
         for _ in range(count):
             call(**given)
-        assert {name: n for name, n in made(world).items() if name not in new} == {sample.launch: count}
-    world.c.clear()
-    world.stream = OTHER
+        assert {name: n for name, n in calls_of_c(stand_in).items() if name not in new} == {sample.launch: count}
+    stand_in.c_calls.clear()
+    stand_in.stream = OTHER
     call(**given)
-    assert {name: n for name, n in made(world).items() if name not in new} == {sample.launch: 1, "cudnnSetStream": 1}
+    assert {name: n for name, n in calls_of_c(stand_in).items() if name not in {*new, "cudnnSetStream"}} == {
+        sample.launch: 1
+    }
+    assert stand_in.launches[-1].stream == OTHER
     assert misses() == 1
-    assert len(world.graphs) <= 1
+    assert len(stand_in.planned_graphs) <= 1
 
 
 @each_call
-def test_new_addresses_bind_and_plan_nothing(world: World, sample: Sample) -> None:
+def test_each_array_reaches_the_argument_that_it_is_for(stand_in: StandInDevice, sample: Sample) -> None:
+    """In every call, whether its addresses are new, were launched before or are replayed as a CUDA graph."""
     call = sample.operation()
-    for _ in range(5):
-        call(**sample.given())
+    calls = [sample.given() for _ in range(5)]
+    for given in [*calls, *reversed(calls)] + calls[:2] * 5:
+        found = results(call(**given))
+        arrays: dict[str | int, Any] = {**given, **dict(enumerate(found))}
+        launch = stand_in.launches[-1]
+        assert launch.name == sample.launch
+        reached = {name: address for name, address in launch.addresses.items() if name != "workspace"}
+        assert reached == {name: arrays[sample.role(name)].pointer for name in reached}
+        assert len(reached) == len({array.pointer for array in (*found, *given.values()) if isinstance(array, Array)})
     assert misses() == 1
-    assert world.c[sample.launch] == 5
-    pointers = [arguments for _, arguments in world.launches]
-    assert len(pointers) == 5
+    assert stand_in.replayed or sample.many > 1  # whose new results have new addresses
 
 
 @each_call
-def test_equal_options_share_what_was_planned(world: World, sample: Sample) -> None:
+def test_equal_options_share_what_was_planned(stand_in: StandInDevice, sample: Sample) -> None:
     for _ in range(3):
         sample.operation()(**sample.given())
     assert misses() == (3 if sample.name.startswith("Dropout") else 1)  # each Dropout has random numbers of its own
@@ -103,6 +118,9 @@ def variants(sample: Sample) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]
     for dtype in sample.dtypes[:-1] if sample.dtypes[-1] == "float32" else sample.dtypes[::3] + sample.dtypes[1:2]:
         found[dtype] = ({}, given(dtype))
     found["device"] = ({}, given(device=1))
+    if "out" not in sample.arrays:  # nothing but the inputs tells these apart
+        found["dtype, no out"] = ({}, {**given(sample.dtypes[0]), "out": None})
+        found["device, no out"] = ({}, {**given(device=1), "out": None})
     for name in given():
         if name not in {*sample.arrays, *sample.optional, "out"}:
             continue
@@ -119,7 +137,7 @@ def variants(sample: Sample) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]
 
 
 @each_call
-def test_everything_that_changes_a_call_changes_its_key(world: World, sample: Sample) -> None:
+def test_everything_that_changes_a_call_changes_its_key(stand_in: StandInDevice, sample: Sample) -> None:
     """Each variant is planned for, and none a second time."""
     ways = variants(sample)
     assert len(ways) >= 8
@@ -136,7 +154,7 @@ def test_everything_that_changes_a_call_changes_its_key(world: World, sample: Sa
 
 
 @each_call
-def test_shapes_have_keys_of_their_own(world: World, sample: Sample) -> None:
+def test_shapes_have_keys_of_their_own(stand_in: StandInDevice, sample: Sample) -> None:
     call, shapes = sample.operation(), []
     for batch in (2, 3, 5, 3, 2):
         given = sample.given()
@@ -148,7 +166,7 @@ def test_shapes_have_keys_of_their_own(world: World, sample: Sample) -> None:
     assert misses() == 3
 
 
-def test_operations_on_the_same_arrays_have_keys_of_their_own(world: World) -> None:
+def test_operations_on_the_same_arrays_have_keys_of_their_own(stand_in: StandInDevice) -> None:
     """Objects of several classes, whose numbers are their own."""
     x, y = Array(*X), Array(*X)
     for count, call in enumerate(
@@ -170,32 +188,33 @@ def test_operations_on_the_same_arrays_have_keys_of_their_own(world: World) -> N
         assert misses() == count
 
 
-def test_convolutions_and_the_others_share_one_cache(world: World) -> None:
+def test_convolutions_and_the_others_share_one_cache(stand_in: StandInDevice) -> None:
     conv, activation = Convolution(), cudnnpy.Activation()
     for _ in range(3):
         y = conv.forward(Array(*X), Array(8, 4, 3, 3))
         activation.forward(y, out=y)
-    assert plan_cache.cache_info() == (2, 16_384, 2, 0)
+    assert counts() == (2, 2, 0)
+    limit = plan_cache.cache_info().limit
     cudnnpy.set_cache_limit(1)
     cudnnpy.clear_cache()
     try:
         for _ in range(2):
             y = conv.forward(Array(*X), Array(8, 4, 3, 3))
             activation.forward(y, out=y)
-        assert plan_cache.cache_info() == (1, 1, 4, 3)
+        assert counts() == (1, 4, 3)
     finally:
-        cudnnpy.set_cache_limit(16_384)
+        cudnnpy.set_cache_limit(limit)
 
 
 @pytest.mark.parametrize(
     "values", [(0.0, -0.0), (float("nan"), float("nan"))], ids=["zeros of either sign", "numbers that are none"]
 )
-def test_values_to_fill_with_are_told_apart_by_their_bits(world: World, values: tuple[float, float]) -> None:
+def test_values_to_fill_with_are_told_apart_by_their_bits(stand_in: StandInDevice, values: tuple[float, float]) -> None:
     """0.0 == -0.0, and NaN is not equal to itself."""
     out = Array(*X)
     for value in values:
         cudnnpy.set_tensor(out, value)
-    patterns = [arguments[1] for _, arguments in world.launches]
+    patterns = [launch.arguments[1] for launch in stand_in.launches]
     assert len(patterns) == 2
     different = {0.0: 2}.get(values[0], 1)
     assert len(set(patterns)) == different
@@ -210,7 +229,7 @@ def results(found: Any) -> tuple[Any, ...]:
 
 
 @each_call
-def test_results_are_made_where_the_first_input_is(world: World, sample: Sample) -> None:
+def test_results_are_made_where_the_first_input_is(stand_in: StandInDevice, sample: Sample) -> None:
     given = {name: array for name, array in sample.given(device=1).items() if name != "out" or "out" in sample.arrays}
     found = results(sample.operation()(**given))
     assert len(found) == sample.many
@@ -219,16 +238,14 @@ def test_results_are_made_where_the_first_input_is(world: World, sample: Sample)
         assert array.device == 1
     assert found[0].shape == sample.out
     assert found[0].dtype == "float32"
-    pointers = [value for _, arguments in world.launches for value in arguments if isinstance(value, int)]
-    if sample.launch != "cudnnBackendExecute":  # which gets them in a variant pack
-        assert {array.pointer for array in found} <= set(pointers)
+    assert {array.pointer for array in found} <= {*stand_in.launches[-1].addresses.values()}
 
 
 class Another(Array):
     """An array of a second library."""
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("stand_in")
 def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two libraries whose arrays look alike: each gets its own back."""
     library = arrays._libraries[Array]._replace(
@@ -244,7 +261,7 @@ def test_results_are_made_by_the_library_of_the_first_input(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("name", ["x", "dy", "b"])
-def test_results_lie_in_memory_as_the_first_input_does(world: World, name: str) -> None:
+def test_results_lie_in_memory_as_the_first_input_does(stand_in: StandInDevice, name: str) -> None:
     call: Callable[[Any], Any] = {
         "x": cudnnpy.Activation().forward,
         "dy": lambda dy: cudnnpy.LocalResponseNormalization().backward(dy, Array(*X), Array(*X)),
@@ -292,7 +309,7 @@ def ran(plan: Recorded, inputs: Any, outs: Any, seen: list[Call], space: int = 0
     return dispatch.run("recorded", None, prepare, NAMES, inputs, outs, None, "word")
 
 
-def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(world: World) -> None:
+def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(stand_in: StandInDevice) -> None:
     plan = Recorded()
     seen: list[Call] = []
     one, two, out = Array(5), Array(6, dtype="int8"), Array(3)
@@ -315,16 +332,27 @@ def test_inputs_that_are_none_are_dropped_and_results_that_are_none_are_made(wor
     assert len(seen) == 3
 
 
-def test_the_workspace_comes_last(world: World) -> None:
+@pytest.mark.usefixtures("stand_in")
+def test_operations_on_the_same_arrays_are_told_apart_by_what_plans_them() -> None:
+    plans = Recorded(), Recorded()
+    prepares = [lambda call, plan=plan: (plan, [TensorSpec((3,))]) for plan in plans]
+    x, out = Array(5), Array(3)
+    for prepare in prepares * 2:
+        dispatch.run("recorded", None, prepare, ("x", "out"), (x,), (out,), None)
+    assert [plan.bound for plan in plans] == [[(x.pointer, out.pointer, 0)]] * 2
+    assert misses() == 2
+
+
+def test_the_workspace_comes_last(stand_in: StandInDevice) -> None:
     plan = Recorded()
     seen: list[Call] = []
     ran(plan, (Array(5), None, None), (Array(3), Array(2)), seen, space=4096)
-    assert world.allocated == [(4096, 0, STREAM)]
+    assert stand_in.allocated == [(4096, 0, STREAM)]
     assert plan.bound[-1][-1]
     assert len(plan.bound[-1]) == 4
 
 
-def test_alignments_are_told_of_every_array(world: World) -> None:
+def test_alignments_are_told_of_every_array(stand_in: StandInDevice) -> None:
     plan = Recorded()
     seen: list[Call] = []
     odd = Array(5, pointer=(1 << 21) + 8)
@@ -332,14 +360,14 @@ def test_alignments_are_told_of_every_array(world: World) -> None:
     assert [spec.alignment for spec in seen[-1].specs.values()] == [8, 16, 4]
 
 
-def test_what_fails_to_be_prepared_is_not_remembered(world: World) -> None:
+def test_what_fails_to_be_prepared_is_not_remembered(stand_in: StandInDevice) -> None:
     def fail(call: Call) -> Any:
         raise ValueError("no")
 
     for _ in range(2):
         with pytest.raises(ValueError, match="no"):
             dispatch.run("failing", None, fail, ("x", "out"), (Array(3),), (None,), None)
-    assert plan_cache.cache_info() == (0, 16_384, 0, 0)
+    assert counts() == (0, 0, 0)
 
 
 # What cannot be hashed
@@ -368,15 +396,15 @@ def test_what_fails_to_be_prepared_is_not_remembered(world: World) -> None:
     ],
 )
 def test_what_cannot_be_hashed_is_refused_by_the_operation_itself(
-    world: World, call: Callable[[Any], Any], kind: type[Exception], text: str
+    stand_in: StandInDevice, call: Callable[[Any], Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):
         call(Array(*X))
-    assert made(world) == {}
+    assert calls_of_c(stand_in) == {}
     assert plan_cache.cache_info().size == 0
 
 
-def test_axes_may_be_any_sequence(world: World) -> None:
+def test_axes_may_be_any_sequence(stand_in: StandInDevice) -> None:
     for axes in ((1, 2), [1, 2], range(1, 3)):
         assert cudnnpy.reduce_tensor(Array(*X), axes=axes).shape == (2, 1, 1, 6)
     assert misses() == 1
@@ -386,15 +414,17 @@ def test_axes_may_be_any_sequence(world: World) -> None:
 
 
 @each_call
-def test_an_unplanned_call_in_a_capture_is_refused_and_leaves_it_intact(world: World, sample: Sample) -> None:
+def test_an_unplanned_call_in_a_capture_is_refused_and_leaves_it_intact(
+    stand_in: StandInDevice, sample: Sample
+) -> None:
     call, given = sample.operation(), sample.given()
-    world.capturing = {STREAM}
+    stand_in.capturing = {STREAM}
     with pytest.raises(CaptureError, match=rf"^{sample.name}: this signature has not been planned yet.*\(a warm-up\)"):
         call(**given)
-    assert made(world) == {}
-    assert world.allocated == []
+    assert calls_of_c(stand_in) == {}
+    assert stand_in.allocated == []
     call(**given, stream=OTHER)  # is not being captured
-    world.c.clear()
+    stand_in.c_calls.clear()
     call(**given)
-    assert world.c[sample.launch] == 1  # a warm call is recorded
+    assert stand_in.c_calls[sample.launch] == 1  # a warm call is recorded
     assert misses() == 1

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standins import Array, World
+from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import (
@@ -73,7 +73,7 @@ CALLS: list[tuple[str, Any, str, list[tuple[int, ...]], dict[str, Any]]] = [
 @pytest.mark.parametrize(("make", "method", "shapes", "keywords"), [c[1:] for c in CALLS], ids=[c[0] for c in CALLS])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_results_without_elements(
-    world: World, make: Any, method: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dtype: str
+    stand_in: StandInDevice, make: Any, method: str, shapes: list[tuple[int, ...]], keywords: dict[str, Any], dtype: str
 ) -> None:
     """As the reference has them, new or in out; nothing is launched, planned or allocated."""
     kinds = ["uint8" if (method, at) == ("backward", 1) and len(s) == 1 else dtype for at, s in enumerate(shapes)]
@@ -90,18 +90,18 @@ def test_results_without_elements(
     more = {"beta": 0.5} if scaled and not keywords.get("activation") else {}
     result = getattr(make(nn), method)(*arrays, out=out, **{**keywords, **more})
     assert (result[0] if isinstance(result, tuple) else result) is out
-    assert world.launches == []
-    assert world.chosen == world.graphs == world.allocated == []
+    assert stand_in.launches == []
+    assert stand_in.choices == stand_in.planned_graphs == stand_in.allocated == []
 
 
-def test_set_tensor_of_nothing(world: World) -> None:
+def test_set_tensor_of_nothing(stand_in: StandInDevice) -> None:
     out = Array(0, 3)
     assert nn.set_tensor(out, 3.0) is out
-    assert world.launches == []
+    assert stand_in.launches == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_gradients_of_parameters_are_0_or_beta_times_out(world: World, dtype: str) -> None:
+def test_gradients_of_parameters_are_0_or_beta_times_out(stand_in: StandInDevice, dtype: str) -> None:
     x, dy = Array(0, 4, 8, 8, dtype=dtype), Array(0, 6, 6, 6, dtype=dtype)
     fill = {"float32": "cuMemsetD32Async", "bfloat16": "cuMemsetD16Async", "float64": "cudnnSetTensor"}[dtype]
     conv, up = Convolution(), ConvolutionTranspose()
@@ -113,50 +113,50 @@ def test_gradients_of_parameters_are_0_or_beta_times_out(world: World, dtype: st
         (lambda **o: nn.reduce_tensor(x, axes=(0,), **o), (1, 4, 8, 8)),
     ]
     for call, shape in calls:
-        world.launches.clear()
+        stand_in.launches.clear()
         made = call()
         assert (made.shape, made.dtype) == (shape, dtype)
-        assert [name for name, _ in world.launches] == [fill]
+        assert [launch.name for launch in stand_in.launches] == [fill]
         out = Array(*shape, dtype=dtype)
         assert call(out=out, beta=0.5) is out
-        assert [name for name, _ in world.launches[1:]] == ["cudnnScaleTensor"]
+        assert [launch.name for launch in stand_in.launches[1:]] == ["cudnnScaleTensor"]
         if fill.startswith("cuMemset"):
-            assert world.launches[0][1][1] == 0
-    assert world.chosen == world.graphs == []
+            assert stand_in.launches[0].arguments[1] == 0
+    assert stand_in.choices == stand_in.planned_graphs == []
 
 
-def test_products_over_nothing(world: World) -> None:
+def test_products_over_nothing(stand_in: StandInDevice) -> None:
     x, out = Array(0, 3), Array(1, 3)
     nn.reduce_tensor(x, "mul", (0,), alpha=2.0)
-    ((name, arguments),) = world.launches
-    assert (name, arguments[1]) == ("cuMemsetD32Async", 0x40000000)
+    (launch,) = stand_in.launches
+    assert (launch.name, launch.arguments[1]) == ("cuMemsetD32Async", 0x40000000)
     nn.reduce_tensor(x, "mul", (0,), out, alpha=2.0, beta=0.5)
-    assert [name for name, _ in world.launches[1:]] == ["cuMemsetD32Async", "cudnnTransformTensor"]
-    world.launches.clear()
+    assert [launch.name for launch in stand_in.launches[1:]] == ["cuMemsetD32Async", "cudnnTransformTensor"]
+    stand_in.launches.clear()
     nn.reduce_tensor(x, "mean", (0,), out, beta=0.5)  # NaN, whatever is added to it
-    assert [(name, arguments[1]) for name, arguments in world.launches] == [("cuMemsetD32Async", 0x7FC00000)]
+    assert [(launch.name, launch.arguments[1]) for launch in stand_in.launches] == [("cuMemsetD32Async", 0x7FC00000)]
 
 
 @pytest.mark.parametrize("op", ["min", "max", "amax"])
-def test_there_is_no_extreme_of_nothing(world: World, op: str) -> None:
+def test_there_is_no_extreme_of_nothing(stand_in: StandInDevice, op: str) -> None:
     with pytest.raises(ValueError, match=r"^x must have sizes of 1 or more on the axes \(0,\) for op='.*'; got shape"):
         nn.reduce_tensor(Array(0, 3), op, (0,))
 
 
-def test_sums_over_no_channels_plan_a_convolution_of_zeros(world: World) -> None:
+def test_sums_over_no_channels_plan_a_convolution_of_zeros(stand_in: StandInDevice) -> None:
     x, w = Array(2, 0, 8, 8), Array(6, 0, 3, 3)
     y = Convolution(padding=1, groups=2).forward(x, w, Array(6), "relu")
     assert y.shape == (2, 6, 8, 8)
-    ((problem, _, _),) = world.chosen
+    ((problem, _, _),) = stand_in.choices
     assert (problem.x.shape, problem.w.shape, problem.y.shape) == ((2, 4, 8, 8), (6, 4, 1, 1), (2, 6, 8, 8))
     assert (problem.bias is not None, problem.activation, problem.groups) == (True, "relu", 1)
-    assert [name for name, _ in world.launches] == ["cuMemsetD32Async"] * 2 + ["cudnnBackendExecute"]
+    assert [launch.name for launch in stand_in.launches] == ["cuMemsetD32Async"] * 2 + ["cudnnBackendExecute"]
     z = FusedConvolution(padding=1).forward(x, w, bias=Array(6))
     assert z.shape == y.shape
-    assert [name for name, _ in world.launches[3:]].count("cudnnBackendExecute") == 1
+    assert [launch.name for launch in stand_in.launches[3:]].count("cudnnBackendExecute") == 1
 
 
-def test_a_call_that_is_refused_is_refused_for_nothing_too(world: World) -> None:
+def test_a_call_that_is_refused_is_refused_for_nothing_too(stand_in: StandInDevice) -> None:
     nothing = Array(0, 4, 8, 8)
     cases: list[tuple[Any, str]] = [
         (
@@ -187,10 +187,10 @@ def test_a_call_that_is_refused_is_refused_for_nothing_too(world: World) -> None
     for call, text in cases:
         with pytest.raises((ValueError, TypeError), match=text):
             call()
-    assert world.launches == []
+    assert stand_in.launches == []
 
 
-def test_memory_order_of_an_empty_result(world: World) -> None:
+def test_memory_order_of_an_empty_result(stand_in: StandInDevice) -> None:
     """Like x's, as for arrays that have elements."""
     x = Array(0, 4, 8, 8, strides=(256, 1, 32, 4))
     assert Convolution().forward(x, Array(*W)).strides == (216, 1, 36, 6)
@@ -201,7 +201,7 @@ def test_memory_order_of_an_empty_result(world: World) -> None:
     assert Convolution().forward(unknown, Array(*W)).shape == (0, 6, 6, 6)
 
 
-def test_plans_of_nothing_are_refused(world: World) -> None:
+def test_plans_of_nothing_are_refused(stand_in: StandInDevice) -> None:
     text = "^a planned problem must have elements; got forward: x float32 0x4x8x8 packed, w"
     for ask in (Convolution().plan, Convolution().candidates):
         for x in (Array(0, 4, 8, 8), TensorSpec((0, 4, 8, 8))):
@@ -223,14 +223,14 @@ def graph_of(*shape: int) -> Graph:
     return made
 
 
-def test_a_graph_of_an_empty_batch(world: World) -> None:
+def test_a_graph_of_an_empty_batch(stand_in: StandInDevice) -> None:
     made = graph_of(0, 4, 8, 8)
     arrays = {"x": Array(0, 4, 8, 8), "w": Array(*W), "b": Array(1, 6, 1, 1)}
     y = made.run(**arrays)
     assert (type(y), y.shape, y.dtype) == (Array, (0, 6, 6, 6), "float32")
     out = Array(0, 6, 6, 6)
     assert made.run(**arrays, y=out) is out
-    assert world.graphs == world.launches == []
+    assert stand_in.planned_graphs == stand_in.launches == []
     with pytest.raises(ValueError, match=r"^x must have the graph's shape"):
         made.run(**{**arrays, "x": Array(0, 4, 9, 9)})
     with pytest.raises(ValueError, match=r"^a planned graph must have elements; got none in x"):
@@ -256,7 +256,7 @@ def test_shapes_of_nodes_without_elements() -> None:
             other.convolution(other.tensor("x", TensorSpec(shape)), other.tensor("w", TensorSpec(filters)))
 
 
-def test_a_graph_whose_result_has_elements_is_refused(world: World) -> None:
+def test_a_graph_whose_result_has_elements_is_refused(stand_in: StandInDevice) -> None:
     made = Graph()
     x = made.tensor("x", TensorSpec((0, 4, 8, 8)))
     made.output("sum", made.reduction("add", x, (0,)))
@@ -264,4 +264,4 @@ def test_a_graph_whose_result_has_elements_is_refused(world: World) -> None:
         ValueError, match=r"^sum must have no elements where x has none; got shape \(1, 4, 8, 8\)\. For such inputs use"
     ):
         made.run(x=Array(0, 4, 8, 8))
-    assert world.launches == []
+    assert stand_in.launches == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from machine import carried_out, view
+from numpy_machine import run_steps, tensor_in
 from test_lowering import Planned
 
 from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
@@ -114,8 +114,8 @@ def test_output_padding_beyond_the_stride(
         assert isinstance(program, Program)
         memories = {name: values(spec, rng) for name, spec in {**inputs, "out": result}.items()}
         kept = {name: memory.copy() for name, memory in memories.items()}
-        carried_out(program.steps, program.scratch, *memories.values())
-        arrays = {key: view(kept[key], spec) for key, spec in {**inputs, "out": result}.items()}
+        run_steps(program.steps, program.scratch, *memories.values())
+        arrays = {key: tensor_in(kept[key], spec) for key, spec in {**inputs, "out": result}.items()}
         out = arrays.pop("out").copy()
         if name == "backward_data":
             twin.forward(arrays["x"], arrays["w"], arrays.get("bias"), activation, out, alpha, beta)
@@ -123,7 +123,7 @@ def test_output_padding_beyond_the_stride(
             twin.backward_data(arrays["dy"], arrays["w"], out=out, alpha=alpha, beta=beta)
         else:
             twin.backward_filter(arrays["dy"], arrays["x"], out=out, alpha=alpha, beta=beta)
-        np.testing.assert_allclose(view(memories["out"], result), out, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(tensor_in(memories["out"], result), out, rtol=1e-5, atol=1e-4)
         for key in inputs:
             np.testing.assert_array_equal(memories[key], kept[key])
 
@@ -171,12 +171,12 @@ def test_sums_over_no_channels(
         np.zeros(0, np.float32),
         *(values(specs[name], rng) for name in list(specs)[2:]),
     ]
-    before = view(memories[-1], y).copy()
+    before = tensor_in(memories[-1], y).copy()
     bias = memories[2].copy() if with_bias else None
-    carried_out(program.steps, program.scratch, *memories)
+    run_steps(program.steps, program.scratch, *memories)
     empty = np.zeros(x.shape, np.float32), np.zeros(w.shape, np.float32)
     expected = twin.forward(*empty, bias, activation, before, alpha, beta)
-    np.testing.assert_allclose(view(memories[-1], y), expected, rtol=1e-6)
+    np.testing.assert_allclose(tensor_in(memories[-1], y), expected, rtol=1e-6)
     (asked,) = planner[-1:]
     assert 0 not in asked.x.shape
     assert asked.y.shape == to_logical(y.shape, last)

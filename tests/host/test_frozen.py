@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standins import Array, World, made
+from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
@@ -103,7 +103,7 @@ def key_of(one: Any) -> Identity:
     return found
 
 
-def test_an_unpickled_object_runs_its_own_plan(world: World) -> None:
+def test_an_unpickled_object_runs_its_own_plan(stand_in: StandInDevice) -> None:
     """In a process whose first object was another: a number of the first process must mean nothing there."""
     text = pickle.dumps((cudnnpy.Activation("tanh"), cudnnpy.Activation(), Convolution(padding=0)))
     program = f"""
@@ -243,7 +243,7 @@ DIFFERENT: list[tuple[Any, ...]] = [
 ]  # fmt: skip
 
 
-def test_an_argument_that_is_added_to_an_operation_is_in_its_key(world: World) -> None:
+def test_an_argument_that_is_added_to_an_operation_is_in_its_key(stand_in: StandInDevice) -> None:
     """An operation passes its arguments once: those that are planned with are those of the key."""
     for turn in range(2):
         for owner in (MadeUp(), MadeUp(1), MadeUp(1.0)):
@@ -254,7 +254,7 @@ def test_an_argument_that_is_added_to_an_operation_is_in_its_key(world: World) -
     assert repr(seen) == repr(wanted)
 
 
-def test_with_a_tuple_among_the_arguments_nothing_is_remembered(world: World) -> None:
+def test_with_a_tuple_among_the_arguments_nothing_is_remembered(stand_in: StandInDevice) -> None:
     """The types of its elements would not be told apart."""
     for count in (1, 2):
         dispatch.run("made up", MadeUp(), MadeUp.prepare, ("x", "out"), (Array(3),), (None,), None, (1, 2))
@@ -262,7 +262,7 @@ def test_with_a_tuple_among_the_arguments_nothing_is_remembered(world: World) ->
     assert plan_cache.cache_info().size == 0
 
 
-def test_what_prepares_is_in_the_key(world: World) -> None:
+def test_what_prepares_is_in_the_key(stand_in: StandInDevice) -> None:
     def one(call: Call) -> Any:
         seen.append("one")
         return Recorded(), [TensorSpec((3,))]
@@ -304,19 +304,21 @@ def test_what_prepares_is_in_the_key(world: World) -> None:
         (lambda x: Convolution().backward_bias(x), lambda x: Convolution().backward_bias(x, beta=False), "beta"),
     ],
 )  # fmt: skip
-def test_a_refusal_does_not_depend_on_what_was_planned_before(world: World, good: Any, bad: Any, text: str) -> None:
+def test_a_refusal_does_not_depend_on_what_was_planned_before(
+    stand_in: StandInDevice, good: Any, bad: Any, text: str
+) -> None:
     x = Array(*X)
     with pytest.raises(TypeError, match=text):
         bad(x)
     good(x)
-    world.c.clear()
+    stand_in.c_calls.clear()
     for _ in range(2):
         with pytest.raises(TypeError, match=text):
             bad(x)
-    assert made(world) == {}
+    assert calls_of_c(stand_in) == {}
 
 
-def test_a_gradients_shape_may_be_any_sequence_of_integers(world: World) -> None:
+def test_a_gradients_shape_may_be_any_sequence_of_integers(stand_in: StandInDevice) -> None:
     x, w = Array(2, 4, 6, 6), Array(4, 3, 1, 1)
     for shape in ((2, 3, 6, 6), [2, 3, 6, 6], np.array([2, 3, 6, 6])):
         assert Convolution().backward_data(x, w, shape).shape == (2, 3, 6, 6)
@@ -326,7 +328,7 @@ def test_a_gradients_shape_may_be_any_sequence_of_integers(world: World) -> None
             Convolution().backward_data(x, w, wrong)
 
 
-def test_clearing_the_cache_forgets_what_stands_for_arguments(world: World) -> None:
+def test_clearing_the_cache_forgets_what_stands_for_arguments(stand_in: StandInDevice) -> None:
     for alpha in (2.0, 3.0):
         cudnnpy.scale_tensor(Array(*X), alpha)
     assert plan_cache.identity_of_arguments.cache_info().currsize >= 2

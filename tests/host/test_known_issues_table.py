@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from graphs import GRAPHS
+from sample_graphs import GRAPHS
 from test_rows import ROOT, fault_of
 
 from cudnnpy import TensorSpec

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Sequence
 from ctypes import c_void_p
 from typing import Any
@@ -18,6 +20,7 @@ from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
 STREAM, OTHER = 0x5000, 0x6000
+MANY = 50  # launches of the same addresses, of which the last are replays
 
 
 class Log(list[Any]):
@@ -43,6 +46,7 @@ class FakePlan:
 
     def __init__(self, log: Log, *, replayable: bool = False) -> None:
         self._log, self.replayable, self.status = log, replayable, 0
+        self._launches: list[weakref.ref[Any]] = []
 
     @property
     def executable(self) -> FakePlan:
@@ -59,7 +63,20 @@ class FakePlan:
             self._log.append(("launch", pointers, handle._address))
             return self.status
 
+        self._launches.append(weakref.ref(launch))
         return launch
+
+    def kept(self) -> int:
+        """How many launches have not been forgotten."""
+        gc.collect()
+        return sum(launch() is not None for launch in self._launches)
+
+
+class Owner:
+    """Of a CUDA graph."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
 
 
 class FakeDriver:
@@ -69,9 +86,12 @@ class FakeDriver:
         self._log = log
         self.capturing: set[int] = set()
         self.status, self.device = 0, 0
+        self.captured: dict[int, Any] = {}  # the addresses of a launch, by the CUDA graph that it was captured in
+        self.graphs: weakref.WeakSet[Owner] = weakref.WeakSet()  # that have not been given back
 
     def cuGraphLaunch(self, graph: c_void_p, stream: int) -> int:
-        self._log.append(("replay", graph.value, stream))
+        number = graph.value or 0
+        self._log.append(("replay", self.captured.get(number, number), stream))
         return self.status
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
@@ -98,12 +118,14 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
 
-    class Owner:
-        handle = 0x77
-
     def of(launch: Any, handle: Any) -> Replay:
+        graph = len(fake.captured) + 1
+        assert launch() == 0
+        _, fake.captured[graph], _ = log.pop()
         log.append("capture")
-        return Replay(Owner(), launch)
+        owner = Owner(graph)
+        fake.graphs.add(owner)
+        return Replay(owner, launch)
 
     monkeypatch.setattr(Replay, "of", of)
     return fake
@@ -129,24 +151,32 @@ def test_known_addresses_are_bound_once_and_the_stream_is_set_when_it_changes(lo
 
 def test_after_a_few_launches_a_replay_takes_over(log: Log, driver: FakeDriver) -> None:
     launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, launcher_module._UNTIL_REPLAY - 1)
-    assert "capture" not in log.take()
-    run(launcher)
-    assert log.take() == [("launch", (16, 32, 0), STREAM), "capture"]
+    run(launcher, 2)
+    assert "capture" not in log
+    run(launcher, MANY)
+    events = log.take()
+    assert events.count("capture") == 1
+    assert ("launch", (16, 32, 0), STREAM) in events[: events.index("capture")]
+    assert set(events[events.index("capture") + 1 :]) == {("replay", (16, 32, 0), STREAM)}
     run(launcher, 3)
     run(launcher, stream=OTHER)  # a graph goes to any stream, and the handle's is left alone
     run(launcher, stream=0)
-    assert log.take() == [("replay", 0x77, stream) for stream in (STREAM, STREAM, STREAM, OTHER, 0)]
+    assert log.take() == [("replay", (16, 32, 0), stream) for stream in (STREAM, STREAM, STREAM, OTHER, 0)]
     run(launcher, pointers=(16, 48, 0))
     assert log.take()[0] == ("bind", (16, 48, 0))
+    run(launcher, MANY, (16, 48, 0))
+    log.take()
+    run(launcher, pointers=(16, 48, 0))
+    run(launcher, pointers=(16, 32, 0))
+    assert log.take() == [("replay", (16, 48, 0), STREAM), ("replay", (16, 32, 0), STREAM)]
 
 
 @pytest.mark.usefixtures("driver")
 def test_what_is_not_replayable_never_is(log: Log) -> None:
     launcher = Launcher(FakePlan(log, replayable=False))
-    run(launcher, 5 * launcher_module._UNTIL_REPLAY)
+    run(launcher, MANY)
     assert "capture" not in log
-    assert launcher.uses == {}
+    assert sum(event[0] == "launch" for event in log) == MANY
 
 
 @pytest.mark.usefixtures("driver")
@@ -154,14 +184,14 @@ def test_a_replay_that_cannot_be_made_is_asked_for_once(log: Log, monkeypatch: p
     asked: list[Any] = []
     monkeypatch.setattr(Replay, "of", lambda launch, handle: asked.append(launch))
     launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, 5 * launcher_module._UNTIL_REPLAY)
+    run(launcher, MANY)
     assert len(asked) == 1
-    assert sum(event[0] == "launch" for event in log) == 5 * launcher_module._UNTIL_REPLAY
+    assert sum(event[0] == "launch" for event in log) == MANY
 
 
 def test_a_capture_gets_the_plain_launch(log: Log, driver: FakeDriver) -> None:
     launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, launcher_module._UNTIL_REPLAY + 1)
+    run(launcher, MANY)
     assert log.take()[-1][0] == "replay"
     driver.capturing = {OTHER}
     run(launcher, stream=OTHER)
@@ -169,34 +199,36 @@ def test_a_capture_gets_the_plain_launch(log: Log, driver: FakeDriver) -> None:
     run(launcher, stream=STREAM)  # another stream's capture is no concern of this one
     driver.capturing = set()
     run(launcher, stream=OTHER)
-    assert log.take() == [("replay", 0x77, STREAM), ("replay", 0x77, OTHER)]
+    assert log.take() == [("replay", (16, 32, 0), STREAM), ("replay", (16, 32, 0), OTHER)]
 
 
 def test_no_replay_is_made_while_capturing_but_after_it(log: Log, driver: FakeDriver) -> None:
     launcher = Launcher(FakePlan(log, replayable=True))
     driver.capturing = {STREAM}
-    run(launcher, 3 * launcher_module._UNTIL_REPLAY)
+    run(launcher, MANY)
     assert "capture" not in log.take()
     driver.capturing = set()
     run(launcher, 2)
-    assert log.take() == [("launch", (16, 32, 0), STREAM), "capture", ("replay", 0x77, STREAM)]
+    assert log.take() == [("launch", (16, 32, 0), STREAM), "capture", ("replay", (16, 32, 0), STREAM)]
 
 
 @pytest.mark.usefixtures("driver")
-def test_the_oldest_addresses_are_forgotten_with_all_that_belongs_to_them(log: Log) -> None:
-    launcher = Launcher(FakePlan(log, replayable=True))
-    first = (16, 32, 0)
-    run(launcher, launcher_module._UNTIL_REPLAY, first)
-    assert first in launcher.replays
-    for at in range(launcher_module._LAUNCHES):
-        run(launcher, pointers=(16, 64 + 16 * at, 0))
-    assert len(launcher.launches) == launcher_module._LAUNCHES
-    for known in (launcher.launches, launcher.replays, launcher.uses):
-        assert first not in known
-    assert len(launcher.uses) == launcher_module._LAUNCHES
+def test_the_oldest_addresses_are_forgotten_with_all_that_belongs_to_them(log: Log, driver: FakeDriver) -> None:
+    plan = FakePlan(log, replayable=True)
+    launcher = Launcher(plan)
+    first, last = (16, 32, 0), (16, 16 * 2002, 0)
+    run(launcher, MANY, first)
+    assert (plan.kept(), len(driver.graphs)) == (1, 1)
+    for at in range(3, 2003):
+        run(launcher, pointers=(16, 16 * at, 0))
+    kept = plan.kept()
+    assert 10 < kept < 1000
+    assert len(driver.graphs) == 0
     log.take()
+    run(launcher, pointers=last)
     run(launcher, pointers=first)
-    assert log.take() == [("bind", first), ("launch", first, STREAM)]
+    assert log.take() == [("launch", last, STREAM), ("bind", first), ("launch", first, STREAM)]
+    assert plan.kept() == kept
 
 
 @pytest.mark.usefixtures("driver")
@@ -204,7 +236,7 @@ def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
     plan = FakePlan(log, replayable=True)
     launcher = Launcher(plan)
     plan.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
-    for _ in range(2 * launcher_module._UNTIL_REPLAY):
+    for _ in range(MANY):
         with pytest.raises(StatusError, match=r"fake plan returned CUDNN_STATUS_EXECUTION_FAILED \(5000\)"):
             run(launcher)
     assert "capture" not in log
@@ -214,7 +246,7 @@ def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
 
 def test_a_replay_that_fails_raises(log: Log, driver: FakeDriver) -> None:
     launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, launcher_module._UNTIL_REPLAY)
+    run(launcher, MANY)
     driver.status = 700
     with pytest.raises(StatusError, match="cuGraphLaunch returned CUDNN_STATUS_EXECUTION_FAILED"):
         run(launcher)

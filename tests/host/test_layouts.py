@@ -18,6 +18,7 @@ from cudnnpy._core.layouts import (
     canonical,
     channels_last_strides,
     extent,
+    from_logical,
     have_one_order,
     in_one_order,
     is_channels_last,
@@ -30,6 +31,7 @@ from cudnnpy._core.layouts import (
     result_strides,
     same_memory,
     spelled_channels_last,
+    to_logical,
 )
 from cudnnpy._runtime.executables import described
 
@@ -50,6 +52,13 @@ def tensors(draw: st.DrawFn, dtype: str = "float32", ranks: tuple[int, int] = (1
     shape = tuple(draw(st.lists(st.integers(1, 5), min_size=ranks[0], max_size=ranks[1])))
     order, gap = draw(st.permutations(range(len(shape)))), draw(st.integers(1, 2))
     return TensorSpec(shape, dtype, tuple(gap * stride for stride in packed_strides(shape, order)))
+
+
+@pytest.mark.parametrize("spatial", [(), (5,), (5, 6), (5, 6, 7)])
+def test_the_channels_move_and_the_other_axes_keep_their_order(spatial: tuple[int, ...]) -> None:
+    logical, last = (2, 3, *spatial), (2, *spatial, 3)
+    assert to_logical(last, True) == to_logical(logical, False) == from_logical(logical, False) == logical
+    assert from_logical(logical, True) == last
 
 
 def test_a_spec_needs_a_shape_and_has_the_rest_by_default() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from machine import carried_out, view
+from numpy_machine import NumpyExecutable, run_steps, tensor_in
 
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
@@ -22,7 +22,7 @@ OPTIONS: dict[str, Any] = {"groups": 2, "stride": (1, 2)}
 UNEQUAL = ((2, 0), (0, 1))
 
 
-class Planned:
+class Planned(NumpyExecutable):
     """The reference in a plan's place, for the part of a form."""
 
     workspace_size = 100
@@ -32,7 +32,7 @@ class Planned:
 
     def run(self, *memories: np.ndarray) -> None:
         part = self.problem
-        arrays = [view(m, spec) for m, spec in zip(memories, part.specs, strict=True)]
+        arrays = [tensor_in(m, spec) for m, spec in zip(memories, part.specs, strict=True)]
         arrays[-1][...] = computed(part, arrays)
 
 
@@ -74,11 +74,11 @@ def check(form: Form) -> None:
     rng = np.random.default_rng(0)
     memories = [rng.integers(-4, 5, extent(spec) // 4).astype(np.float32) for spec in whole.specs]
     expected = [memory.copy() for memory in memories]
-    tensors = [view(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
+    tensors = [tensor_in(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
     tensors[-1][...] = computed(whole, tensors)
     made = form.complete(Planned(form.part), TARGET)
     if isinstance(made, Steps):
-        carried_out(made.steps, made.scratch, *memories)
+        run_steps(made.steps, made.scratch, *memories)
         assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
     else:
         assert form.is_whole

@@ -1,4 +1,4 @@
-"""The normalizations as they are planned, carried out with NumPy (machine.py) and compared with the reference.
+"""The normalizations as they are planned, carried out with NumPy (numpy_machine.py) and compared with the reference.
 
 What cuDNN makes of a graph's nodes and of its functions is left to the GPU's tests. Here it is whether every array comes
 to its place: with parameters of any type or none, sizes of 0, and whatever graphs there are engines for.
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from machine import carried_out, view
+from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tensor_in
 
 import cudnnpy
 from cudnnpy import raw, reference
@@ -54,7 +54,7 @@ def engines() -> Iterator[Engines]:
         return Planned(graph, found) if ENGINES[found.there](graph._nodes[0][0], graph) else None
 
     def constant(self: Any, spec: TensorSpec, value: float, call: Call) -> None:
-        self.address = np.full(math.prod(spec.shape), value, spec.dtype)
+        self.address = address_of_constant(np.full(math.prod(spec.shape), value, spec.dtype))
 
     real = raw.call
 
@@ -71,7 +71,7 @@ def engines() -> Iterator[Engines]:
 
 
 @dataclass
-class Planned:
+class Planned(NumpyExecutable):
     """A graph in a plan's place."""
 
     graph: Graph
@@ -83,13 +83,13 @@ class Planned:
         assert len(memories) == len(nodes)
         values: dict[int, np.ndarray] = {}
         for node, memory in zip(self.graph.inputs, memories, strict=False):
-            values[node.uid] = view(memory, node.spec).astype(np.float64)
+            values[node.uid] = tensor_in(memory, node.spec).astype(np.float64)
         for kind, _, what in self.graph._nodes:
             self.engines.ran.append(kind)
             here = {name: node for name, node in what.items() if hasattr(node, "uid")}
             values |= NODES[kind](what, here, {name: values.get(node.uid) for name, node in here.items()})
         for node, memory in zip(self.graph.outputs, memories[len(self.graph.inputs) :], strict=True):
-            view(memory, node.spec)[...] = values[node.uid]
+            tensor_in(memory, node.spec)[...] = values[node.uid]
 
 
 def _axes(x: Any, mean: Any) -> tuple[int, ...]:
@@ -179,9 +179,9 @@ def planned(
     for name, spec in zip(new, results, strict=True):
         if name not in memories:
             memories[name] = np.full(_reach(spec), math.nan, spec.dtype)
-    carried_out(program.steps, program.scratch, *(memories[name] for name in order))
+    run_steps(program.steps, program.scratch, *(memories[name] for name in order))
     made = {
-        name: np.empty(spec.shape, spec.dtype) if 0 in spec.shape else view(memories[name], spec)
+        name: np.empty(spec.shape, spec.dtype) if 0 in spec.shape else tensor_in(memories[name], spec)
         for name, spec in zip(new, results, strict=True)
     }
     return made | {name: array for name, array in arrays.items() if name.startswith("running")}, program

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from calls import BY_NAME, PARAMETERS, SAMPLES, C, Sample, X
-from standins import Array, World, made
+from sample_calls import BY_NAME, PARAMETERS, SAMPLES, C, Sample, X
+from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy._runtime import plan_cache
@@ -38,13 +38,13 @@ def cases(*left_out: str) -> pytest.MarkDecorator:
 ASKED = {"cudnnDropoutGetReserveSpaceSize", "cudnnCreateTensorDescriptor", "cudnnSetTensor4dDescriptor"}
 
 
-def refused(world: World, sample: Sample, given: dict[str, Any], kind: type[Exception], text: str) -> None:
+def refused(stand_in: StandInDevice, sample: Sample, given: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
         sample.operation()(**given)
     assert type(caught.value) is kind
-    assert set(made(world)) <= (ASKED if sample.name.startswith("Dropout") else set())
-    assert world.graphs == []
-    assert world.allocated == []
+    assert set(calls_of_c(stand_in)) <= (ASKED if sample.name.startswith("Dropout") else set())
+    assert stand_in.planned_graphs == []
+    assert stand_in.allocated == []
     assert plan_cache.cache_info().size == 0
 
 
@@ -52,100 +52,104 @@ def refused(world: World, sample: Sample, given: dict[str, Any], kind: type[Exce
 
 
 @cases()
-def test_host_arrays(world: World, sample: Sample, name: str) -> None:
+def test_host_arrays(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     given = {**sample.given(), name: sample.array(name, device=-1)}
     refused(
-        world, sample, given, TypeError, rf"^{name} must be an array on a CUDA device; got a host array .*reference"
+        stand_in, sample, given, TypeError, rf"^{name} must be an array on a CUDA device; got a host array .*reference"
     )
 
 
 @cases()
 @pytest.mark.parametrize("wrong", ["text", 3.0, [1.0]], ids=["text", "number", "list"])
-def test_what_is_no_array(world: World, sample: Sample, name: str, wrong: Any) -> None:
-    refused(world, sample, {**sample.given(), name: wrong}, TypeError, rf"^{name} must be a device array .*; got")
+def test_what_is_no_array(stand_in: StandInDevice, sample: Sample, name: str, wrong: Any) -> None:
+    refused(stand_in, sample, {**sample.given(), name: wrong}, TypeError, rf"^{name} must be a device array .*; got")
 
 
 @cases("set_tensor")
-def test_arrays_on_another_device(world: World, sample: Sample, name: str) -> None:
+def test_arrays_on_another_device(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     first = next(iter(sample.arrays))
     given = {**sample.given(), name: sample.array(name, device=1)}
     if name == first:  # then the next is on another
         name = next((other for other in arrays_of(sample) if other != first), first)
     place = 0 if given[first].device == 1 else 1
-    refused(world, sample, given, ValueError, rf"^{name} must be on device {1 - place}, as {first}; got .* {place}$")
+    refused(stand_in, sample, given, ValueError, rf"^{name} must be on device {1 - place}, as {first}; got .* {place}$")
 
 
 @cases()
-def test_types_that_no_operation_takes(world: World, sample: Sample, name: str) -> None:
+def test_types_that_no_operation_takes(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     for dtype in ("int32", "int8", "float8_e4m3fn"):
         given = {**sample.given(), name: Array(*sample.array(name).shape, dtype=dtype)}
-        refused(world, sample, given, TypeError, rf"^{name} must be (float16|uint8|float32).*; got {dtype}")
+        refused(stand_in, sample, given, TypeError, rf"^{name} must be (float16|uint8|float32).*; got {dtype}")
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="complex64")}
-    refused(world, sample, given, TypeError, r"^dtype must be one of .*; got 'complex64'")
+    refused(stand_in, sample, given, TypeError, r"^dtype must be one of .*; got 'complex64'")
 
 
 @cases("transform_tensor", "set_tensor")
-def test_types_that_the_others_are_not_of(world: World, sample: Sample, name: str) -> None:
+def test_types_that_the_others_are_not_of(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     """With one input alone it is out that is of another type."""
     given = {**sample.given(), name: Array(*sample.array(name).shape, dtype="float16")}
     if sample.name.startswith("Fused") and name in PARAMETERS:
         given[name] = Array(*sample.array(name).shape, dtype="bfloat16")
-    refused(world, sample, given, TypeError, r"^\w+ must be \w+.*; got (float16|float32|bfloat16)")
+    refused(stand_in, sample, given, TypeError, r"^\w+ must be \w+.*; got (float16|float32|bfloat16)")
 
 
 @pytest.mark.parametrize(
     "sample", [sample for sample in SAMPLES if "float64" not in sample.dtypes], ids=lambda sample: sample.name
 )
-def test_float64_where_there_is_none(world: World, sample: Sample) -> None:
+def test_float64_where_there_is_none(stand_in: StandInDevice, sample: Sample) -> None:
     first = next(iter(sample.arrays))
     text = rf"^{first} must be float16 or bfloat16 or float32.*; got float64$"
-    refused(world, sample, sample.given("float64"), TypeError, text)
+    refused(stand_in, sample, sample.given("float64"), TypeError, text)
 
 
 @cases("set_tensor", "reduce_tensor x")
-def test_shapes_that_do_not_fit(world: World, sample: Sample, name: str) -> None:
+def test_shapes_that_do_not_fit(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     axis = min(1, len(shape) - 1)
     longer = tuple(size + 1 if at == axis else size for at, size in enumerate(shape))
     given = {**sample.given(), name: sample.array(name, shape=longer)}
-    refused(world, sample, given, ValueError, r"^\w+ must have (shape|the shape of|\d+ channels)")
+    refused(stand_in, sample, given, ValueError, r"^\w+ must have (shape|the shape of|\d+ channels)")
     given[name] = sample.array(name, shape=(1,) * 6)
-    refused(world, sample, given, ValueError, r"^\w+ must have .*; got shape|^layout must have \d axes")
+    refused(stand_in, sample, given, ValueError, r"^\w+ must have .*; got shape|^layout must have \d axes")
 
 
 @cases("set_tensor", "reduce_tensor x")
-def test_empty_arrays_beside_others(world: World, sample: Sample, name: str) -> None:
+def test_empty_arrays_beside_others(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     given = {**sample.given(), name: sample.array(name, shape=(*shape[:-1], 0))}
-    refused(world, sample, given, ValueError, r"^\w+ must have (shape|the shape of|sizes of 1 or more|\d+ channels)")
+    refused(stand_in, sample, given, ValueError, r"^\w+ must have (shape|the shape of|sizes of 1 or more|\d+ channels)")
 
 
 @cases("reduce_tensor out")  # of one element
-def test_elements_that_overlap_each_other(world: World, sample: Sample, name: str) -> None:
+def test_elements_that_overlap_each_other(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     shape = sample.array(name).shape
     for strides in ((0,) * len(shape), (-1,) * len(shape)):
         if max(shape) > 1:
             given = {**sample.given(), name: sample.array(name, strides=strides)}
-            refused(world, sample, given, ValueError, rf"^{name} must have strides of 1 or more; got strides")
+            refused(stand_in, sample, given, ValueError, rf"^{name} must have strides of 1 or more; got strides")
 
 
 @pytest.mark.parametrize("name", ["BatchNormalization.forward_inference", "LayerNormalization.backward"])
-def test_parameters_are_packed(world: World, name: str) -> None:
+def test_parameters_are_packed(stand_in: StandInDevice, name: str) -> None:
     sample = BY_NAME[name]
     for parameter in PARAMETERS & set(sample.arrays):
         shape = sample.array(parameter).shape
         strides = tuple(2 * stride for stride in sample.array(parameter).strides)
         given = {**sample.given(), parameter: sample.array(parameter, strides=strides)}
         text = rf"^{parameter} must be packed.*; got strides {re.escape(str(strides))}"
-        refused(world, sample, given, ValueError, text)
+        refused(stand_in, sample, given, ValueError, text)
         assert len(shape) in (1, 2)
 
 
 @cases("reserve")  # bytes are anywhere
-def test_addresses_that_no_element_can_have(world: World, sample: Sample, name: str) -> None:
+def test_addresses_that_no_element_can_have(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     given = {**sample.given(), name: sample.array(name, pointer=(1 << 30) + 2)}
     refused(
-        world, sample, given, ValueError, rf"^{name} must be aligned to the size of a float32; got address 0x40000002"
+        stand_in,
+        sample,
+        given,
+        ValueError,
+        rf"^{name} must be aligned to the size of a float32; got address 0x40000002",
     )
 
 
@@ -154,40 +158,44 @@ def test_addresses_that_no_element_can_have(world: World, sample: Sample, name: 
     [(sample, name) for sample in SAMPLES for name in sample.arrays if name not in ("out", "scale", "bias")],
     ids=lambda given: getattr(given, "name", given),
 )
-def test_arrays_that_are_missing(world: World, sample: Sample, name: str) -> None:
-    refused(world, sample, {**sample.given(), name: None}, TypeError, rf"^{name} must be a device array.*; got None")
+def test_arrays_that_are_missing(stand_in: StandInDevice, sample: Sample, name: str) -> None:
+    refused(stand_in, sample, {**sample.given(), name: None}, TypeError, rf"^{name} must be a device array.*; got None")
 
 
 # Results
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
-def test_results_that_cannot_be_written(world: World, sample: Sample) -> None:
+def test_results_that_cannot_be_written(stand_in: StandInDevice, sample: Sample) -> None:
     given = {**sample.given(), "out": sample.array("out", writable=False)}
-    refused(world, sample, given, ValueError, "^out must be a writable array; got a read-only one")
+    refused(stand_in, sample, given, ValueError, "^out must be a writable array; got a read-only one")
 
 
 @pytest.mark.parametrize("name", ["running_mean", "running_variance"])
-def test_running_statistics_that_cannot_be_written(world: World, name: str) -> None:
+def test_running_statistics_that_cannot_be_written(stand_in: StandInDevice, name: str) -> None:
     sample = BY_NAME["BatchNormalization.forward_training"]
     given = {**sample.given(), name: sample.array(name, writable=False)}
-    refused(world, sample, given, ValueError, f"^{name} must be a writable array; got a read-only one")
+    refused(stand_in, sample, given, ValueError, f"^{name} must be a writable array; got a read-only one")
 
 
 @cases("out")
-def test_results_that_overlap_an_input(world: World, sample: Sample, name: str) -> None:
+def test_results_that_overlap_an_input(stand_in: StandInDevice, sample: Sample, name: str) -> None:
     given = sample.given()
     given["out"] = sample.array("out", pointer=given[name].pointer + 4)
     results = r"out|out_scale|out_bias|running_mean|running_variance"
-    refused(world, sample, given, ValueError, rf"^({results}) must not overlap ({name}|out) in memory")
+    refused(stand_in, sample, given, ValueError, rf"^({results}) must not overlap ({name}|out) in memory")
     same = sample.array("out", pointer=given[name].pointer)
     if name not in sample.in_place:
         refused(
-            world, sample, {**given, "out": same}, ValueError, rf"^({results}) must not overlap ({name}|out) in memory"
+            stand_in,
+            sample,
+            {**given, "out": same},
+            ValueError,
+            rf"^({results}) must not overlap ({name}|out) in memory",
         )
     else:
         sample.operation()(**{**given, "out": same})
-        assert world.launches
+        assert stand_in.launches
 
 
 @pytest.mark.parametrize(
@@ -199,10 +207,10 @@ def test_results_that_overlap_an_input(world: World, sample: Sample, name: str) 
         ("BatchNormalization.backward", "out_bias", "saved_mean"),
     ],
 )
-def test_results_that_overlap_each_other(world: World, name: str, one: str, two: str) -> None:
+def test_results_that_overlap_each_other(stand_in: StandInDevice, name: str, one: str, two: str) -> None:
     given = BY_NAME[name].given()
     given[two] = given[one]
-    refused(world, BY_NAME[name], given, ValueError, rf"^{one} must not overlap {two} in memory")
+    refused(stand_in, BY_NAME[name], given, ValueError, rf"^{one} must not overlap {two} in memory")
 
 
 @pytest.mark.parametrize(
@@ -210,10 +218,10 @@ def test_results_that_overlap_each_other(world: World, name: str, one: str, two:
     [(s, option) for s in SAMPLES for option in s.keywords if option.endswith("beta") and s.name != "add_tensor"],
     ids=lambda given: getattr(given, "name", given),
 )
-def test_beta_without_out(world: World, sample: Sample, option: str) -> None:
+def test_beta_without_out(stand_in: StandInDevice, sample: Sample, option: str) -> None:
     out = "out_scale" if option == "parameter_beta" else "out"
     text = rf"^beta must be 0 where {out} is None; got 0.5"
-    refused(world, sample, {**sample.given(), out: None, option: 0.5}, ValueError, text)
+    refused(stand_in, sample, {**sample.given(), out: None, option: 0.5}, ValueError, text)
 
 
 @pytest.mark.parametrize(
@@ -222,10 +230,10 @@ def test_beta_without_out(world: World, sample: Sample, option: str) -> None:
     ids=lambda given: getattr(given, "name", given),
 )
 @pytest.mark.parametrize("wrong", ["1", True, NAN, float("inf"), 1j, None, [1.0]], ids=str)
-def test_factors_that_are_no_finite_numbers(world: World, sample: Sample, option: str, wrong: Any) -> None:
+def test_factors_that_are_no_finite_numbers(stand_in: StandInDevice, sample: Sample, option: str, wrong: Any) -> None:
     text = rf"^{option.removeprefix('parameter_')} must be a finite number; got {re.escape(repr(wrong))}$"
     kind = ValueError if type(wrong) is float else TypeError  # not finite; no number
-    refused(world, sample, {**sample.given(), option: wrong}, kind, text)
+    refused(stand_in, sample, {**sample.given(), option: wrong}, kind, text)
 
 
 # Options, and what belongs to one operation
@@ -410,10 +418,12 @@ W = (8, 4, 3, 3)
         (lambda: fused(residual=Array(*X)), ValueError, r"residual must have shape \(2.*; got shape \(2, 4, 6, 6\)"),
     ],
 )
-def test_bad_options_and_arguments(world: World, call: Callable[[], Any], kind: type[Exception], text: str) -> None:
+def test_bad_options_and_arguments(
+    stand_in: StandInDevice, call: Callable[[], Any], kind: type[Exception], text: str
+) -> None:
     with pytest.raises(kind, match=f"^{text}"):
         call()
-    assert made(world) == {}
+    assert calls_of_c(stand_in) == {}
     assert plan_cache.cache_info().size == 0
 
 

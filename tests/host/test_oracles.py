@@ -14,7 +14,7 @@ import oracles
 import pytest
 import scipy.signal
 import scipy.special
-from operands import normal
+from reference_checks import normal_numbers
 
 # The operation, its options, its arrays' shapes.
 QUESTIONS: list[tuple[str, dict[str, Any], list[tuple[int, ...]]]] = [
@@ -77,7 +77,7 @@ Answer = tuple[np.ndarray, list[np.ndarray]]
 
 def arrays_of(number: int) -> list[np.ndarray]:
     name, options, shapes = QUESTIONS[number]
-    arrays = [normal(10 * number + at, shape) for at, shape in enumerate(shapes)]
+    arrays = [normal_numbers(10 * number + at, shape) for at, shape in enumerate(shapes)]
     if name == "pool" and options["mode"] == "max":
         arrays = [np.rint(array) for array in arrays]  # many of a window are equal
     return arrays
@@ -101,7 +101,7 @@ def test_values_and_gradients_are_those_of_jax(answers: list[Answer], name: str)
     for number, (asked, options, _) in enumerate(QUESTIONS):
         if asked != name:
             continue
-        value, pull = oracles.pull_back(
+        value, pull = oracles.value_and_pullback(
             lambda *arrays, options=options: ORACLES[name](*arrays, **options), *arrays_of(number)
         )
         expected, gradients = answers[number]
@@ -126,7 +126,7 @@ def test_a_last_window_that_reaches_beyond_the_padding(mode: str, expected: list
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_a_convolution_is_scipys_of_each_channel(rank: int) -> None:
-    x, w = normal(0, (2, 3, 7, 6, 5)[: rank + 2]), normal(1, (4, 3, 3, 2, 4)[: rank + 2])
+    x, w = normal_numbers(0, (2, 3, 7, 6, 5)[: rank + 2]), normal_numbers(1, (4, 3, 3, 2, 4)[: rank + 2])
     ones = (1,) * rank
     y = oracles.convolve(x, w, [(0, 0)] * rank, ones, ones, 1)
     for n, k in np.ndindex(y.shape[:2]):
@@ -136,17 +136,17 @@ def test_a_convolution_is_scipys_of_each_channel(rank: int) -> None:
 
 def test_a_rounded_mean_and_deviation_have_the_gradient_of_the_formula_for_them() -> None:
     """By exact ones it is standardize's; by others that of the usual formula, in which x moves both."""
-    x, dy, axes = normal(0, (3, 8)), normal(1, (3, 8)), (1,)
+    x, dy, axes = normal_numbers(0, (3, 8)), normal_numbers(1, (3, 8)), (1,)
     mean, variance = oracles.moments(x, axes)
     inverse = (variance + 1e-3) ** -0.5
-    expected, pull = oracles.pull_back(lambda x: oracles.standardize(x, axes, 1e-3), x)
-    same, pull_same = oracles.pull_back(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
+    expected, pull = oracles.value_and_pullback(lambda x: oracles.standardize(x, axes, 1e-3), x)
+    same, pull_same = oracles.value_and_pullback(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
     np.testing.assert_allclose(same, expected, rtol=1e-12)
     np.testing.assert_allclose(pull_same(dy)[0], pull(dy)[0], rtol=1e-12)
 
     mean, inverse = mean + 0.01, inverse * 1.02
     apart = (x - mean) * inverse
-    value, pull = oracles.pull_back(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
+    value, pull = oracles.value_and_pullback(lambda x: oracles.standardize_by(x, axes, mean, inverse), x)
     np.testing.assert_allclose(value, apart, rtol=1e-12)
     by_formula = inverse * (dy - dy.mean(1, keepdims=True) - apart * (dy * apart).mean(1, keepdims=True))
     np.testing.assert_allclose(pull(dy)[0], by_formula, rtol=1e-12)
@@ -155,7 +155,7 @@ def test_a_rounded_mean_and_deviation_have_the_gradient_of_the_formula_for_them(
 def test_arrays_without_elements() -> None:
     x = np.zeros((2, 0, 3))
     assert oracles.pool(np.zeros((0, 2, 4)), "max", (2,), [(0, 0)], (2,)).shape == (0, 2, 2)
-    value, pull = oracles.pull_back(
+    value, pull = oracles.value_and_pullback(
         lambda x, w: oracles.convolve(x, w, [(0, 0)], (1,), (1,), 1), np.zeros((0, 2, 4)), np.ones((3, 2, 2))
     )
     assert value.shape == (0, 3, 3)
@@ -167,7 +167,7 @@ def test_arrays_without_elements() -> None:
 
 
 def test_reductions_are_numpys() -> None:
-    x = normal(0, (3, 4, 5))
+    x = normal_numbers(0, (3, 4, 5))
     x[1, 2] = 0
     for op, function in {"add": np.sum, "avg": np.mean, "mul": np.prod, "min": np.min, "max": np.max}.items():
         for axes in (None, (1,), (0, -1)):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from standins import OTHER, STREAM, Array, World
+from stand_in_device import OTHER, STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, Graph, TensorSpec
@@ -64,27 +64,28 @@ class Sizes(list[int]):
 
 
 @pytest.fixture
-def memory(world: World) -> Memory:
+def memory(stand_in: StandInDevice) -> Memory:
     found = Memory(3 * MiB)
     workspace.set_allocator(found)
     return found
 
 
 @pytest.fixture
-def sizes(world: World, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Sizes:
+def sizes(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Sizes:
     there = Sizes([8 * MiB, 2 * MiB, 0])
     there.caps = []
 
-    def candidates(uids: tuple[int, ...]) -> Iterator[Candidate]:
+    def candidates(uids: tuple[int, ...], operands: tuple[str, ...]) -> Iterator[Candidate]:
         for size in there:
-            world.workspace_size = size
-            executable = world.executable(uids)
-            yield Candidate(world.source, f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
+            stand_in.workspace_size = size
+            executable = stand_in.executable(uids, operands)
+            yield Candidate(stand_in.source, f"{size} bytes", (), True, lambda made=executable: made)  # type: ignore[misc]
 
     def choose(problem: Any, options: Any, target: Any, free: int, tune: Any, before: Any, cap: int | None) -> Any:
         there.caps.append(cap)
         nodes = (*problem.graph.inputs, *problem.graph.outputs) if isinstance(problem, GraphProblem) else ()
-        for candidate in candidates(tuple(node.uid for node in nodes) or tuple(range(len(problem.operands)))):
+        uids = tuple(node.uid for node in nodes) or tuple(range(len(problem.operands)))
+        for candidate in candidates(uids, problem.operands):
             planned = candidate.prepare()
             assert planned is not None
             if planned.workspace_size <= (free if cap is None else cap):
@@ -120,21 +121,21 @@ CALLS: dict[str, Callable[..., Any]] = {
 each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
-def launched(world: World) -> int:
-    return world.c["cudnnBackendExecute"]
+def launched(stand_in: StandInDevice) -> int:
+    return stand_in.c_calls["cudnnBackendExecute"]
 
 
 @each_call
 def test_a_workspace_that_cannot_be_had_is_planned_for_anew_once(
-    world: World, memory: Memory, sizes: Sizes, call: Callable[..., Any]
+    stand_in: StandInDevice, memory: Memory, sizes: Sizes, call: Callable[..., Any]
 ) -> None:
     """The largest that can be had decides, and the plan is remembered."""
     call()
-    assert launched(world) == 1
+    assert launched(stand_in) == 1
     assert plan_cache.cache_info()[:3:2] == (1, 2)  # one entry, planned twice
     assert 2 * MiB <= 3 * MiB - memory.free < 2 * MiB + 16384  # the second candidate's, and scratch memory
     call()
-    assert launched(world) == 2
+    assert launched(stand_in) == 2
     assert plan_cache.cache_info().misses == 2
     first, second = sizes.caps
     assert first is None
@@ -144,7 +145,7 @@ def test_a_workspace_that_cannot_be_had_is_planned_for_anew_once(
 
 @each_call
 def test_where_no_plan_fits_the_error_tells_the_sizes_and_what_to_do(
-    world: World, memory: Memory, sizes: Sizes, call: Callable[..., Any]
+    stand_in: StandInDevice, memory: Memory, sizes: Sizes, call: Callable[..., Any]
 ) -> None:
     del sizes[1:]
     with pytest.raises(MemoryError) as caught:
@@ -153,45 +154,47 @@ def test_where_no_plan_fits_the_error_tells_the_sizes_and_what_to_do(
     assert "no algorithm for" in said
     for part in ("device 0", "new results of", "workspace of 8", "release_workspace()", "workspace_limit"):
         assert part in said
-    assert launched(world) == 0
+    assert launched(stand_in) == 0
     assert memory.free == 3 * MiB
     memory.free = 9 * MiB  # what was planned first is still remembered
     call()
-    assert launched(world) == 1
+    assert launched(stand_in) == 1
     assert plan_cache.cache_info().misses == 1
 
 
 @pytest.mark.parametrize("name", ["convolution", "graph", "fused"])
 def test_a_stream_that_has_less_than_the_first_gets_another_plan(
-    world: World, memory: Memory, sizes: Sizes, name: str
+    stand_in: StandInDevice, memory: Memory, sizes: Sizes, name: str
 ) -> None:
     memory.free = 10 * MiB
     CALLS[name](stream=STREAM)
     assert memory.free == 2 * MiB
     CALLS[name](stream=OTHER)
     assert memory.free == 0
-    assert launched(world) == 2
+    assert launched(stand_in) == 2
     assert plan_cache.cache_info().misses == 2
 
 
 @pytest.mark.parametrize("name", ["convolution", "graph", "fused"])
-def test_nothing_is_planned_or_released_in_a_capture(world: World, memory: Memory, sizes: Sizes, name: str) -> None:
+def test_nothing_is_planned_or_released_in_a_capture(
+    stand_in: StandInDevice, memory: Memory, sizes: Sizes, name: str
+) -> None:
     memory.free = 10 * MiB
     CALLS[name](stream=STREAM)
-    world.capturing = {OTHER}
+    stand_in.capturing = {OTHER}
     with pytest.raises(MemoryError, match=f"the allocator has no {8 * MiB} bytes of memory on device 0"):
         CALLS[name](stream=OTHER)
     assert plan_cache.cache_info().misses == 1
-    assert launched(world) == 1
+    assert launched(stand_in) == 1
     assert memory.free == 2 * MiB
 
 
-def test_a_plan_that_the_caller_chose_is_not_replaced(world: World, memory: Memory, sizes: Sizes) -> None:
+def test_a_plan_that_the_caller_chose_is_not_replaced(stand_in: StandInDevice, memory: Memory, sizes: Sizes) -> None:
     plan = conv.plan("forward", Array(*X), Array(*W))
     with pytest.raises(MemoryError, match=r"no room for .* workspace of 8388608 bytes.*the allocator has no 8388608"):
         Convolution(algorithm=plan).forward(Array(*X), Array(*W))
     assert len(sizes.caps) == 1
-    assert launched(world) == 0
+    assert launched(stand_in) == 0
 
 
 # Operations that have nothing to choose from
@@ -206,7 +209,7 @@ def softmax(**more: Any) -> Any:
     return cudnnpy.Softmax().forward(Array(*BIG, strides=GAPS), Array(*BIG), **more)
 
 
-def test_without_a_choice_the_error_tells_the_sizes(world: World, memory: Memory) -> None:
+def test_without_a_choice_the_error_tells_the_sizes(stand_in: StandInDevice, memory: Memory) -> None:
     memory.free = MiB
     with pytest.raises(MemoryError) as caught:
         softmax()
@@ -218,17 +221,17 @@ def test_without_a_choice_the_error_tells_the_sizes(world: World, memory: Memory
         "release_workspace()",
     ):
         assert part in said
-    assert launched_by(world) == []
+    assert launched_by(stand_in) == []
     memory.free = 2 * MiB
     softmax()
-    assert launched_by(world) == ["cudnnTransformTensor", "cudnnSoftmaxForward"]
+    assert launched_by(stand_in) == ["cudnnTransformTensor", "cudnnSoftmaxForward"]
 
 
-def launched_by(world: World) -> list[str]:
-    return [name for name, _ in world.launches]
+def launched_by(stand_in: StandInDevice) -> list[str]:
+    return [launch.name for launch in stand_in.launches]
 
 
-def test_what_a_stream_has_outgrown_makes_room(world: World, memory: Memory) -> None:
+def test_what_a_stream_has_outgrown_makes_room(stand_in: StandInDevice, memory: Memory) -> None:
     """The buffer that the stream had is given back before less is planned for."""
     workspace.workspace(2 * MiB - 4096, 0, STREAM)
     assert memory.free < 2 * MiB
@@ -245,7 +248,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 @pytest.fixture
-def results(world: World, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Memory:
+def results(stand_in: StandInDevice, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Memory:
     """Results come from the same memory as the workspace."""
     library = arrays._libraries[Array]
 
@@ -267,44 +270,44 @@ def results(world: World, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Me
     return memory
 
 
-def test_workspace_that_is_kept_makes_room_for_a_result(world: World, results: Memory) -> None:
+def test_workspace_that_is_kept_makes_room_for_a_result(stand_in: StandInDevice, results: Memory) -> None:
     kept = workspace.workspace(2 * MiB, 0, OTHER)
     assert kept
     y = cudnnpy.Activation().forward(Array(*BIG))
     assert y.shape == BIG
     assert results.free == MiB
-    assert launched_by(world) == ["cudnnBackendExecute"]
+    assert launched_by(stand_in) == ["cudnnBackendExecute"]
     assert plan_cache.cache_info().misses == 1  # its plan needs no workspace: it is not planned anew
     del y
     assert results.free == 3 * MiB
 
 
 @pytest.mark.parametrize("name", ["convolution", "graph", "fused, with copies"])
-def test_a_plan_shrinks_for_a_result(world: World, results: Memory, sizes: Sizes, name: str) -> None:
+def test_a_plan_shrinks_for_a_result(stand_in: StandInDevice, results: Memory, sizes: Sizes, name: str) -> None:
     """The result first, then as much workspace as is left."""
     results.free = 8 * MiB + 65536
     first = CALLS[name]()
     results.free = 0
     second = CALLS[name]()
     assert second.shape == first.shape
-    assert launched(world) == 2
+    assert launched(stand_in) == 2
     assert plan_cache.cache_info()[:3:2] == (1, 2)
     assert 6 * MiB - 65536 < results.free < 6 * MiB + 65536
 
 
-def test_a_result_that_cannot_be_had_tells_the_sizes(world: World, results: Memory) -> None:
+def test_a_result_that_cannot_be_had_tells_the_sizes(stand_in: StandInDevice, results: Memory) -> None:
     results.free = MiB
     with pytest.raises(
         MemoryError, match=r"no room for new results of 2097152 bytes and workspace of 0 bytes: 2097152"
     ):
         cudnnpy.Activation().forward(Array(*BIG))
-    assert launched_by(world) == []
-    world.capturing = {STREAM}
+    assert launched_by(stand_in) == []
+    stand_in.capturing = {STREAM}
     with pytest.raises(OutOfMemoryError):  # in a capture, the library's own
         cudnnpy.Activation().forward(Array(*BIG))
 
 
-def test_a_call_of_several_results_makes_them_all_or_none(world: World, results: Memory) -> None:
+def test_a_call_of_several_results_makes_them_all_or_none(stand_in: StandInDevice, results: Memory) -> None:
     results.free = 2 * MiB + 8
     call = cudnnpy.BatchNormalization().forward_training
     with pytest.raises(MemoryError, match=r"no room for new results of 2097184 bytes"):
@@ -312,10 +315,10 @@ def test_a_call_of_several_results_makes_them_all_or_none(world: World, results:
     assert results.free == 2 * MiB + 8
     results.free = 3 * MiB
     assert len(call(Array(*BIG), Array(4), Array(4))) == 3
-    assert len(launched_by(world)) == 1
+    assert len(launched_by(stand_in)) == 1
 
 
-def test_results_that_were_made_before_one_failed_are_freed_first(world: World, results: Memory) -> None:
+def test_results_that_were_made_before_one_failed_are_freed_first(stand_in: StandInDevice, results: Memory) -> None:
     """Else they would be in the memory that the second attempt needs."""
     assert workspace.workspace(MiB - 16, 0, OTHER)
     assert results.free == 2 * MiB + 16  # for the first two of three results
@@ -324,9 +327,13 @@ def test_results_that_were_made_before_one_failed_are_freed_first(world: World, 
     assert results.free == MiB - 32
 
 
-def test_other_errors_of_a_library_are_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_a_library_are_its_own(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is tried again."""
+    tried: list[int] = []
+
     def maker(*_: Any) -> Callable[[], Array]:
         def make() -> Array:
+            tried.append(1)
             raise RuntimeError("no such device")
 
         return make
@@ -334,4 +341,5 @@ def test_other_errors_of_a_library_are_its_own(world: World, monkeypatch: pytest
     monkeypatch.setitem(arrays._libraries, Array, arrays._libraries[Array]._replace(maker=maker))
     with pytest.raises(RuntimeError, match="no such device"):
         cudnnpy.Activation().forward(Array(*BIG))
+    assert tried == [1]
     assert plan_cache.cache_info().misses == 1

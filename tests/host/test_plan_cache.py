@@ -34,7 +34,8 @@ def in_thread(work: Callable[[], Any]) -> Any:
 
 
 def test_it_starts_empty_with_room_for_many() -> None:
-    assert cache_info() == (0, 16_384, 0, 0)
+    assert cache_info()._replace(limit=0) == (0, 0, 0, 0)
+    assert cache_info().limit > 1000  # a network's plans, for several shapes
     assert cudnnpy.cache_info is cache_info
     assert cudnnpy.clear_cache is clear_cache
     assert cudnnpy.set_cache_limit is set_cache_limit
@@ -95,7 +96,7 @@ def test_threads_share_nothing() -> None:
     mine.store("a", 1)
     assert in_thread(lambda: plan_cache.plan_cache() is mine) is False
     assert in_thread(lambda: plan_cache.find("a")) is None
-    assert in_thread(cache_info) == (0, 16_384, 0, 0)
+    assert in_thread(cache_info) == (0, cache_info().limit, 0, 0)
     assert plan_cache.plan_cache() is mine
 
 
@@ -120,14 +121,15 @@ def test_clearing_reaches_every_thread_when_it_next_looks() -> None:
     cleared.wait()
     thread.join(10)
     assert plan_cache.find("b") is None
-    assert found == [1, None, (0, 16_384, 0, 0)]
+    assert found == [1, None, (0, cache_info().limit, 0, 0)]
 
 
 @pytest.mark.parametrize("entries", [0, -1, 1.5, True, None, "16"])
 def test_a_limit_is_a_number_of_plans(entries: Any) -> None:
+    limit = cache_info().limit
     with pytest.raises(
         ValueError if type(entries) is int else TypeError,
         match=r"entries must be a number of plans, 1 or more.*; got .*",
     ):
         set_cache_limit(entries)
-    assert cache_info().limit == 16_384
+    assert cache_info().limit == limit

@@ -86,6 +86,11 @@ def usable(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if not row["refused"]]
 
 
+def knobs_in(name: str) -> set[str]:
+    """The knobs of an engine's name, as "kind=value"."""
+    return set(name.partition("(")[2].rstrip(")").split(", "))
+
+
 def is_tf32(row: dict[str, Any]) -> bool:
     return not {"tensor_core", "down_convert_inputs"}.isdisjoint(row["notes"])
 
@@ -177,6 +182,7 @@ def test_engines_are_found_that_the_heuristics_leave_out(plan: Planner) -> None:
     known = plan("engines", **request)
     listed = {row["engine"]["index"] for row in plan("survey", **request) if row["engine"]}
     assert set(known["proposed"]) < listed <= set(range(known["count"]))
+    assert known["proposed"][:1] == known["best"]  # not a fallback
 
 
 @pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "a filter with gaps"])
@@ -314,6 +320,18 @@ def test_limited_workspace_without_a_number_is_1_gib(plan: Planner) -> None:
         assert re.fullmatch(r"needs [\d.]+ GiB, the limit is 1 GiB", left_out[name])
 
 
+@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace"])
+def test_what_the_device_turned_out_to_have_is_a_limit_too(plan: Planner, prefer: str) -> None:
+    request = with_options(PROBLEMS["forward float32"], prefer=prefer, workspace_limit=FREE)
+    rows = usable(plan("survey", **request))
+    largest = max(rows, key=lambda row: row["workspace_size"])
+    fitting = [row for row in rows if row["workspace_size"] < largest["workspace_size"]]
+    rows[:0] = [largest]  # as if it were the best guess
+    before = largest["engine"]
+    assert plan("choose", **request, before=before)["name"] == largest["name"]
+    assert plan("choose", **request, before=before, cap=largest["workspace_size"] - 1)["name"] == fitting[0]["name"]
+
+
 # autotune, with times in place of a clock
 
 TUNED = ["forward float32", "backward_data float16 channels last", "bias and relu"]
@@ -348,6 +366,14 @@ def test_autotune_then_varies_the_knobs_of_the_best_engines(plan: Planner) -> No
     assert any(name.startswith(f"engine {best['engine']['index']} (") for name in varied)
     faster = plan("choose", **request, times={**times, varied[0]: 0.5})
     assert (faster["name"], faster["source"], faster["milliseconds"]) == (varied[0], "knobs", 0.5)
+    # from then on, the knob that made it faster stays
+    (changed,) = knobs_in(varied[0]) - knobs_in(best["name"])
+    slower = dict.fromkeys([*varied, *faster["seen"]], 3.0)
+    seen = plan("choose", **request, times={**slower, **times, varied[0]: 0.5})["seen"]
+    later = [name for name in seen[seen.index(varied[0]) + 1 :] if name.startswith(varied[0].partition("(")[0])]
+    of_others = [name for name in later if len(knobs_in(name) - knobs_in(best["name"])) > 1]
+    assert of_others
+    assert all(changed in knobs_in(name) for name in of_others)
 
 
 def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
@@ -615,10 +641,14 @@ def test_nothing_is_fused_into_a_result_of_one_position_beside_channels_first(pl
 
 
 def test_a_tanh_that_overflows_is_not_fused(plan: Planner) -> None:
-    rows = plan("survey", **problem(bias=[64], activation="tanh"))
-    refused = [row for row in rows if "tanh" in row["refused"]]
-    assert {row["engine"]["index"] for row in refused} == {0}
-    assert all(row["name"].endswith(" + epilogue") for row in usable(rows) if row["engine"]["index"] == 0)
+    """Engine 0 is trusted with other activations, and with the convolution before a tanh."""
+
+    def ways(activation: str, index: int = 0) -> set[bool]:
+        rows = usable(plan("survey", **problem(bias=[64], activation=activation)))
+        return {row["name"].endswith(" + epilogue") for row in rows if row["engine"]["index"] == index}
+
+    assert ways("relu") == {False, True}
+    assert ways("tanh") == {True}
 
 
 def test_beta_is_not_fused_with_an_activation(plan: Planner) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from machine import carried_out, view
-from standins import Array, World
+from numpy_machine import NumpyExecutable, run_steps, tensor_in
+from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw
@@ -38,16 +38,17 @@ def short_rows() -> Iterator[None]:
 
 
 @dataclass
-class Planned:
+class Planned(NumpyExecutable):
     """A graph in a plan's place."""
 
     graph: Graph
     pick: int
     workspace_size = 0
 
-    def run(self, source: np.ndarray, target: np.ndarray) -> None:
+    def run(self, *memories: np.ndarray) -> None:
+        source, target = memories
         (x,), (y,) = self.graph.inputs, self.graph.outputs
-        values = {x.uid: view(source, x.spec).astype(np.float32)}
+        values = {x.uid: tensor_in(source, x.spec).astype(np.float32)}
         for _, _, what in self.graph._nodes:
             first = values[what["XDESC"].uid]
             if "PW_DESCRIPTOR" in what:
@@ -61,7 +62,7 @@ class Planned:
             how[raw.CUDNN_REDUCE_TENSOR_MIN] = np.minimum
             reduce = how[what["DESC"][1]["OPERATOR"]].reduce
             values[result.uid] = reduce(first, axis=axes, keepdims=True)
-        view(target, y.spec)[...] = values[y.uid]
+        tensor_in(target, y.spec)[...] = values[y.uid]
 
 
 # Problems: sizes, an order of memory, which axes
@@ -110,16 +111,16 @@ def check(
     memory = rng.integers(-4, 5, math.prod(spec.shape)).astype(dtype)
     kept = memory.copy()
     out = rng.integers(-4, 5, math.prod(shape)).astype(dtype)
-    before = view(out, y).astype(np.float64)
+    before = tensor_in(out, y).astype(np.float64)
     with np.errstate(over="ignore"):  # a sum beyond float16 is infinite, in the plan as in NumPy
-        carried_out(*found, memory, out)
+        run_steps(*found, memory, out)
     axes = tuple(axis for axis, (m, n) in enumerate(zip(spec.shape, shape, strict=True)) if m != n or n == 1)
-    exact = alpha * EXACT[op](view(kept, spec).astype(np.float64), axes) + beta * before
+    exact = alpha * EXACT[op](tensor_in(kept, spec).astype(np.float64), axes) + beta * before
     with np.errstate(over="ignore"):
         exact = np.where(np.isinf(exact.astype(dtype)), exact.astype(dtype), exact)
     np.testing.assert_array_equal(memory, kept)
     np.testing.assert_allclose(
-        view(out, y).astype(np.float64), exact, rtol=2e-3 if dtype == FLOAT16 else 1e-5, atol=1e-3
+        tensor_in(out, y).astype(np.float64), exact, rtol=2e-3 if dtype == FLOAT16 else 1e-5, atol=1e-3
     )
 
 
@@ -321,13 +322,13 @@ def test_views_are_the_same_memory_with_the_reduced_axis_where_graphs_know_it(
     spec, strides, axis = found
     memory = np.arange(outer * size * inner, dtype=np.float32)
     # whatever the axes are called, the elements along `axis` are those of the middle
-    rest = np.moveaxis(view(memory, spec), axis, 0).reshape(size, -1)
+    rest = np.moveaxis(tensor_in(memory, spec), axis, 0).reshape(size, -1)
     np.testing.assert_array_equal(rest, np.moveaxis(memory.reshape(outer, size, inner), 1, 0).reshape(size, -1))
     assert (axis < 2, spec.alignment) == (True, 8)
     assert spec.strides is not None
     assert spec.strides[1] == 1 or spec.shape[1] == 1  # the stride that engines want
     shape = tuple(1 if at == axis else n for at, n in enumerate(spec.shape))
-    places = view(np.arange(other, dtype=np.float32), TensorSpec(shape, "float32", strides)).ravel()
+    places = tensor_in(np.arange(other, dtype=np.float32), TensorSpec(shape, "float32", strides)).ravel()
     np.testing.assert_array_equal(places, np.arange(other))
 
 
@@ -369,6 +370,6 @@ def test_other_axes_are_refused(axes: Any, kind: type[Exception], text: str) -> 
         _axes(axes, 3)
 
 
-def test_no_axis_is_not_every_axis(world: World) -> None:
+def test_no_axis_is_not_every_axis(stand_in: StandInDevice) -> None:
     with pytest.raises(ValueError, match=r"^axes must be one axis or more, each once, or None for all.*; got \(\)$"):
         cudnnpy.reduce_tensor(Array(2, 3), axes=())

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from operands import (
+from oracles import ACTIVATIONS as TEXTBOOK
+from oracles import value_and_pullback
+from reference_checks import (
     BAD_ARRAYS,
     INF,
     MEMORY,
     NAN,
+    assert_close,
+    assert_refused,
+    assert_same,
     bad_outs,
     check_scales,
-    close,
     dtypes,
-    normal,
-    refuses,
-    same,
+    normal_numbers,
     scales,
     seeds,
     shapes,
 )
-from oracles import ACTIVATIONS as TEXTBOOK
-from oracles import pull_back
 
 from cudnnpy.reference import Activation, sigmoid
 from cudnnpy.reference.activation import ACTIVATIONS, activation
@@ -40,12 +40,12 @@ ranks = (1, 2, 3, 4, 5)
 @given(modes, coefficients, shapes(ranks, empty=True), seeds, memories)
 def test_forward_and_gradient_match_the_textbook(mode: str, c: float, shape: Any, seed: int, memory: str) -> None:
     act = Activation(mode, c)
-    x, dy = 3 * normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
-    expected, gradients = pull_back(lambda x: TEXTBOOK[mode](x, c), x)
+    x, dy = 3 * normal_numbers(seed, shape, memory=memory), normal_numbers(seed + 1, shape, memory=memory)
+    expected, gradients = value_and_pullback(lambda x: TEXTBOOK[mode](x, c), x)
     y = act.forward(x)
-    close(y, expected)
+    assert_close(y, expected)
     (dx,) = gradients(dy)
-    close(act.backward(dy, x, y), dx)
+    assert_close(act.backward(dy, x, y), dx)
 
 
 @settings(deadline=None, max_examples=200)
@@ -54,7 +54,7 @@ def test_scales_dtypes_and_out(
     mode: str, c: float, shape: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
 ) -> None:
     act = Activation(mode, c)
-    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    x, dy, y = (normal_numbers(seed + i, shape, dtype, memory) for i in range(3))
     check_scales(act.forward, [x], alpha, beta, memory, in_place=0)
     check_scales(act.backward, [dy, x, y], alpha, beta, memory, in_place=0)
 
@@ -78,15 +78,15 @@ def test_gradient_is_a_difference(mode: str, c: float, at: float, dy: float) -> 
 )
 def test_the_gradient_after_a_forward_in_place(mode: str, c: float, shape: Any, seed: int, dtype: Any) -> None:
     act = Activation(mode, float(np.asarray(c, dtype)))  # so that y is the ceiling, or below it
-    x, dy = normal(seed, shape, dtype), normal(seed + 1, shape, dtype)
+    x, dy = normal_numbers(seed, shape, dtype), normal_numbers(seed + 1, shape, dtype)
     expected = act.backward(dy, x, act.forward(x))
     y = act.forward(x, out=x)
-    same(act.backward(dy, y, y, out=dy), expected)
+    assert_same(act.backward(dy, y, y, out=dy), expected)
 
 
 @pytest.mark.parametrize("mode", TEXTBOOK)
 def test_the_array_that_a_gradient_does_not_read(mode: str) -> None:
-    dy, read, unread = normal(0, (4,)), normal(1, (4,)), np.full(4, NAN)
+    dy, read, unread = normal_numbers(0, (4,)), normal_numbers(1, (4,)), np.full(4, NAN)
     x, y = (unread, read) if mode in ("sigmoid", "tanh") else (read, unread)
     assert np.isfinite(Activation(mode).backward(dy, x, y)).all()
 
@@ -136,10 +136,10 @@ def test_large_values_overflow_nothing(at: float) -> None:
 
 
 def test_agrees_with_the_sigmoid_and_a_convolutions_activations() -> None:
-    x = normal(0, (100,))
-    same(Activation("sigmoid").forward(x), sigmoid(x))
+    x = normal_numbers(0, (100,))
+    assert_same(Activation("sigmoid").forward(x), sigmoid(x))
     for name in ACTIVATIONS:
-        same(Activation(name).forward(x), activation(name)(x))
+        assert_same(Activation(name).forward(x), activation(name)(x))
 
 
 def test_options() -> None:
@@ -163,7 +163,7 @@ def test_options() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: Activation(**options), error, message)
+    assert_refused(lambda: Activation(**options), error, message)
 
 
 X = np.ones((2, 3, 5, 5), np.float32)
@@ -172,8 +172,8 @@ X = np.ones((2, 3, 5, 5), np.float32)
 @pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Activation().forward(array, out=out), error, "x" + message)
-    refuses(lambda: Activation().backward(array, X, X, out=out), error, "dy" + message)
+    assert_refused(lambda: Activation().forward(array, out=out), error, "x" + message)
+    assert_refused(lambda: Activation().backward(array, X, X, out=out), error, "dy" + message)
     assert (out == 7).all()
 
 
@@ -192,24 +192,26 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Activation().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
+    assert_refused(lambda: Activation().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
     if "alpha" in given or "beta" in given:
-        refuses(lambda: Activation().forward(X, out=out, **given), error, message)
+        assert_refused(lambda: Activation().forward(X, out=out, **given), error, message)
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Activation().forward(X, out=out), error, message)
-    refuses(lambda: Activation().backward(X, X, X, out=out), error, message)
+    assert_refused(lambda: Activation().forward(X, out=out), error, message)
+    assert_refused(lambda: Activation().backward(X, X, X, out=out), error, message)
 
 
 def test_in_place_means_each_element_in_its_own_place() -> None:
     x = np.array([[1.0, -2.0], [-3.0, 4.0]])
     for out in (x.T, x[::-1], x[:, ::-1]):
-        refuses(lambda out=out: Activation().forward(x, out=out), ValueError, "out must ...; got overlapping arrays")
-    same(x, np.array([[1.0, -2.0], [-3.0, 4.0]]))
+        assert_refused(
+            lambda out=out: Activation().forward(x, out=out), ValueError, "out must ...; got overlapping arrays"
+        )
+    assert_same(x, np.array([[1.0, -2.0], [-3.0, 4.0]]))
     single = x[:1].reshape(1, 2)[:, None]  # strides of axes of size 1 mean nothing
     strided = np.lib.stride_tricks.as_strided(single, single.shape, (8, 800, 8))
     assert Activation().forward(single, out=strided) is strided
-    same(x[0], np.array([1.0, 0.0]))
+    assert_same(x[0], np.array([1.0, 0.0]))

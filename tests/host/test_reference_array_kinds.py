@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from messages import says
-from operands import normal, same
+from reference_checks import assert_same, normal_numbers
 
 from cudnnpy import reference
 from cudnnpy.reference import Activation, Convolution, ConvolutionTranspose, Dropout, FusedConvolution, Pooling, Softmax
@@ -26,8 +26,12 @@ class Guarded(np.ndarray):
         raise AssertionError("written through a subclass")
 
 
-X, W, P = normal(0, (2, 4, 6, 6), np.float32), normal(1, (4, 4, 3, 3), np.float32), normal(2, (4,), np.float32)
-Y, HALVES = normal(3, (2, 4, 4, 4), np.float32), normal(4, (2, 4, 3, 3), np.float32)
+X, W, P = (
+    normal_numbers(0, (2, 4, 6, 6), np.float32),
+    normal_numbers(1, (4, 4, 3, 3), np.float32),
+    normal_numbers(2, (4,), np.float32),
+)
+Y, HALVES = normal_numbers(3, (2, 4, 4, 4), np.float32), normal_numbers(4, (2, 4, 3, 3), np.float32)
 RESERVE = np.arange(36, dtype=np.uint8)
 
 ONES = np.ones(4, np.float32)
@@ -86,7 +90,7 @@ def test_subclasses_are_read_and_results_are_plain(call: Any, tmp_path: Path) ->
     assert type(expected) is np.ndarray
     result = operation(*(array.view(Guarded) for array in arrays))
     assert type(result) is np.ndarray
-    same(result, expected)
+    assert_same(result, expected)
     mapped = []
     for at, array in enumerate(arrays):
         np.save(tmp_path / f"{at}.npy", array)
@@ -94,7 +98,7 @@ def test_subclasses_are_read_and_results_are_plain(call: Any, tmp_path: Path) ->
         assert isinstance(mapped[-1], np.memmap)
     result = operation(*mapped)
     assert type(result) is np.ndarray
-    same(result, expected)
+    assert_same(result, expected)
 
 
 def test_out_of_a_subclass_comes_back_itself(call: Any) -> None:
@@ -102,17 +106,17 @@ def test_out_of_a_subclass_comes_back_itself(call: Any) -> None:
     expected = operation(*arrays)
     out = np.full_like(expected, 7).view(Guarded)
     assert operation(*arrays, out=out) is out
-    same(np.asarray(out), expected)
+    assert_same(np.asarray(out), expected)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_out_of_a_subclass_is_added_to(beta: float) -> None:
     plain, out = np.ones_like(Y), np.ones_like(Y).view(Guarded)
     assert Convolution().forward(X, W, out=out, beta=beta) is out
-    same(np.asarray(out), Convolution().forward(X, W, out=plain, beta=beta))
+    assert_same(np.asarray(out), Convolution().forward(X, W, out=plain, beta=beta))
     plain, out = np.ones_like(X), np.ones_like(X).view(Guarded)
     assert Softmax().forward(X, out, beta=beta) is out
-    same(np.asarray(out), Softmax().forward(X, plain, beta=beta))
+    assert_same(np.asarray(out), Softmax().forward(X, plain, beta=beta))
 
 
 @pytest.mark.parametrize("memory", ["negative", "zero", "gaps"])
@@ -129,7 +133,7 @@ def test_strides_of_any_kind_are_read_right(call: Any, memory: str) -> None:
             assert not any(others[-1].strides)
         else:
             others.append(np.repeat(array, 2, axis=-1)[..., ::2])
-    same(operation(*others), operation(*(other.copy() for other in others)))
+    assert_same(operation(*others), operation(*(other.copy() for other in others)))
 
 
 def of(package: str) -> type:
@@ -170,9 +174,9 @@ def test_what_is_no_array_is_refused_with_the_conversion(call: Any, convert: Any
 def test_the_conversions_convert() -> None:
     """What the messages advise is taken then."""
     x = X.astype(ml_dtypes.bfloat16)
-    same(Softmax().forward(np.ma.masked_less(X, 0).filled(0)), Softmax().forward(np.maximum(X, 0)))
-    same(Softmax().forward(np.asarray(X[0, 0].view(np.matrix))), Softmax().forward(X[0, 0]))
-    same(Softmax().forward(np.asarray(x.tolist(), x.dtype)), Softmax().forward(x))
+    assert_same(Softmax().forward(np.ma.masked_less(X, 0).filled(0)), Softmax().forward(np.maximum(X, 0)))
+    assert_same(Softmax().forward(np.asarray(X[0, 0].view(np.matrix))), Softmax().forward(X[0, 0]))
+    assert_same(Softmax().forward(np.asarray(x.tolist(), x.dtype)), Softmax().forward(x))
 
 
 def test_a_masked_out_is_refused() -> None:

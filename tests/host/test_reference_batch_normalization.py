@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import (
+from oracles import moments, standardize, value_and_pullback
+from reference_checks import (
     MEMORY,
     NAN,
+    assert_close,
+    assert_same,
     check_scales,
-    close,
     dtypes,
-    laid_out,
-    normal,
-    same,
+    in_memory_order,
+    normal_numbers,
     scales,
     seeds,
     shapes,
 )
-from oracles import moments, pull_back, standardize
 
 from cudnnpy.reference import BatchNormalization
 from cudnnpy.reference._arrays import rounded
@@ -60,12 +60,12 @@ class Problem:
 
     def tensors(self, number: int, dtype: Any = np.float64) -> list[np.ndarray]:
         """Arrays of x's shape."""
-        return [1 + 2 * normal(self.seed + at, self.shape, dtype, self.memory) for at in range(number)]
+        return [1 + 2 * normal_numbers(self.seed + at, self.shape, dtype, self.memory) for at in range(number)]
 
     def parameters(self, number: int, dtype: Any = np.float64) -> list[np.ndarray]:
         """Arrays of the parameters' shape, whose values are those of a float32."""
-        given = [normal(self.seed + 10 + at, self.parameter_shape, np.float32) for at in range(number)]
-        return [laid_out(array.astype(dtype), self.memory) for array in given]
+        given = [normal_numbers(self.seed + 10 + at, self.parameter_shape, np.float32) for at in range(number)]
+        return [in_memory_order(array.astype(dtype), self.memory) for array in given]
 
     def flat(self, array: np.ndarray) -> np.ndarray:
         """x as (N, parameters, rest)."""
@@ -108,7 +108,7 @@ def test_training_and_gradients_match_the_textbook(
     scale, bias, running_mean, running_variance = problem.parameters(4)
     scale = scale if with_scale else np.ones_like(scale)
     bias = bias if with_bias else np.zeros_like(bias)
-    expected, gradients = pull_back(
+    expected, gradients = value_and_pullback(
         lambda x, scale, bias: standardize(x, (0, 2), problem.epsilon) * scale[:, None] + bias[:, None],
         *(problem.flat(x), scale.ravel(), bias.ravel()),
     )
@@ -121,20 +121,20 @@ def test_training_and_gradients_match_the_textbook(
 
     given_ = scale if with_scale else None, bias if with_bias else None
     y, mean, inverse = op.forward_training(x, *given_, running_mean, running_variance, factor)
-    close(y, problem.in_layout(expected))
-    close(mean, batch_mean)
-    close(inverse, 1 / np.sqrt(variance + problem.epsilon))
-    close(running_mean, running[0])
-    close(running_variance, running[1])
+    assert_close(y, problem.in_layout(expected))
+    assert_close(mean, batch_mean)
+    assert_close(inverse, 1 / np.sqrt(variance + problem.epsilon))
+    assert_close(running_mean, running[0])
+    assert_close(running_variance, running[1])
     wanted = gradients(problem.flat(dy))
     for saved in ((), (mean, inverse)):
         for asked in (with_bias, None) if with_bias == with_scale else (with_bias,):
             dx, *parameters = op.backward(dy, x, given_[0], *saved, bias=asked)
-            close(dx, problem.in_layout(wanted[0]))
+            assert_close(dx, problem.in_layout(wanted[0]))
             for gradient, right, there in zip(parameters, wanted[1:], (with_scale, with_bias), strict=True):
                 assert (gradient is not None) == there
                 if gradient is not None:
-                    close(gradient, right.reshape(problem.parameter_shape))
+                    assert_close(gradient, right.reshape(problem.parameter_shape))
 
 
 @settings(deadline=None, max_examples=200)
@@ -150,7 +150,7 @@ def test_inference_matches_the_textbook(problem: Problem, with_scale: bool, with
     apart = (problem.flat(x) - column["mean"]) / column["deviation"]
     expected = problem.in_layout(column["scale"] * apart + column["bias"])
     given_ = scale if with_scale else None, bias if with_bias else None
-    close(problem.operation.forward_inference(x, *given_, mean, variance), expected)
+    assert_close(problem.operation.forward_inference(x, *given_, mean, variance), expected)
 
 
 @settings(deadline=None, max_examples=200)
@@ -195,14 +195,14 @@ def test_statistics_are_rounded_once(problem: Problem, dtype: Any, factor: float
     batch = [np.zeros(problem.parameter_shape) for _ in range(2)]
     parameters64 = [array.astype(np.float64) for array in (scale, bias)]
     _, exact_mean, exact_inverse = op.forward_training(x.astype(np.float64), *parameters64, *batch, 1.0)
-    running = [laid_out(running_mean, memory), laid_out(running_variance, memory)]
+    running = [in_memory_order(running_mean, memory), in_memory_order(running_variance, memory)]
     y, mean, inverse = op.forward_training(x, scale, bias, *running, factor)
     assert y.dtype == dtype
-    same(mean, rounded(exact_mean, wide))
-    same(inverse, rounded(exact_inverse, wide))
+    assert_same(mean, rounded(exact_mean, wide))
+    assert_same(inverse, rounded(exact_inverse, wide))
     for now, before, of_batch in zip(running, (running_mean, running_variance), batch, strict=True):
-        same(now, rounded(factor * of_batch + (1 - factor) * before.astype(np.float64), wide))
-    same(op.forward_training(x, scale, bias)[0], y)
+        assert_same(now, rounded(factor * of_batch + (1 - factor) * before.astype(np.float64), wide))
+    assert_same(op.forward_training(x, scale, bias)[0], y)
 
 
 @settings(deadline=None, max_examples=150)
@@ -218,7 +218,7 @@ def test_gradients_of_the_parameters_accumulate(
     x64, dy64, scale64 = (array.astype(np.float64) for array in (x, dy, scale))
     exact = op.backward(dy64, x64, scale64)
     outs = [
-        laid_out(array if beta else np.full_like(array, NAN), memory) if wanted else None
+        in_memory_order(array if beta else np.full_like(array, NAN), memory) if wanted else None
         for array, wanted in zip(before, (with_scale, with_bias), strict=True)
     ]
     asked = {"out_scale": outs[0], "out_bias": outs[1], "parameter_alpha": alpha, "parameter_beta": beta}
@@ -227,13 +227,13 @@ def test_gradients_of_the_parameters_accumulate(
             op.backward(dy, x, scale, **asked)
         return
     results = op.backward(dy, x, scale, **asked, stream=object())
-    same(results[0], rounded(exact[0], dtype))
+    assert_same(results[0], rounded(exact[0], dtype))
     for result, out, old, gradient in zip(results[1:], outs, before, exact[1:], strict=True):
         expected = alpha * gradient
         if out is not None:
             assert result is out
             expected = expected + (beta * old.astype(np.float64) if beta else 0)
-        same(result, rounded(expected, wide))
+        assert_same(result, rounded(expected, wide))
 
 
 @settings(deadline=None, max_examples=100)
@@ -243,9 +243,9 @@ def test_relu_cuts_the_result(problem: Problem, dtype: Any) -> None:
     scale, bias = problem.parameters(2, parameter_dtype(x))
     plain = problem.operation.forward_training(x, scale, bias)
     cut = problem.operation.forward_training(x, scale, bias, activation="relu")
-    same(cut[0], np.maximum(plain[0], np.zeros((), dtype)))
+    assert_same(cut[0], np.maximum(plain[0], np.zeros((), dtype)))
     for a, b in zip(cut[1:], plain[1:], strict=True):
-        same(a, b)
+        assert_same(a, b)
 
 
 @settings(deadline=None, max_examples=40)
@@ -284,7 +284,7 @@ def test_saved_statistics_are_used_as_given() -> None:
 @pytest.mark.parametrize("mode", ["spatial", "per_activation"])
 def test_nan_spreads_as_far_as_its_mean(mode: str) -> None:
     op = BatchNormalization(mode)
-    x, dy = normal(0, (4, 3, 5)), normal(1, (4, 3, 5))
+    x, dy = normal_numbers(0, (4, 3, 5)), normal_numbers(1, (4, 3, 5))
     shape = (3,) if mode == "spatial" else (3, 5)
     scale, bias, running_mean, running_variance = (np.ones(shape) for _ in range(4))
     touched = (slice(None), 1) if mode == "spatial" else (slice(None), 1, 2)
@@ -322,11 +322,11 @@ def test_a_mean_far_above_the_deviation() -> None:
 
 def test_one_value_for_each_mean() -> None:
     """Its variance is 0, so y is the bias; and the running variance takes the 0 as it is."""
-    x = normal(0, (1, 3))
+    x = normal_numbers(0, (1, 3))
     running = [np.ones(3), np.ones(3)]
     y, mean, inverse = BatchNormalization(epsilon=0.25).forward_training(x, np.ones(3), np.arange(3.0), *running)
     np.testing.assert_array_equal(y, [[0, 1, 2]])
     np.testing.assert_array_equal(mean, x[0])
     np.testing.assert_array_equal(inverse, [2, 2, 2])
-    close(running[0], 0.9 + 0.1 * x[0])
-    close(running[1], np.full(3, 0.9))
+    assert_close(running[0], 0.9 + 0.1 * x[0])
+    assert_close(running[1], np.full(3, 0.9))

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operands import (
+from reference_checks import (
     BAD_ARRAYS,
     FLOATS,
     NAN,
+    assert_refused,
+    assert_same,
     bad_outs,
-    normal,
-    refuses,
-    same,
+    normal_numbers,
 )
 
 from cudnnpy.reference import BatchNormalization
@@ -46,7 +46,7 @@ OP = BatchNormalization()
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: BatchNormalization(**options), error, message)
+    assert_refused(lambda: BatchNormalization(**options), error, message)
 
 
 def bad_parameters(shape: tuple[int, ...] = (3,)) -> list[tuple[object, type[Exception], str]]:
@@ -77,26 +77,30 @@ def test_bad_array(name: str) -> None:
         if argument == "x":
             for case, array, error, message in BAD_ARRAYS:
                 if case != "empty":
-                    refuses(lambda array=array: call(**given | {"x": array}), error, "x" + message)
+                    assert_refused(lambda array=array: call(**given | {"x": array}), error, "x" + message)
         elif argument != "dy":
             missing = (None, TypeError, " must be a numpy.ndarray; got a builtins.NoneType")
             for array, error, message in [
                 *bad_parameters(),
                 *([missing] if argument in ("mean", "variance") else []),
             ]:
-                refuses(
+                assert_refused(
                     lambda array=array, argument=argument: call(**given | {argument: array}), error, argument + message
                 )
     for _, out, error, message in bad_outs(X.shape):
-        refuses(lambda out=out: call(**given, out=out), error, message)
+        assert_refused(lambda out=out: call(**given, out=out), error, message)
     for argument in ("alpha", "beta"):
-        refuses(lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument} must ...; got '1'")
+        assert_refused(
+            lambda argument=argument: call(**given, **{argument: "1"}), TypeError, f"{argument} must ...; got '1'"
+        )
     one = np.ones((3,), np.float32)
     shared = np.ones((2, 3), np.float32)
     small = given | {key: shared for key in ("x", "dy") if key in given}
-    refuses(lambda: call(**small, out=shared), ValueError, "out must ...; got overlapping arrays")
-    refuses(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x must have 2 to 5 axes; got shape")
-    refuses(lambda: call(**small | {"scale": one[None]}), ValueError, "scale must have shape ...; got shape (1, 3)")
+    assert_refused(lambda: call(**small, out=shared), ValueError, "out must ...; got overlapping arrays")
+    assert_refused(lambda: call(**given | {"x": X[0, 0, 0]}), ValueError, "x must have 2 to 5 axes; got shape")
+    assert_refused(
+        lambda: call(**small | {"scale": one[None]}), ValueError, "scale must have shape ...; got shape (1, 3)"
+    )
 
 
 def test_bad_rank() -> None:
@@ -104,23 +108,25 @@ def test_bad_rank() -> None:
         op = BatchNormalization(layout=layout)
         x = np.ones((3,) * rank, np.float32)
         message = f"x must have {expected} axes; got ... (layout={layout!r})"
-        refuses(lambda op=op, x=x: op.forward_training(x, ONES, ONES), ValueError, message)
-        refuses(lambda op=op, x=x: op.forward_inference(x, ONES, ONES, ONES, ONES), ValueError, message)
-        refuses(lambda op=op, x=x: op.backward(x, x, ONES), ValueError, message)
+        assert_refused(lambda op=op, x=x: op.forward_training(x, ONES, ONES), ValueError, message)
+        assert_refused(lambda op=op, x=x: op.forward_inference(x, ONES, ONES, ONES, ONES), ValueError, message)
+        assert_refused(lambda op=op, x=x: op.backward(x, x, ONES), ValueError, message)
 
 
 def test_parameters_of_the_other_mode() -> None:
-    refuses(
+    assert_refused(
         lambda: BatchNormalization("per_activation").forward_training(X, ONES, ONES),
         ValueError,
         "scale must have shape (3, 4, 5), the shape of x without its first axis (per_activation); got shape (3,)",
     )
-    refuses(
+    assert_refused(
         lambda: BatchNormalization(layout="NHWC").forward_training(X, ONES, ONES),
         ValueError,
         "scale must have shape (5,), one for each channel of x (spatial)...; got shape (3,)",
     )
-    refuses(lambda: OP.forward_training(X.astype(np.float64), ONES, ONES), TypeError, "scale must ...; got float32")
+    assert_refused(
+        lambda: OP.forward_training(X.astype(np.float64), ONES, ONES), TypeError, "scale must ...; got float32"
+    )
 
 
 def test_bad_dy() -> None:
@@ -129,7 +135,7 @@ def test_bad_dy() -> None:
         (X.astype(np.float16), TypeError, "dy must be float32, as x...; got float16"),
         (None, TypeError, "dy must be a numpy.ndarray; got a builtins.NoneType"),
     ):
-        refuses(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
+        assert_refused(lambda dy=dy: OP.backward(dy, X, ONES), error, message)
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -170,32 +176,32 @@ def test_nothing_is_written_when_training_is_refused() -> None:
             "out": np.full(X.shape, 7, np.float32),
         }
         kept = {name: array.copy() for name, array in given.items()}
-        refuses(lambda given=given | changes: OP.forward_training(X, **given), error, message)
+        assert_refused(lambda given=given | changes: OP.forward_training(X, **given), error, message)
         for name, array in given.items():
-            same(array, kept[name])
+            assert_same(array, kept[name])
     assert (shared == 7).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_parameters_of_xs_own_type(dtype: Any) -> None:
     """Each is rounded to its own type, what is saved to float32."""
-    x, dy = normal(0, (4, 3, 5), dtype), normal(1, (4, 3, 5), dtype)
-    scale, bias, mean, variance = (np.abs(normal(2 + at, (3,), dtype)) for at in range(4))
+    x, dy = normal_numbers(0, (4, 3, 5), dtype), normal_numbers(1, (4, 3, 5), dtype)
+    scale, bias, mean, variance = (np.abs(normal_numbers(2 + at, (3,), dtype)) for at in range(4))
     x64, dy64, scale64, bias64, mean64, variance64 = (
         a.astype(np.float64) for a in (x, dy, scale, bias, mean, variance)
     )
-    same(OP.forward_inference(x, scale, bias, mean, variance),
+    assert_same(OP.forward_inference(x, scale, bias, mean, variance),
          rounded(OP.forward_inference(x64, scale64, bias64, mean64, variance64), dtype))  # fmt: skip
     found = OP.forward_training(x, scale, bias, mean, variance, 0.5)
     exact = OP.forward_training(x64, scale64, bias64, mean64, variance64, 0.5)
     for a, b, kind in zip(found, exact, (dtype, np.float32, np.float32), strict=True):
-        same(a, rounded(b, np.dtype(kind)))
-    same(mean, rounded(mean64, dtype))
-    same(variance, rounded(variance64, dtype))
+        assert_same(a, rounded(b, np.dtype(kind)))
+    assert_same(mean, rounded(mean64, dtype))
+    assert_same(variance, rounded(variance64, dtype))
     out = bias.copy()
     gradients = OP.backward(dy, x, scale, out_bias=out, parameter_beta=0.0)
     for gradient, wanted in zip(gradients, OP.backward(dy64, x64, scale64), strict=True):
-        same(gradient, rounded(wanted, dtype))
+        assert_same(gradient, rounded(wanted, dtype))
     assert gradients[2] is out
     for without, kind in (
         (OP.backward(dy, x, bias=True)[2], dtype),
@@ -203,9 +209,9 @@ def test_parameters_of_xs_own_type(dtype: Any) -> None:
     ):
         assert without.dtype == kind
     message = f"bias must be {np.dtype(dtype).name}, as scale; got float32"
-    refuses(lambda: OP.forward_training(x, scale, np.ones(3, np.float32)), TypeError, message)
+    assert_refused(lambda: OP.forward_training(x, scale, np.ones(3, np.float32)), TypeError, message)
     message = f"out_scale must be {np.dtype(dtype).name}...; got float32"
-    refuses(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
+    assert_refused(lambda: OP.backward(dy, x, scale, out_scale=ONES), TypeError, message)
 
 
 def test_gradients_that_are_not_there() -> None:
@@ -215,10 +221,12 @@ def test_gradients_that_are_not_there() -> None:
         ({"out_bias": gradient}, "out_bias must be None where there is no bias; got an array"),
         ({"out_bias": gradient, "scale": ONES, "bias": False}, "out_bias must be None where there is no bias"),
     ):
-        refuses(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
-    refuses(lambda: OP.backward(X, X, bias=ONES), TypeError, "bias must ...; got array([1., 1., 1.], dtype=float32)")
+        assert_refused(lambda wrong=wrong: OP.backward(X, X, **wrong), ValueError, message)
+    assert_refused(
+        lambda: OP.backward(X, X, bias=ONES), TypeError, "bias must ...; got array([1., 1., 1.], dtype=float32)"
+    )
     assert OP.backward(X, X, out_bias=gradient, bias=True, parameter_beta=1.0)[2] is gradient
-    same(gradient, np.full(3, 40, np.float32))
+    assert_same(gradient, np.full(3, 40, np.float32))
 
 
 # Sizes of 0
@@ -239,22 +247,22 @@ def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
         last = layout == "NHWC" and x.ndim > 2
         here = np.moveaxis(x, 1, -1) if last else x
         y, mean, inverse = op.forward_training(here, scale, bias, *running, activation="relu")
-        same(y, here)
-        same(mean, np.zeros_like(scale))
-        same(inverse, np.full_like(scale, NAN))
+        assert_same(y, here)
+        assert_same(mean, np.zeros_like(scale))
+        assert_same(inverse, np.full_like(scale, NAN))
         for now, old in zip(running, before, strict=True):
-            same(now, old)
-        same(op.forward_inference(here, scale, bias, *running), here)
+            assert_same(now, old)
+        assert_same(op.forward_inference(here, scale, bias, *running), here)
         for saved in ((), (mean, inverse)):
             dx, dscale, dbias = op.backward(here, here, scale, *saved)
-            same(dx, here)
+            assert_same(dx, here)
             for gradient in (dscale, dbias):
-                same(gradient, np.zeros_like(scale))
+                assert_same(gradient, np.zeros_like(scale))
         outs = [array.copy() for array in before]
         results = op.backward(here, here, scale, out_scale=outs[0], out_bias=outs[1], parameter_beta=0.5)
         for result, out, old in zip(results[1:], outs, before, strict=True):
             assert result is out
-            same(out, old / 2)
+            assert_same(out, old / 2)
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (2, 0, 4), (0, 0, 3, 3), (0,)], ids=str)
@@ -262,25 +270,25 @@ def test_no_channels(shape: tuple[int, ...]) -> None:
     """torch takes them without scale and bias."""
     x, none = np.ones(shape, np.float32), np.ones(0, np.float32)
     y, mean, inverse = OP.forward_training(x, None, None, none, none.copy())
-    same(y, x)
-    same(mean, none)
-    same(inverse, none)
-    same(OP.forward_inference(x, None, None, none, none), x)
+    assert_same(y, x)
+    assert_same(mean, none)
+    assert_same(inverse, none)
+    assert_same(OP.forward_inference(x, None, None, none, none), x)
     assert [gradient is None for gradient in OP.backward(x, x)] == [False, True, True]
     for pair, name in (((none, none), "scale"), ((None, none), "bias")):
         message = f"{name} must be None for an x of 0 channels; got an array"
-        refuses(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
+        assert_refused(lambda pair=pair: OP.forward_training(x, *pair), ValueError, message)
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (2, 0), (0, 3, 4), (2, 3, 0)], ids=str)
 def test_no_elements_per_activation(shape: tuple[int, ...]) -> None:
     op, x, ones = BatchNormalization("per_activation"), np.ones(shape), np.ones(shape[1:])
     y, mean, inverse = op.forward_training(x, ones, ones, ones.copy(), ones.copy())
-    same(y, x)
-    same(mean, np.zeros_like(ones))
-    same(inverse, np.full_like(ones, NAN))
+    assert_same(y, x)
+    assert_same(mean, np.zeros_like(ones))
+    assert_same(inverse, np.full_like(ones, NAN))
     for gradient in op.backward(x, x, ones)[1:]:
-        same(gradient, np.zeros_like(ones))
+        assert_same(gradient, np.zeros_like(ones))
 
 
 def test_nothing_is_written_when_backward_is_refused() -> None:
@@ -309,9 +317,9 @@ def test_nothing_is_written_when_backward_is_refused() -> None:
             "out_bias": np.full(3, 7, np.float32),
         }
         kept = {name: array.copy() for name, array in given.items()}
-        refuses(lambda given=given | changes: OP.backward(X, X, **given), error, message)
+        assert_refused(lambda given=given | changes: OP.backward(X, X, **given), error, message)
         for name, array in given.items():
-            same(array, kept[name])
+            assert_same(array, kept[name])
     assert (shared == 7).all()
 
 

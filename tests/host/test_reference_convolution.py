@@ -13,7 +13,7 @@ import scipy.ndimage
 import scipy.signal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles import convolve, convolve_transposed, pull_back
+from oracles import convolve, convolve_transposed, value_and_pullback
 
 from cudnnpy.reference import Convolution, ConvolutionTranspose, _products
 
@@ -140,7 +140,7 @@ def close(actual: np.ndarray, expected: np.ndarray) -> None:
 def test_all_directions_match_the_textbook(problem: Problem) -> None:
     op = problem.operation()
     x, w = problem.arrays()
-    expected, gradients = pull_back(problem.textbook, problem.first(x), problem.first(w))
+    expected, gradients = value_and_pullback(problem.textbook, problem.first(x), problem.first(w))
     expected = problem.in_layout(expected)
     assert op.output_shape(x.shape, w.shape) == expected.shape
     dy = np.random.default_rng(problem.seed + 1).standard_normal(expected.shape)

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import (
+from reference_checks import (
     BAD_ARRAYS,
     INF,
     MEMORY,
     NAN,
+    assert_refused,
+    assert_same,
     bad_outs,
     check_overlap,
     dtypes,
-    laid_out,
-    normal,
-    refuses,
-    same,
+    in_memory_order,
+    normal_numbers,
     seeds,
     shapes,
 )
@@ -37,13 +37,13 @@ def test_forward_and_gradient_share_a_mask(
     probability: float, seed: int, shape: Any, data: int, dtype: Any, memory: str
 ) -> None:
     drop = Dropout(probability, seed)
-    x, dy = normal(data, shape, dtype, memory), normal(data + 1, shape, dtype, memory)
+    x, dy = normal_numbers(data, shape, dtype, memory), normal_numbers(data + 1, shape, dtype, memory)
     kept_x, kept_dy = x.copy(), dy.copy()
     y, reserve = drop.forward(x)
     mask = y != 0
     larger = 1 / (1 - probability)
     np.testing.assert_array_equal(mask, np.unpackbits(reserve, count=x.size).reshape(shape))
-    same(y, rounded(np.where(mask, x.astype(np.float64) / (1 - probability), 0), dtype))
+    assert_same(y, rounded(np.where(mask, x.astype(np.float64) / (1 - probability), 0), dtype))
     np.testing.assert_allclose(
         y.astype(np.float64),
         x.astype(np.float64) * mask * larger,
@@ -52,19 +52,19 @@ def test_forward_and_gradient_share_a_mask(
     remembered = reserve.copy()
     for _ in range(2):
         dx = drop.backward(dy, reserve)
-        same(dx, rounded(np.where(mask, dy.astype(np.float64) / (1 - probability), 0), dtype))
+        assert_same(dx, rounded(np.where(mask, dy.astype(np.float64) / (1 - probability), 0), dtype))
         assert dx.flags.c_contiguous
-    same(reserve, remembered)
-    same(x, kept_x)
-    same(dy, kept_dy)
+    assert_same(reserve, remembered)
+    assert_same(x, kept_x)
+    assert_same(dy, kept_dy)
 
-    out = laid_out(np.full(shape, NAN, dtype), memory)
+    out = in_memory_order(np.full(shape, NAN, dtype), memory)
     given_out, again = Dropout(probability, seed).forward(x, out, stream=object())
     assert given_out is out
-    same(out, y)
-    same(again, reserve)
+    assert_same(out, y)
+    assert_same(again, reserve)
     assert drop.backward(dy, reserve, out, stream=object()) is out
-    same(out, dx)
+    assert_same(out, dx)
     check_overlap(lambda x, out: drop.forward(x, out)[0], [x], shape)
     check_overlap(lambda dy, out: drop.backward(dy, reserve, out), [dy], shape)
 
@@ -92,12 +92,12 @@ def test_the_same_seed_and_calls_give_the_same_masks() -> None:
     masks = []
     for array in (x, other, x):
         (y, reserve), (y_again, reserve_again) = first.forward(array), second.forward(array)
-        same(y, y_again)
-        same(reserve, reserve_again)
+        assert_same(y, y_again)
+        assert_same(reserve, reserve_again)
         masks.append(y)
     assert (masks[0] != masks[2]).any()
     assert (Dropout(0.5, 8).forward(x)[0] != masks[0]).any()
-    same(Dropout(0.5).forward(x)[0], Dropout(0.5, 0).forward(x)[0])
+    assert_same(Dropout(0.5).forward(x)[0], Dropout(0.5, 0).forward(x)[0])
 
 
 def test_a_call_that_is_refused_and_a_gradient_draw_nothing() -> None:
@@ -105,10 +105,12 @@ def test_a_call_that_is_refused_and_a_gradient_draw_nothing() -> None:
     plain, disturbed = Dropout(0.5, 1), Dropout(0.5, 1)
     plain.forward(x)
     _, reserve = disturbed.forward(x)
-    refuses(lambda: disturbed.forward(x, out=np.ones(3)), ValueError, "out must have shape (100,)...; got shape (3,)")
-    refuses(lambda: disturbed.forward(x[:1].reshape(())), ValueError, "x must have 1 to 5 axes; got shape")
+    assert_refused(
+        lambda: disturbed.forward(x, out=np.ones(3)), ValueError, "out must have shape (100,)...; got shape (3,)"
+    )
+    assert_refused(lambda: disturbed.forward(x[:1].reshape(())), ValueError, "x must have 1 to 5 axes; got shape")
     disturbed.backward(x, reserve)
-    same(plain.forward(x)[0], disturbed.forward(x)[0])
+    assert_same(plain.forward(x)[0], disturbed.forward(x)[0])
 
 
 def test_what_is_dropped_is_0_whatever_it_was() -> None:
@@ -117,17 +119,17 @@ def test_what_is_dropped_is_0_whatever_it_was() -> None:
     y, reserve = drop.forward(x)
     kept = np.unpackbits(reserve, count=x.size).astype(bool)
     assert 0 < kept.sum() < x.size
-    same(y, np.where(kept, x, 0))
-    same(drop.backward(x, reserve), np.where(kept, x, 0))
+    assert_same(y, np.where(kept, x, 0))
+    assert_same(drop.backward(x, reserve), np.where(kept, x, 0))
 
 
 def test_one_element_and_probability_0() -> None:
     for rank in ranks:
         x = np.full((1,) * rank, 3.0, np.float32)
         y, reserve = Dropout(0).forward(x)
-        same(y, x)
+        assert_same(y, x)
         assert reserve.shape == (1,)
-        same(Dropout(0).backward(x, reserve), x)
+        assert_same(Dropout(0).backward(x, reserve), x)
 
 
 def test_options() -> None:
@@ -155,7 +157,7 @@ def test_options() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: Dropout(**options), error, message)
+    assert_refused(lambda: Dropout(**options), error, message)
 
 
 X = np.ones((2, 3, 5, 5), np.float32)
@@ -165,8 +167,8 @@ RESERVE = np.full(19, 255, np.uint8)  # 150 bits
 @pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Dropout().forward(array, out=out), error, "x" + message)
-    refuses(lambda: Dropout().backward(array, RESERVE, out=out), error, "dy" + message)
+    assert_refused(lambda: Dropout().forward(array, out=out), error, "x" + message)
+    assert_refused(lambda: Dropout().backward(array, RESERVE, out=out), error, "dy" + message)
     assert (out == 7).all()
 
 
@@ -182,18 +184,20 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 )
 def test_bad_reserve(reserve: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Dropout().backward(X, reserve, out=out), error, message)
+    assert_refused(lambda: Dropout().backward(X, reserve, out=out), error, message)
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Dropout().forward(X, out=out), error, message)
-    refuses(lambda: Dropout().backward(X, RESERVE, out=out), error, message)
+    assert_refused(lambda: Dropout().forward(X, out=out), error, message)
+    assert_refused(lambda: Dropout().backward(X, RESERVE, out=out), error, message)
 
 
 def test_in_place_is_refused() -> None:
     x = X.copy()
-    refuses(lambda: Dropout().forward(x, out=x), ValueError, "out must not overlap x in memory; got overlapping arrays")
-    refuses(lambda: Dropout().backward(x, RESERVE, out=x), ValueError, "out must not...; got overlapping arrays")
-    same(x, X)
+    assert_refused(
+        lambda: Dropout().forward(x, out=x), ValueError, "out must not overlap x in memory; got overlapping arrays"
+    )
+    assert_refused(lambda: Dropout().backward(x, RESERVE, out=x), ValueError, "out must not...; got overlapping arrays")
+    assert_same(x, X)

@@ -11,9 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import FLOATS, MEMORY, NAN, bad_outs, laid_out, normal, refuses, same, seeds
 from oracles import ACTIVATIONS as TEXTBOOK
 from oracles import convolve
+from reference_checks import (
+    FLOATS,
+    MEMORY,
+    NAN,
+    assert_refused,
+    assert_same,
+    bad_outs,
+    in_memory_order,
+    normal_numbers,
+    seeds,
+)
 
 from cudnnpy.reference import Convolution, FusedConvolution
 
@@ -48,10 +58,10 @@ class Problem:
 
     def array(self, at: int, shape: tuple[int, ...]) -> np.ndarray:
         """Of a shape that is channels first, in the layout."""
-        return laid_out(self.in_layout(normal(self.seed + at, shape).astype(self.dtype)), self.memory)
+        return in_memory_order(self.in_layout(normal_numbers(self.seed + at, shape).astype(self.dtype)), self.memory)
 
     def parameter(self, at: int, wide: bool) -> np.ndarray:
-        return normal(self.seed + at, self.w_shape[:1], np.float32 if wide else self.dtype, self.memory)
+        return normal_numbers(self.seed + at, self.w_shape[:1], np.float32 if wide else self.dtype, self.memory)
 
     def first(self, array: np.ndarray) -> np.ndarray:
         """In float64, channels first."""
@@ -125,11 +135,11 @@ def test_composes_as_written(problem: Problem, with_scale: bool, with_bias: bool
     nearly(y, wanted, problem.dtype)
     assert y.flags.c_contiguous
     assert op.output_shape(x.shape, w.shape) == y.shape
-    out = laid_out(np.full(y.shape, NAN, problem.dtype), problem.memory)
+    out = in_memory_order(np.full(y.shape, NAN, problem.dtype), problem.memory)
     assert op.forward(x, w, **added, activation=problem.activation, out=out, stream=object()) is out
-    same(out, y)
+    assert_same(out, y)
     for array, before in zip((x, w, *added.values()), kept, strict=True):
-        same(array, before)
+        assert_same(array, before)
 
 
 @settings(deadline=None, max_examples=50)
@@ -137,8 +147,8 @@ def test_composes_as_written(problem: Problem, with_scale: bool, with_bias: bool
 def test_relu_unless_asked_otherwise(problem: Problem) -> None:
     x, w = problem.array(0, problem.x_shape), problem.array(1, problem.w_shape)
     y = problem.operation().forward(x, w)
-    same(y, problem.operation().forward(x, w, activation="relu"))
-    same(y, np.maximum(problem.operation().forward(x, w, activation=None), np.zeros((), problem.dtype)))
+    assert_same(y, problem.operation().forward(x, w, activation="relu"))
+    assert_same(y, np.maximum(problem.operation().forward(x, w, activation=None), np.zeros((), problem.dtype)))
 
 
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
@@ -147,14 +157,14 @@ def test_nothing_is_rounded_between(dtype: Any) -> None:
     limits = ml_dtypes.finfo(dtype)
     x, w = np.full((1, 1, 1), 4 / float(limits.eps), dtype), np.full((1, 1, 1), 4, dtype)
     y = FusedConvolution().forward(x, w, None, np.ones(1, dtype), -4 * x, None)
-    same(y, np.ones((1, 1, 1), dtype))
+    assert_same(y, np.ones((1, 1, 1), dtype))
     x = np.full((1, 1, 1), 2.0 ** (limits.maxexp - 1), dtype)
-    same(FusedConvolution().forward(x, w, np.full(1, 0.25, dtype), activation=None), x)
+    assert_same(FusedConvolution().forward(x, w, np.full(1, 0.25, dtype), activation=None), x)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_nan_comes_through(activation: str | None) -> None:
-    x, w = normal(0, (2, 3, 5), np.float32), normal(1, (4, 3, 1), np.float32)
+    x, w = normal_numbers(0, (2, 3, 5), np.float32), normal_numbers(1, (4, 3, 1), np.float32)
     one, residual = np.ones(4, np.float32), np.ones((2, 4, 5), np.float32)
     forward = partial(FusedConvolution().forward, activation=activation)
     with_nan = x.copy()
@@ -176,9 +186,9 @@ def only(array: np.ndarray, at: Any) -> None:
 
 @pytest.mark.parametrize("padding", ["same", "half", "full", ((1, 0), (0, 2)), (1, 0)])
 def test_paddings_are_the_convolutions(padding: Any) -> None:
-    x, w = normal(0, (2, 3, 7, 6), np.float32), normal(1, (4, 3, 3, 2), np.float32)
+    x, w = normal_numbers(0, (2, 3, 7, 6), np.float32), normal_numbers(1, (4, 3, 3, 2), np.float32)
     options: dict[str, Any] = {"padding": padding, "stride": (2, 1)}
-    same(FusedConvolution(**options).forward(x, w, activation=None), Convolution(**options).forward(x, w))
+    assert_same(FusedConvolution(**options).forward(x, w, activation=None), Convolution(**options).forward(x, w))
 
 
 def test_options_are_the_convolutions() -> None:
@@ -225,7 +235,7 @@ def test_options_are_the_convolutions() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: FusedConvolution(**options), error, message)
+    assert_refused(lambda: FusedConvolution(**options), error, message)
 
 
 X, W = np.ones((2, 4, 8, 8), np.float32), np.ones((6, 4, 3, 3), np.float32)
@@ -268,37 +278,39 @@ HALF = np.float16
 def test_bad_call(changes: dict[str, Any], error: type[Exception], message: str) -> None:
     """Nothing is written then."""
     out = np.full(Y.shape, 7, np.float32)
-    refuses(lambda: FusedConvolution().forward(**{"x": X, "w": W, "out": out} | changes), error, message)
+    assert_refused(lambda: FusedConvolution().forward(**{"x": X, "w": W, "out": out} | changes), error, message)
     assert (out == 7).all()
 
 
 def test_bad_rank() -> None:
     for layout, expected in (("NCW", 3), ("NDHWC", 5)):
         message = f"x must have {expected} axes; got ... (layout={layout!r})"
-        refuses(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
-        refuses(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
-    refuses(lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3] must be ...; got 0")
+        assert_refused(partial(FusedConvolution(layout=layout).forward, X, W), ValueError, message)
+        assert_refused(partial(FusedConvolution(layout=layout).output_shape, X.shape, W.shape), ValueError, message)
+    assert_refused(
+        lambda: FusedConvolution().output_shape((2, 4, 8, 0), W.shape), ValueError, "x_shape[3] must be ...; got 0"
+    )
 
 
 def test_half_and_its_parameters() -> None:
     half = X.astype(HALF), W.astype(HALF)
     message = "scale must be float16 or float32...; got bfloat16"
-    refuses(lambda: FusedConvolution().forward(*half, K.astype(ml_dtypes.bfloat16)), TypeError, message)
+    assert_refused(lambda: FusedConvolution().forward(*half, K.astype(ml_dtypes.bfloat16)), TypeError, message)
     message = "residual must be float16...; got float32"
-    refuses(lambda: FusedConvolution().forward(*half, residual=Y), TypeError, message)
+    assert_refused(lambda: FusedConvolution().forward(*half, residual=Y), TypeError, message)
 
 
 def test_bad_out() -> None:
     for _, out, error, message in bad_outs(Y.shape):
-        refuses(partial(FusedConvolution().forward, X, W, out=out), error, message)
+        assert_refused(partial(FusedConvolution().forward, X, W, out=out), error, message)
     memory = np.ones(1 + max(X.size, Y.size), np.float32)
     out = memory[1 : 1 + Y.size].reshape(Y.shape)
     whole = {"x": X, "w": W, "scale": K, "bias": K, "residual": Y}
     for name, array in whole.items():
         given = whole | {name: memory[: array.size].reshape(array.shape)}
         message = f"out must not overlap {name} in memory"
-        refuses(partial(FusedConvolution().forward, **given, out=out), ValueError, message)
-    refuses(
+        assert_refused(partial(FusedConvolution().forward, **given, out=out), ValueError, message)
+    assert_refused(
         partial(FusedConvolution().forward, X, W, residual=out, out=out), ValueError, "out must not overlap residual"
     )
     assert (memory == 1).all()

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import FLOATS, MEMORY, NAN, laid_out, normal, same, seeds, shapes
-from oracles import moments, pull_back, root_mean_square, standardize, standardize_by
+from oracles import moments, root_mean_square, standardize, standardize_by, value_and_pullback
+from reference_checks import FLOATS, MEMORY, NAN, assert_same, in_memory_order, normal_numbers, seeds, shapes
 
 from cudnnpy.reference import (
     InstanceNormalization,
@@ -74,19 +74,19 @@ class Problem:
 
     def tensors(self, number: int) -> list[np.ndarray]:
         """Arrays of x's shape."""
-        given = [1 + 2 * normal(self.seed + at, self.shape) for at in range(number)]
-        return [laid_out(array.astype(self.dtype), self.memory) for array in given]
+        given = [1 + 2 * normal_numbers(self.seed + at, self.shape) for at in range(number)]
+        return [in_memory_order(array.astype(self.dtype), self.memory) for array in given]
 
     def parameters(self, shape: tuple[int, ...]) -> list[np.ndarray | None]:
         """A scale and a bias, each of which may be missing."""
         dtype = self.parameter_dtype
-        given = [normal(self.seed + 10 + at, shape, dtype, self.memory) for at in range(2)]
+        given = [normal_numbers(self.seed + 10 + at, shape, dtype, self.memory) for at in range(2)]
         return [array if there else None for array, there in zip(given, (self.with_scale, self.with_bias), strict=True)]
 
     def results(self) -> tuple[np.ndarray, np.ndarray]:
         """An out of x's shape, filled with NaN: it is not to be read; and a gradient for y."""
-        dy = normal(self.seed + 2, self.shape).astype(self.dtype)
-        return laid_out(np.full(self.shape, NAN, self.dtype), self.memory), laid_out(dy, self.memory)
+        dy = normal_numbers(self.seed + 2, self.shape).astype(self.dtype)
+        return in_memory_order(np.full(self.shape, NAN, self.dtype), self.memory), in_memory_order(dy, self.memory)
 
 
 @st.composite
@@ -140,7 +140,7 @@ def pulled_back(function: Any, dy: np.ndarray, *arrays: np.ndarray) -> Any:
     """The gradients of a function with respect to each array; of no elements they are 0."""
     if not dy.size:
         return [np.zeros(array.shape) for array in arrays]
-    return pull_back(function, *arrays)[1](dy.astype(np.float64))
+    return value_and_pullback(function, *arrays)[1](dy.astype(np.float64))
 
 
 def there(gradients: tuple[np.ndarray | None, ...], expected: Any, problem: Problem) -> None:
@@ -173,14 +173,14 @@ def test_layer_matches_the_textbook(problem: Problem) -> None:
     nearly(y, expected, problem.dtype)
     nearly(mean, exact_mean, problem.wide)
     nearly(inverse, (variance + problem.epsilon) ** -0.5, problem.wide)
-    same(op.forward_inference(x, scale, bias, stream=object(), **shape), y)
+    assert_same(op.forward_inference(x, scale, bias, stream=object(), **shape), y)
     for forward in (
         op.forward_inference,
         lambda *given, **more: op.forward_training(*given, **more, stream=object())[0],
     ):
-        into = laid_out(out, problem.memory)
+        into = in_memory_order(out, problem.memory)
         assert forward(x, scale, bias, into, **shape) is into
-        same(into, y)
+        assert_same(into, y)
 
     # The gradient by the statistics as rounded.
     rounded = [array.astype(np.float64).reshape(*before, *[1] * len(axes)) for array in (mean, inverse)]
@@ -189,7 +189,7 @@ def test_layer_matches_the_textbook(problem: Problem) -> None:
         gradients = op.backward(dy, x, scale, mean, inverse, bias=bias_too)
         there(gradients, wanted, problem)
     assert op.backward(dy, x, scale, mean, inverse, out, stream=object())[0] is out
-    same(out, gradients[0])
+    assert_same(out, gradients[0])
 
 
 @settings(deadline=None, max_examples=300)
@@ -209,14 +209,14 @@ def test_rms_matches_the_textbook(problem: Problem) -> None:
     square = np.square(exact).sum(axis=axes)
     square = square / math.prod(normalized) if math.prod(normalized) else np.full(square.shape, NAN)
     nearly(inverse, (square + problem.epsilon) ** -0.5, problem.wide)
-    same(op.forward_inference(x, scale, stream=object(), **shape), y)
+    assert_same(op.forward_inference(x, scale, stream=object(), **shape), y)
     for forward in (
         op.forward_inference,
         lambda *given, **more: op.forward_training(*given, **more, stream=object())[0],
     ):
-        into = laid_out(out, problem.memory)
+        into = in_memory_order(out, problem.memory)
         assert forward(x, scale, into, **shape) is into
-        same(into, y)
+        assert_same(into, y)
 
     # inverse is rounded; it is exact for some epsilon close by, another one for each mean.
     nearby = (inverse.astype(np.float64) ** -2 - square).reshape(*square.shape, *[1] * len(axes))
@@ -224,7 +224,7 @@ def test_rms_matches_the_textbook(problem: Problem) -> None:
     gradients = op.backward(dy, x, scale, inverse)
     there(gradients, wanted, problem)
     assert op.backward(dy, x, scale, inverse, out, stream=object())[0] is out
-    same(out, gradients[0])
+    assert_same(out, gradients[0])
 
 
 @settings(deadline=None, max_examples=300)
@@ -255,11 +255,11 @@ def test_instance_matches_the_textbook(problem: Problem) -> None:
     nearly(y, in_layout(expected), problem.dtype)
     nearly(mean, exact_mean, problem.wide)
     nearly(inverse, (variance + problem.epsilon) ** -0.5, problem.wide)
-    same(op.forward_inference(x, scale, bias, stream=object()), y)
+    assert_same(op.forward_inference(x, scale, bias, stream=object()), y)
     for forward in (op.forward_inference, lambda *given: op.forward_training(*given, stream=object())[0]):
-        into = laid_out(out, problem.memory)
+        into = in_memory_order(out, problem.memory)
         assert forward(x, scale, bias, into) is into
-        same(into, y)
+        assert_same(into, y)
 
     rounded = [array.astype(np.float64).reshape(batch, *column) for array in (mean, inverse)]
     dx, *wanted = pulled_back(
@@ -271,15 +271,15 @@ def test_instance_matches_the_textbook(problem: Problem) -> None:
     gradients = op.backward(dy, x, scale, mean, inverse, bias=problem.with_bias)
     there(gradients, (in_layout(dx), *wanted), problem)
     assert op.backward(dy, x, scale, mean, inverse, out, stream=object())[0] is out
-    same(out, gradients[0])
+    assert_same(out, gradients[0])
 
 
 @pytest.mark.parametrize("kind", [LayerNormalization, RMSNormalization, InstanceNormalization])
 def test_gradients_are_differences(kind: Any) -> None:
     """Of float32 results, so roughly; by central differences in every direction."""
-    x, dy = (normal(at, (2, 3, 4), np.float32).astype(np.float64) for at in range(2))
+    x, dy = (normal_numbers(at, (2, 3, 4), np.float32).astype(np.float64) for at in range(2))
     shape = (3,) if kind is InstanceNormalization else (4,)
-    parameters = [normal(at, shape, np.float32).astype(np.float64) for at in (2, 3)][
+    parameters = [normal_numbers(at, shape, np.float32).astype(np.float64) for at in (2, 3)][
         : 1 + (kind is not RMSNormalization)
     ]
     op = kind(0.5)
@@ -304,7 +304,7 @@ def test_gradients_are_differences(kind: Any) -> None:
 # One of each kind, whose means are over the last axis, or over each (n, c)
 
 
-X, SCALE = normal(0, (4, 3, 5), np.float32), np.ones(5, np.float32)
+X, SCALE = normal_numbers(0, (4, 3, 5), np.float32), np.ones(5, np.float32)
 KINDS: dict[str, tuple[Any, dict[str, np.ndarray], dict[str, np.ndarray]]] = {
     "layer": (
         LayerNormalization(),
@@ -359,6 +359,6 @@ def test_a_mean_far_above_the_deviation() -> None:
 def test_equal_values_give_the_bias() -> None:
     x = np.full((2, 3, 4), 7, np.float16)
     y = LayerNormalization().forward_inference(x, np.ones(4, np.float32), np.arange(4, dtype=np.float32))
-    same(y, np.broadcast_to(np.arange(4, dtype=np.float16), x.shape))
+    assert_same(y, np.broadcast_to(np.arange(4, dtype=np.float16), x.shape))
     y = InstanceNormalization().forward_inference(x, np.ones(3, np.float32), np.arange(3, dtype=np.float32))
-    same(y, np.broadcast_to(np.arange(3, dtype=np.float16)[:, None], x.shape))
+    assert_same(y, np.broadcast_to(np.arange(3, dtype=np.float16)[:, None], x.shape))

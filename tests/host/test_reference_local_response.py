@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import (
+from oracles import local_response, value_and_pullback
+from reference_checks import (
     BAD_ARRAYS,
     FLOATS,
     INF,
     MEMORY,
     NAN,
+    assert_close,
+    assert_refused,
+    assert_same,
     bad_outs,
     check_scales,
-    close,
     dtypes,
-    normal,
-    refuses,
-    same,
+    normal_numbers,
     scales,
     seeds,
     shapes,
 )
-from oracles import local_response, pull_back
 
 from cudnnpy.reference import LocalResponseNormalization as Normalization
 
@@ -56,8 +56,8 @@ def textbook(norm: Normalization, x: Any) -> Any:
 @given(normalizations, st.data(), seeds, memories)
 def test_forward_and_gradient_match_the_textbook(norm: Normalization, data: Any, seed: int, memory: str) -> None:
     shape = shape_for(data, norm)
-    x, dy = normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
-    expected, gradients = pull_back(lambda x: textbook(norm, x), x)
+    x, dy = normal_numbers(seed, shape, memory=memory), normal_numbers(seed + 1, shape, memory=memory)
+    expected, gradients = value_and_pullback(lambda x: textbook(norm, x), x)
     y = norm.forward(x)
     np.testing.assert_allclose(y, expected, rtol=1e-10, atol=1e-11)
     (dx,) = gradients(dy)
@@ -70,7 +70,7 @@ def test_scales_dtypes_and_out(
     norm: Normalization, data: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
 ) -> None:
     shape = shape_for(data, norm)
-    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    x, dy, y = (normal_numbers(seed + i, shape, dtype, memory) for i in range(3))
     check_scales(norm.forward, [x], alpha, beta, memory)
     check_scales(norm.backward, [dy, x, y], alpha, beta, memory)
 
@@ -79,7 +79,7 @@ def test_scales_dtypes_and_out(
 @given(st.integers(1, 16), st.floats(-1, 1), st.floats(0.01, 3), seeds)
 def test_gradient_is_a_difference(size: int, alpha: float, beta: float, seed: int) -> None:
     norm = Normalization(size, alpha, beta, 10.0)
-    x, dy, h = normal(seed, (1, 7, 1, 1)), normal(seed + 1, (1, 7, 1, 1)), 1e-5
+    x, dy, h = normal_numbers(seed, (1, 7, 1, 1)), normal_numbers(seed + 1, (1, 7, 1, 1)), 1e-5
     dx = norm.backward(dy, x, np.full_like(x, NAN))  # y is not read
     for channel in range(7):
         step = np.zeros_like(x)
@@ -91,7 +91,7 @@ def test_gradient_is_a_difference(size: int, alpha: float, beta: float, seed: in
 @pytest.mark.parametrize("size", range(1, 17))
 @pytest.mark.parametrize("channels", [1, 2, 5, 40])
 def test_the_window_channel_by_channel(size: int, channels: int) -> None:
-    x = normal(0, (1, channels, 1, 1))
+    x = normal_numbers(0, (1, channels, 1, 1))
     y = Normalization(size, 2.0, 0.5, 1.0).forward(x)[0, :, 0, 0]
     squares = x[0, :, 0, 0] ** 2
     for c in range(channels):
@@ -100,9 +100,9 @@ def test_the_window_channel_by_channel(size: int, channels: int) -> None:
 
 
 def test_layouts_agree() -> None:
-    x = normal(0, (2, 7, 3, 4))
+    x = normal_numbers(0, (2, 7, 3, 4))
     y = Normalization(layout="NHWC").forward(np.moveaxis(x, 1, -1))
-    close(np.moveaxis(y, -1, 1), Normalization().forward(x))
+    assert_close(np.moveaxis(y, -1, 1), Normalization().forward(x))
 
 
 def test_no_numbers_and_infinities() -> None:
@@ -125,14 +125,14 @@ def test_no_elements(shape: tuple[int, ...], dtype: Any) -> None:
         for out in (None, np.empty(shape, dtype)):
             beta = 0.0 if out is None else 1.0
             for result in (norm.forward(x, out, 2.0, beta), norm.backward(x, x, x, out, 2.0, beta)):
-                same(result, x)
+                assert_same(result, x)
                 assert result is out or out is None
 
 
 def test_one_element() -> None:
     for rank in (3, 4, 5):
         x = np.full((1,) * rank, 2.0)
-        same(Normalization(4, 1.0, 1.0, 1.0).forward(x), np.ones_like(x))
+        assert_same(Normalization(4, 1.0, 1.0, 1.0).forward(x), np.ones_like(x))
         assert Normalization(4, 1.0, 1.0, 1.0).backward(x, x, x).item() == 0  # y = x / (1 + x * x / 4) peaks at 2
 
 
@@ -164,7 +164,7 @@ def test_options() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: Normalization(**options), error, message)
+    assert_refused(lambda: Normalization(**options), error, message)
 
 
 def test_smallest_options() -> None:
@@ -181,8 +181,8 @@ WRONG = [bad for bad in BAD_ARRAYS if bad[0] != "empty"]
 @pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in WRONG], ids=[bad[0] for bad in WRONG])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Normalization().forward(array, out=out), error, "x" + message)
-    refuses(lambda: Normalization().backward(array, X, X, out=out), error, "dy" + message)
+    assert_refused(lambda: Normalization().forward(array, out=out), error, "x" + message)
+    assert_refused(lambda: Normalization().backward(array, X, X, out=out), error, "dy" + message)
     assert (out == 7).all()
 
 
@@ -202,17 +202,17 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Normalization().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
+    assert_refused(lambda: Normalization().backward(**{"dy": X, "x": X, "y": X, "out": out} | given), error, message)
     if "alpha" in given or "beta" in given:
-        refuses(lambda: Normalization().forward(X, out=out, **given), error, message)
+        assert_refused(lambda: Normalization().forward(X, out=out, **given), error, message)
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Normalization().forward(X, out=out), error, message)
-    refuses(lambda: Normalization().backward(X, X, X, out=out), error, message)
-    refuses(
+    assert_refused(lambda: Normalization().forward(X, out=out), error, message)
+    assert_refused(lambda: Normalization().backward(X, X, X, out=out), error, message)
+    assert_refused(
         lambda: Normalization(layout="NDHWC").forward(X, out=out),
         ValueError,
         "x must have 5 axes; got shape (2, 3, 5, 5) (layout='NDHWC')",

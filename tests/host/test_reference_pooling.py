@@ -10,24 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import (
+from oracles import pool as textbook_pool
+from oracles import value_and_pullback
+from reference_checks import (
     BAD_ARRAYS,
     INF,
     MEMORY,
     NAN,
+    assert_close,
+    assert_refused,
+    assert_same,
     bad_outs,
     check_scales,
-    close,
     dtypes,
-    laid_out,
-    normal,
-    refuses,
-    same,
+    in_memory_order,
+    normal_numbers,
     scales,
     seeds,
 )
-from oracles import pool as textbook_pool
-from oracles import pull_back
 
 from cudnnpy.reference import Pooling
 
@@ -54,12 +54,12 @@ class Problem:
 
     def x(self, dtype: Any = np.float64, whole: bool = False) -> np.ndarray:
         """In the problem's layout; with whole numbers, many of a window are equal."""
-        values = normal(self.seed, self.x_shape)
-        return laid_out(self.in_layout((np.rint(values) if whole else values).astype(dtype)), self.memory)
+        values = normal_numbers(self.seed, self.x_shape)
+        return in_memory_order(self.in_layout((np.rint(values) if whole else values).astype(dtype)), self.memory)
 
     def dy(self, dtype: Any = np.float64) -> np.ndarray:
         shape = self.operation().output_shape(self.in_layout(np.empty(self.x_shape)).shape)
-        return normal(self.seed + 1, shape, dtype, self.memory)
+        return normal_numbers(self.seed + 1, shape, dtype, self.memory)
 
     def in_layout(self, array: np.ndarray) -> np.ndarray:
         return np.moveaxis(array, 1, -1) if self.layout.endswith("C") else array
@@ -102,12 +102,12 @@ def problems(draw: st.DrawFn) -> Problem:
 def test_forward_and_gradient_match_the_textbook(problem: Problem, whole: bool) -> None:
     """Also among equal maxima, of which the first is taken."""
     pool, x, dy = problem.operation(), problem.x(whole=whole), problem.dy()
-    expected, gradients = pull_back(problem.textbook, problem.first(x))
+    expected, gradients = value_and_pullback(problem.textbook, problem.first(x))
     y = pool.forward(x)
     assert y.shape == pool.output_shape(x.shape)
-    close(problem.first(y), expected)
+    assert_close(problem.first(y), expected)
     (dx,) = gradients(problem.first(dy))
-    close(problem.first(pool.backward(dy, x, y)), dx)
+    assert_close(problem.first(pool.backward(dy, x, y)), dx)
 
 
 @settings(deadline=None, max_examples=200)
@@ -213,9 +213,9 @@ def test_one_element() -> None:
 
 
 def test_a_window_as_large_as_the_picture() -> None:
-    x = normal(0, (2, 3, 65, 33))
-    close(Pooling("average_include_padding", (65, 33)).forward(x), x.mean((2, 3), keepdims=True))
-    close(Pooling("max", (65, 33)).forward(x), x.max((2, 3), keepdims=True))
+    x = normal_numbers(0, (2, 3, 65, 33))
+    assert_close(Pooling("average_include_padding", (65, 33)).forward(x), x.mean((2, 3), keepdims=True))
+    assert_close(Pooling("max", (65, 33)).forward(x), x.max((2, 3), keepdims=True))
 
 
 def test_options() -> None:
@@ -225,8 +225,8 @@ def test_options() -> None:
     assert Pooling("average_exc_pad").mode == "average_exclude_padding"
     with pytest.raises(AttributeError):
         Pooling().window = 3  # type: ignore[misc]
-    x = normal(0, (1, 2, 6, 6))
-    same(Pooling(window=3, stride=None).forward(x), Pooling(window=(3, 3), stride=3).forward(x))
+    x = normal_numbers(0, (1, 2, 6, 6))
+    assert_same(Pooling(window=3, stride=None).forward(x), Pooling(window=(3, 3), stride=3).forward(x))
     assert Pooling(window=3, padding=2, stride=2).output_shape((1, 1, 4, 5)) == (1, 1, 3, 4)
     assert Pooling(window=3, padding=2, stride=2, layout="NHWC").output_shape([1, 4, 5, 7]) == (1, 3, 4, 7)
 
@@ -256,7 +256,7 @@ def test_options() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: Pooling(**options), error, message)
+    assert_refused(lambda: Pooling(**options), error, message)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_bad_option(options: dict[str, Any], error: type[Exception], message: st
     ],
 )
 def test_bad_shape(pool: Pooling, shape: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: pool.output_shape(shape), error, message)
+    assert_refused(lambda: pool.output_shape(shape), error, message)
 
 
 @settings(deadline=None, max_examples=200)
@@ -309,9 +309,9 @@ def test_a_batch_of_0() -> None:
     for mode in MODES:
         x, y = np.ones((0, 3, 5, 5), np.float16), np.ones((0, 3, 2, 2), np.float16)
         assert Pooling(mode).output_shape(x.shape) == y.shape
-        same(Pooling(mode).forward(x), y)
-        same(Pooling(mode).backward(y, x, y), x)
-    refuses(lambda: Pooling().forward(x[:, :0]), ValueError, "x must have sizes of 1...; got shape (0, 0, 5, 5)")
+        assert_same(Pooling(mode).forward(x), y)
+        assert_same(Pooling(mode).backward(y, x, y), x)
+    assert_refused(lambda: Pooling().forward(x[:, :0]), ValueError, "x must have sizes of 1...; got shape (0, 0, 5, 5)")
 
 
 X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
@@ -320,10 +320,10 @@ X, Y = np.ones((2, 3, 5, 5), np.float32), np.ones((2, 3, 2, 2), np.float32)
 @pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
-    refuses(lambda: Pooling().forward(array, out=out), error, "x" + message)
-    refuses(lambda: Pooling().backward(Y, array, Y, out=dx), error, "x")
-    refuses(lambda: Pooling().backward(array, X, Y, out=dx), error, "dy")
-    refuses(lambda: Pooling().backward(Y, X, array, out=dx), error, "y")
+    assert_refused(lambda: Pooling().forward(array, out=out), error, "x" + message)
+    assert_refused(lambda: Pooling().backward(Y, array, Y, out=dx), error, "x")
+    assert_refused(lambda: Pooling().backward(array, X, Y, out=dx), error, "dy")
+    assert_refused(lambda: Pooling().backward(Y, X, array, out=dx), error, "y")
     assert (out == 7).all()
     assert (dx == 7).all()
 
@@ -343,18 +343,18 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
     out, dx = np.full(Y.shape, 7, np.float32), np.full(X.shape, 7, np.float32)
-    refuses(lambda: Pooling().backward(**{"dy": Y, "x": X, "y": Y, "out": dx} | given), error, message)
+    assert_refused(lambda: Pooling().backward(**{"dy": Y, "x": X, "y": Y, "out": dx} | given), error, message)
     if "alpha" in given or "beta" in given:
-        refuses(lambda: Pooling().forward(X, out=out, **given), error, message)
+        assert_refused(lambda: Pooling().forward(X, out=out, **given), error, message)
     assert (out == 7).all()
     assert (dx == 7).all()
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(Y.shape)])
 def test_bad_out_forward(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Pooling().forward(X, out=out), error, message)
+    assert_refused(lambda: Pooling().forward(X, out=out), error, message)
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
 def test_bad_out_backward(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Pooling().backward(Y, X, Y, out=out), error, message)
+    assert_refused(lambda: Pooling().backward(Y, X, Y, out=out), error, message)

@@ -10,23 +10,23 @@ import pytest
 import scipy.special
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from operands import (
+from oracles import value_and_pullback
+from reference_checks import (
     BAD_ARRAYS,
     INF,
     MEMORY,
     NAN,
+    assert_close,
+    assert_refused,
+    assert_same,
     bad_outs,
     check_scales,
-    close,
     dtypes,
-    normal,
-    refuses,
-    same,
+    normal_numbers,
     scales,
     seeds,
     shapes,
 )
-from oracles import pull_back
 
 from cudnnpy.reference import Softmax
 
@@ -55,13 +55,13 @@ def test_forward_and_gradient_match_the_textbook(
     softmax: Softmax, data: Any, seed: int, memory: str, size: float
 ) -> None:
     shape = shape_for(data, softmax)
-    x, dy = size * normal(seed, shape, memory=memory), normal(seed + 1, shape, memory=memory)
+    x, dy = size * normal_numbers(seed, shape, memory=memory), normal_numbers(seed + 1, shape, memory=memory)
     axes, log = axes_of(softmax, len(shape)), softmax.algorithm == "log"
-    expected, gradients = pull_back(lambda x: oracles.softmax(x, axes, log), x)
+    expected, gradients = value_and_pullback(lambda x: oracles.softmax(x, axes, log), x)
     y = softmax.forward(x)
-    close(y, expected)
+    assert_close(y, expected)
     if x.size:
-        close(y, (scipy.special.log_softmax if log else scipy.special.softmax)(x, axes))
+        assert_close(y, (scipy.special.log_softmax if log else scipy.special.softmax)(x, axes))
     (dx,) = gradients(dy)
     np.testing.assert_allclose(softmax.backward(dy, y), dx, rtol=1e-11, atol=1e-10)
 
@@ -72,7 +72,7 @@ def test_scales_dtypes_and_out(
     softmax: Softmax, data: Any, seed: int, dtype: Any, memory: str, alpha: float, beta: float
 ) -> None:
     shape = shape_for(data, softmax)
-    x, dy, y = (normal(seed + i, shape, dtype, memory) for i in range(3))
+    x, dy, y = (normal_numbers(seed + i, shape, dtype, memory) for i in range(3))
     check_scales(softmax.forward, [x], alpha, beta, memory, in_place=0)
     check_scales(softmax.backward, [dy, y], alpha, beta, memory, in_place=0)
 
@@ -81,7 +81,7 @@ def test_scales_dtypes_and_out(
 @given(softmaxes, seeds)
 def test_gradient_is_a_difference(softmax: Softmax, seed: int) -> None:
     shape = {"W": (2, 2, 3), "D": (1, 2, 1, 2, 2)}.get(softmax.layout.strip("NC")[0], (2, 2, 2, 2))
-    x, dy, h = normal(seed, shape), normal(seed + 1, shape), 1e-5
+    x, dy, h = normal_numbers(seed, shape), normal_numbers(seed + 1, shape), 1e-5
     dx = softmax.backward(dy, softmax.forward(x))
     for index in np.ndindex(x.shape):
         step = np.zeros_like(x)
@@ -93,17 +93,17 @@ def test_gradient_is_a_difference(softmax: Softmax, seed: int) -> None:
 @settings(deadline=None, max_examples=50)
 @given(softmaxes, st.data(), seeds)
 def test_what_is_summed_over_becomes_1(softmax: Softmax, data: Any, seed: int) -> None:
-    y = softmax.forward(normal(seed, shape_for(data, softmax)))
+    y = softmax.forward(normal_numbers(seed, shape_for(data, softmax)))
     y = np.exp(y) if softmax.algorithm == "log" else y
     np.testing.assert_allclose(y.sum(axes_of(softmax, y.ndim)), float(y.size > 0), rtol=1e-12)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_layouts_agree(mode: str) -> None:
-    x = normal(0, (2, 3, 4, 5))
+    x = normal_numbers(0, (2, 3, 4, 5))
     expected = Softmax(mode=mode).forward(x)
     last = Softmax(mode=mode, layout="NHWC").forward(np.moveaxis(x, 1, -1))
-    close(np.moveaxis(last, -1, 1), expected)
+    assert_close(np.moveaxis(last, -1, 1), expected)
 
 
 def test_fast_is_accurate_until_it_overflows() -> None:
@@ -111,8 +111,8 @@ def test_fast_is_accurate_until_it_overflows() -> None:
     np.testing.assert_array_equal(Softmax("fast").forward(x), [[0, np.exp(-700), 1], [0, 0, NAN]])
     np.testing.assert_allclose(Softmax().forward(x), [[0, np.exp(-700), 1], [0, 0, 1]], rtol=1e-12, atol=1e-300)
     x = np.array([[1e4, 1e4 - 1]])
-    close(Softmax().forward(x), Softmax("fast").forward(x - 1e4))
-    close(Softmax("log").forward(np.array([[0.0, -1e4]])), np.array([[0.0, -1e4]]))
+    assert_close(Softmax().forward(x), Softmax("fast").forward(x - 1e4))
+    assert_close(Softmax("log").forward(np.array([[0.0, -1e4]])), np.array([[0.0, -1e4]]))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_no_numbers_and_infinities(algorithm: str, expected: list[list[float]]) 
 def test_one_element(mode: str) -> None:
     for rank in (2, 3, 4, 5):
         x = np.full((1,) * rank, 3.0)
-        same(Softmax(mode=mode).forward(x), np.ones_like(x))
-        same(Softmax("log", mode).forward(x), np.zeros_like(x))
-        same(Softmax(mode=mode).backward(x, np.ones_like(x)), np.zeros_like(x))
+        assert_same(Softmax(mode=mode).forward(x), np.ones_like(x))
+        assert_same(Softmax("log", mode).forward(x), np.zeros_like(x))
+        assert_same(Softmax(mode=mode).backward(x, np.ones_like(x)), np.zeros_like(x))
 
 
 def test_options() -> None:
@@ -159,7 +159,7 @@ def test_options() -> None:
     ],
 )
 def test_bad_option(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    refuses(lambda: Softmax(**options), error, message)
+    assert_refused(lambda: Softmax(**options), error, message)
 
 
 X = np.ones((2, 3, 5, 5), np.float32)
@@ -168,9 +168,9 @@ X = np.ones((2, 3, 5, 5), np.float32)
 @pytest.mark.parametrize(("array", "error", "message"), [bad[1:] for bad in BAD_ARRAYS], ids=[b[0] for b in BAD_ARRAYS])
 def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Softmax().forward(array, out=out), error, "x" + message)
-    refuses(lambda: Softmax().backward(array, X, out=out), error, "dy" + message)
-    refuses(lambda: Softmax().backward(X, array, out=out), (TypeError, ValueError), "y")
+    assert_refused(lambda: Softmax().forward(array, out=out), error, "x" + message)
+    assert_refused(lambda: Softmax().backward(array, X, out=out), error, "dy" + message)
+    assert_refused(lambda: Softmax().backward(X, array, out=out), (TypeError, ValueError), "y")
     assert (out == 7).all()
 
 
@@ -184,8 +184,8 @@ def test_bad_array(array: Any, error: type[Exception], message: str) -> None:
 )
 def test_bad_rank(softmax: Softmax, shape: tuple[int, ...], message: str) -> None:
     x = np.ones(shape)
-    refuses(lambda: softmax.forward(x), ValueError, message)
-    refuses(lambda: softmax.backward(x, x), ValueError, message.replace("x must", "dy must"))
+    assert_refused(lambda: softmax.forward(x), ValueError, message)
+    assert_refused(lambda: softmax.backward(x, x), ValueError, message.replace("x must", "dy must"))
 
 
 @pytest.mark.parametrize(
@@ -199,13 +199,13 @@ def test_bad_rank(softmax: Softmax, shape: tuple[int, ...], message: str) -> Non
 )
 def test_bad_argument(given: dict[str, Any], error: type[Exception], message: str) -> None:
     out = np.full(X.shape, 7, np.float32)
-    refuses(lambda: Softmax().backward(**{"dy": X, "y": X, "out": out} | given), error, message)
+    assert_refused(lambda: Softmax().backward(**{"dy": X, "y": X, "out": out} | given), error, message)
     if "y" not in given:
-        refuses(lambda: Softmax().forward(X, out=out, **given), error, message)
+        assert_refused(lambda: Softmax().forward(X, out=out, **given), error, message)
     assert (out == 7).all()
 
 
 @pytest.mark.parametrize(("out", "error", "message"), [bad[1:] for bad in bad_outs(X.shape)])
 def test_bad_out(out: Any, error: type[Exception], message: str) -> None:
-    refuses(lambda: Softmax().forward(X, out=out), error, message)
-    refuses(lambda: Softmax().backward(X, X, out=out), error, message)
+    assert_refused(lambda: Softmax().forward(X, out=out), error, message)
+    assert_refused(lambda: Softmax().backward(X, X, out=out), error, message)

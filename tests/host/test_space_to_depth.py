@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from machine import to_depth, to_space
+from numpy_machine import to_depth, to_space
 
 from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides

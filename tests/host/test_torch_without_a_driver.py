@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standins import STREAM, Array, World
+from stand_in_device import STREAM, Array, StandInDevice
 
 import cudnnpy
 from cudnnpy._core import driver
@@ -93,11 +93,11 @@ def test_a_numpy_array_is_refused_as_a_host_array(torch: Any) -> None:
         cudnnpy.Convolution().forward(x, x)
 
 
-def test_calls_on_other_arrays_do_not_ask_pytorch(torch: Any, world: World) -> None:
+def test_calls_on_other_arrays_do_not_ask_pytorch(torch: Any, stand_in: StandInDevice) -> None:
     for stream in (None, STREAM):
         for _ in range(8):  # past the number of launches that are made into a graph
             cudnnpy.Convolution(padding=1).forward(Array(2, 3, 8, 8), Array(4, 3, 3, 3), stream=stream)
-    assert world.c["cudnnBackendExecute"] == 16
+    assert stand_in.c_calls["cudnnBackendExecute"] == 16
 
 
 def test_pytorch_is_asked_from_the_time_that_it_has_initialized_cuda(torch: Any, monkeypatch: Any) -> None:

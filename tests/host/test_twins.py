@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from standins import Array, World
+from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import reference
@@ -68,7 +68,7 @@ def test_sequences_of_any_kind_are_taken(given: Any) -> None:
         (lambda conv, x, w: conv.backward_bias(x, beta=0.5), ValueError),
     ],
 )
-def test_twins_refuse_the_same_scales(world: World, call: Any, kind: type[Exception]) -> None:
+def test_twins_refuse_the_same_scales(stand_in: StandInDevice, call: Any, kind: type[Exception]) -> None:
     ones = np.ones((1, 2, 3, 3), np.float32), np.ones((2, 2, 1, 1), np.float32)
     for package, arrays in ((reference, ones), (cudnnpy, [Array(*a.shape) for a in ones])):
         with pytest.raises(kind, match=r"alpha|beta"):

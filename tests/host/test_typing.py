@@ -9,8 +9,8 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 import pytest
-from calls import BY_NAME
-from standins import Array, World
+from sample_calls import BY_NAME
+from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import TensorSpec, descriptors, names, raw, reference, typing
@@ -201,7 +201,7 @@ def test_every_alias_with_names_is_tested() -> None:
 
 
 @pytest.mark.parametrize("alias", TAKEN_BY)
-def test_a_literal_has_the_names_that_are_accepted(world: World, alias: str) -> None:
+def test_a_literal_has_the_names_that_are_accepted(stand_in: StandInDevice, alias: str) -> None:
     """Names that cuDNN defines are taken in any case, and written in lower case."""
     wanted = literals_of(ALIASES[alias])
     for call in TAKEN_BY[alias]:

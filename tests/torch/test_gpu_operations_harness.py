@@ -279,11 +279,11 @@ def test_the_seed_is_printed_before_anything_is_drawn(tmp_path):
 import os, sys
 sys.path.insert(0, {gpu!r})
 import pytest
-from drawing import summarize
+from drawing import print_outcomes
 
 @pytest.fixture(scope="module")
 def outcomes(request):
-    return summarize(request, object())
+    return print_outcomes(request, object())
 
 def test_it_is_killed(outcomes):
     os._exit(9)

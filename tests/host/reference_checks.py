@@ -37,7 +37,7 @@ def shapes(
     return tuple(sizes)
 
 
-def laid_out(values: np.ndarray, memory: str) -> np.ndarray:
+def in_memory_order(values: np.ndarray, memory: str) -> np.ndarray:
     """The same values in another order of memory."""
     if memory == "channels last" and values.ndim > 2:
         return np.moveaxis(np.moveaxis(values, 1, -1).copy(), -1, 1)
@@ -50,18 +50,18 @@ def laid_out(values: np.ndarray, memory: str) -> np.ndarray:
     return values.copy()
 
 
-def normal(seed: int, shape: tuple[int, ...], dtype: Any = np.float64, memory: str = "C") -> np.ndarray:
-    return laid_out(np.random.default_rng(seed).standard_normal(shape).astype(dtype), memory)
+def normal_numbers(seed: int, shape: tuple[int, ...], dtype: Any = np.float64, memory: str = "C") -> np.ndarray:
+    return in_memory_order(np.random.default_rng(seed).standard_normal(shape).astype(dtype), memory)
 
 
-def close(actual: np.ndarray, expected: np.ndarray) -> None:
+def assert_close(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal but for the order of float64 operations on numbers of about 1."""
     assert actual.dtype == np.float64
     assert actual.shape == expected.shape
     np.testing.assert_allclose(actual, expected, rtol=1e-11, atol=1e-11)
 
 
-def same(actual: np.ndarray, expected: np.ndarray) -> None:
+def assert_same(actual: np.ndarray, expected: np.ndarray) -> None:
     """Equal dtypes, shapes and values; NaN equals NaN."""
     assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(actual.astype(np.float64), expected.astype(np.float64), strict=True)
@@ -85,21 +85,21 @@ def check_scales(
     assert exact.dtype == np.float64
     with np.errstate(all="ignore"):
         plain = operation(*arrays)
-        same(plain, rounded(exact, dtype))
+        assert_same(plain, rounded(exact, dtype))
         assert plain.flags.c_contiguous
         assert not any(np.shares_memory(plain, array) for array in arrays)
-        same(operation(*arrays, alpha=alpha), rounded(alpha * exact, dtype))
+        assert_same(operation(*arrays, alpha=alpha), rounded(alpha * exact, dtype))
 
-        before = normal(exact.size, exact.shape, dtype)
-        out = laid_out(before, memory)
-        unread = laid_out(np.full(exact.shape, NAN, dtype), memory)
+        before = normal_numbers(exact.size, exact.shape, dtype)
+        out = in_memory_order(before, memory)
+        unread = in_memory_order(np.full(exact.shape, NAN, dtype), memory)
         scaled = alpha * exact + beta * before.astype(np.float64) if beta else alpha * exact
         assert operation(*arrays, out=out, alpha=alpha, beta=beta, stream=object()) is out
-        same(out, rounded(scaled, dtype))
+        assert_same(out, rounded(scaled, dtype))
         assert operation(*arrays, out=unread, alpha=alpha) is unread
-        same(unread, rounded(alpha * exact, dtype))
+        assert_same(unread, rounded(alpha * exact, dtype))
         for array, copy in zip(arrays, kept, strict=True):
-            same(array, copy)
+            assert_same(array, copy)
 
         for at, array in enumerate(arrays):
             if array.shape != exact.shape or not array.size:
@@ -109,14 +109,14 @@ def check_scales(
                 view = copies[at][...]  # another object for the same memory is in place too
                 scaled = alpha * exact + beta * array.astype(np.float64) if beta else alpha * exact
                 assert operation(*copies, out=view, alpha=alpha, beta=beta) is view
-                same(copies[at], rounded(scaled, dtype))
+                assert_same(copies[at], rounded(scaled, dtype))
             else:
-                refuses(
+                assert_refused(
                     lambda copies=copies, at=at: operation(*copies, out=copies[at]),
                     ValueError,
                     "out must ...; got overlapping arrays",
                 )
-                same(copies[at], array)
+                assert_same(copies[at], array)
     check_overlap(operation, arrays, exact.shape)
 
 
@@ -131,7 +131,7 @@ def check_overlap(operation: Callable[..., np.ndarray], arrays: Sequence[np.ndar
         out = one[array.size - 1 :][: int(np.prod(shape))].reshape(shape)
         if array.size == 1 and array.shape == shape:
             continue  # one element: the same place, after all
-        refuses(
+        assert_refused(
             lambda copies=copies, out=out: operation(*copies, out=out),
             ValueError,
             "out must ...; got overlapping arrays",
@@ -139,7 +139,7 @@ def check_overlap(operation: Callable[..., np.ndarray], arrays: Sequence[np.ndar
         assert (one == 1).all()
 
 
-def refuses(call: Callable[[], object], error: type[Exception], message: str) -> None:
+def assert_refused(call: Callable[[], object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=says(message)):
         call()
 

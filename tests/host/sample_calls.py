@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from standins import Array
+from stand_in_device import Array
 
 import cudnnpy
 
@@ -32,6 +32,25 @@ PARAMETERS = frozenset(
 HALF = ("float16", "bfloat16", "float32")
 FLOATS = (*HALF, "float64")
 
+# The arrays that C's parameters are for, where they are not called so, and an operation takes no array of that name.
+ROLES = {
+    "y": "out",
+    "dx": "out",
+    "C": "out",
+    "destination": "out",
+    "bnScale": "scale",
+    "bnBias": "bias",
+    "resultRunningMean": "running_mean",
+    "resultRunningVariance": "running_variance",
+    "estimatedMean": "mean",
+    "estimatedVariance": "variance",
+    "savedMean": "saved_mean",
+    "savedInvVariance": "saved_inverse_variance",
+    "dBnScaleResult": "out_scale",
+    "dBnBiasResult": "out_bias",
+    "reserveSpace": "reserve",
+}
+
 Shape = tuple[int, ...]
 
 
@@ -54,6 +73,13 @@ class Sample:
     in_place: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = FLOATS
     many: int = 1
+    roles: dict[str, str | int] = field(default_factory=dict)  # of C's parameters, beside ROLES
+
+    def role(self, parameter: str) -> str | int:
+        """What a parameter of the launch is for: the argument of that name, or the result of that number."""
+        if parameter in self.arrays or parameter in self.roles:
+            return self.roles.get(parameter, parameter)
+        return ROLES.get(parameter, parameter)
 
     def operation(self, **options: Any) -> Callable[..., Any]:
         """What is called; of a new object where it is a method."""
@@ -90,6 +116,8 @@ ROW_MEANS = {"mean": (2, 4), "inverse_variance": (2, 4)}
 EXECUTE = "cudnnBackendExecute"
 BATCH = "cudnnBatchNormalization"
 LAYOUT = {"layout": "NHWC"}
+STATISTICS: dict[str, str | int] = {"mean": 1, "inverse_variance": 2}  # results beside y
+GRADIENTS: dict[str, str | int] = {"dscale": 1, "dbias": 2}  # and beside dx
 
 SAMPLES = [
     Sample(
@@ -154,9 +182,23 @@ SAMPLES = [
         options={"size": 3, "alpha": 0.1, "beta": 0.5, "k": 1.0, **LAYOUT},
         keywords=SCALES,
     ),
-    Sample("Dropout.forward", {"x": X}, "cudnnDropoutForward", options={"probability": 0.25, "seed": 1}, many=2),
+    Sample(
+        "Dropout.forward",
+        {"x": X},
+        "cudnnDropoutForward",
+        options={"probability": 0.25, "seed": 1},
+        many=2,
+        roles={"reserveSpace": 1},
+    ),
     Sample("Dropout.backward", {"dy": X, "reserve": RESERVE}, "cudnnDropoutBackward"),
-    Sample("add_tensor", {"a": (1, 4, 1, 1), "b": X}, "cudnnOpTensor", keywords=SCALES, in_place=("b",)),
+    Sample(
+        "add_tensor",
+        {"a": (1, 4, 1, 1), "b": X},
+        "cudnnOpTensor",
+        keywords=SCALES,
+        in_place=("b",),
+        roles={"A": "b", "B": "a"},
+    ),
     Sample("scale_tensor", {"x": X}, "cudnnTransformTensor", keywords={"alpha": 3.0}, in_place=("x",)),
     Sample("set_tensor", {"out": X}, "cuMemsetD32Async", keywords={"value": 3.0}, in_place=("out",)),
     Sample("transform_tensor", {"x": X}, "cudnnTransformTensor", keywords=SCALES),
@@ -166,6 +208,7 @@ SAMPLES = [
         "cudnnReduceTensor",
         (1, 1, 1, 1),
         keywords={**SCALES, "op": "max", "axes": (0, 1, 2, 3), "deterministic": True},
+        roles={"A": "x"},
     ),
     Sample(
         "BatchNormalization.forward_training",
@@ -175,6 +218,7 @@ SAMPLES = [
         options=NORM,
         keywords={**SCALES, "average_factor": 0.5},
         many=3,
+        roles={"resultSaveMean": 1, "resultSaveInvVariance": 2},
     ),
     Sample(
         "BatchNormalization.forward_inference",
@@ -192,7 +236,15 @@ SAMPLES = [
         keywords={**SCALES, "parameter_alpha": 2.0, "parameter_beta": 0.5},
         many=3,
     ),
-    Sample("LayerNormalization.forward_training", {"x": X, **ROWS}, EXECUTE, options=NORM, keywords=LAST_TWO, many=3),
+    Sample(
+        "LayerNormalization.forward_training",
+        {"x": X, **ROWS},
+        EXECUTE,
+        options=NORM,
+        keywords=LAST_TWO,
+        many=3,
+        roles=STATISTICS,
+    ),
     Sample("LayerNormalization.forward_inference", {"x": X, **ROWS}, EXECUTE, options=NORM, keywords=LAST_TWO),
     Sample(
         "LayerNormalization.backward",
@@ -201,8 +253,17 @@ SAMPLES = [
         options=NORM,
         keywords={"bias": False},
         many=3,
+        roles=GRADIENTS,
     ),
-    Sample("RMSNormalization.forward_training", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, keywords=LAST, many=2),
+    Sample(
+        "RMSNormalization.forward_training",
+        {"x": X, "scale": (6,)},
+        EXECUTE,
+        options=NORM,
+        keywords=LAST,
+        many=2,
+        roles={"inverse_rms": 1},
+    ),
     Sample("RMSNormalization.forward_inference", {"x": X, "scale": (6,)}, EXECUTE, options=NORM, keywords=LAST),
     Sample(
         "RMSNormalization.backward",
@@ -210,6 +271,7 @@ SAMPLES = [
         EXECUTE,
         options=NORM,
         many=2,
+        roles=GRADIENTS,
     ),
     Sample(
         "InstanceNormalization.forward_training",
@@ -217,6 +279,7 @@ SAMPLES = [
         EXECUTE,
         options=NORM,
         many=3,
+        roles=STATISTICS,
     ),
     Sample("InstanceNormalization.forward_inference", {"x": X, "scale": C, "bias": C}, EXECUTE, options=NORM),
     Sample(
@@ -226,6 +289,7 @@ SAMPLES = [
         options=NORM,
         keywords={"bias": False},
         many=3,
+        roles=GRADIENTS,
     ),
     Sample(
         "FusedConvolution.forward",

@@ -10,14 +10,18 @@ from cudnnpy.graph import Graph
 X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
 
 
-def last(shape: tuple[int, ...], dtype: str = "float16") -> TensorSpec:
+def channels_last(shape: tuple[int, ...], dtype: str = "float16") -> TensorSpec:
     """Channels last in memory."""
     n, c, h, w = shape
     return TensorSpec((n, c, h, w), dtype, (c * h * w, 1, w * c, c))
 
 
 def convolution_bias_relu(g: Graph) -> Graph:
-    x, w, bias = g.tensor("x", last(X)), g.tensor("w", last(W)), g.tensor("bias", last((1, 64, 1, 1)))
+    x, w, bias = (
+        g.tensor("x", channels_last(X)),
+        g.tensor("w", channels_last(W)),
+        g.tensor("bias", channels_last((1, 64, 1, 1))),
+    )
     g.output("y", g.pointwise("relu_fwd", g.pointwise("add", g.convolution(x, w, padding=1), bias)))
     return g
 
@@ -38,20 +42,20 @@ def one_position_beside_channels_first(g: Graph) -> Graph:
 
 def one_position_channels_last(g: Graph) -> Graph:
     """The same without others; x lies channels last, and the filter's strides are spelled as they are packed."""
-    x, w = g.tensor("x", last((8, 64, 1, 1))), g.tensor("w", TensorSpec((64, 64, 1, 1), "float16"))
+    x, w = g.tensor("x", channels_last((8, 64, 1, 1))), g.tensor("w", TensorSpec((64, 64, 1, 1), "float16"))
     g.output("y", g.pointwise("relu_fwd", g.convolution(x, w)))
     return g
 
 
 def convolution_alone(g: Graph) -> Graph:
-    x, w = g.tensor("x", last(X, "float32")), g.tensor("w", last(W, "float32"))
+    x, w = g.tensor("x", channels_last(X, "float32")), g.tensor("w", channels_last(W, "float32"))
     g.output("y", g.convolution(x, w, padding=1))
     return g
 
 
 def scaled(g: Graph) -> Graph:
     """By a number that is fixed with the graph."""
-    x = g.tensor("x", last(X))
+    x = g.tensor("x", channels_last(X))
     g.output("y", g.pointwise("mul", x, g.number(0.5)))
     return g
 
@@ -78,20 +82,20 @@ def layer_norm(g: Graph) -> Graph:
 
 
 def averages(g: Graph) -> Graph:
-    g.output("y", g.resample("avgpool_include_padding", g.tensor("x", last(X)), 2))
+    g.output("y", g.resample("avgpool_include_padding", g.tensor("x", channels_last(X)), 2))
     return g
 
 
 def scaled_convolution(g: Graph) -> Graph:
     """A number that is fixed with the graph, after another operation."""
-    x, w = g.tensor("x", last(X)), g.tensor("w", last(W))
+    x, w = g.tensor("x", channels_last(X)), g.tensor("w", channels_last(W))
     g.output("y", g.pointwise("mul", g.convolution(x, w, padding=1), g.number(0.5)))
     return g
 
 
 def normalization_gradient(g: Graph) -> Graph:
-    dy, x = (g.tensor(name, last(X)) for name in ("dy", "x"))
-    scale, mean, inverse = (g.tensor(n, last((1, 64, 1, 1), "float32")) for n in ("scale", "mean", "inverse"))
+    dy, x = (g.tensor(name, channels_last(X)) for name in ("dy", "x"))
+    scale, mean, inverse = (g.tensor(n, channels_last((1, 64, 1, 1), "float32")) for n in ("scale", "mean", "inverse"))
     made = g.normalization_backward("batch_norm", dy, x, scale, mean, inverse)
     for name, node in zip(("dx", "dscale", "dbias"), made, strict=True):
         g.output(name, node, "float16" if name == "dx" else "float32")
@@ -101,7 +105,7 @@ def normalization_gradient(g: Graph) -> Graph:
 def nothing_that_cudnn_takes(g: Graph) -> Graph:
     """A result that is smaller than the convolution's."""
     y = convolution_alone(g).outputs[0]
-    y.spec = last((8, 64, 27, 27), "float32")
+    y.spec = channels_last((8, 64, 27, 27), "float32")
     return g
 
 

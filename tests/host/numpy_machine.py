@@ -1,69 +1,148 @@
-"""A machine of NumPy's for the few steps there are: what a program's C functions do, on arrays as memory."""
+"""The C functions that the steps of a plan call, by NumPy, on arrays as device memory.
+
+The package itself binds the steps to addresses; a launch finds its arrays by the addresses that it was bound to.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
+from cuda.bindings import driver
 
 from cudnnpy import raw, reference
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import At, Function, Shifted, Step, Steps, rounded
-from cudnnpy._runtime.fills import Fill
+from cudnnpy._runtime.executables import At, Function, Step, Steps
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, Transform, can_transform
-from cudnnpy.ops.parameters import Constant, Spare, Supplied
+
+Memories: TypeAlias = Mapping[int, np.ndarray]  # by the operands' numbers
 
 
-def view(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
+def tensor_in(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """A tensor in memory; every element of it is inside. Memory of bytes takes any type."""
     assert spec.strides is not None
     size = dtype_of(spec.dtype).itemsize
-    memory = memory.view(spec.dtype) if memory.dtype == np.uint8 else memory
+    memory = memory[: memory.size // size * size].view(spec.dtype) if memory.dtype == np.uint8 else memory
     assert memory.itemsize == size
     last = sum((n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True))
     assert last < memory.size
     return np.lib.stride_tricks.as_strided(memory, spec.shape, [s * size for s in spec.strides])
 
 
-def carried_out(steps: Sequence[Step], scratch: Sequence[int], *operands: np.ndarray) -> None:
-    """The steps on the operands' memory; what is scratch begins as NaN. A plan has run(*memories)."""
-    memories = [*operands, *map(_scratch, scratch)]
-    for step in steps:
-        _carry_out(step.executable, [memories[place] for place in step.places])
+HANDLE: Any = SimpleNamespace(pointer=None, _address=0)
+_memories: list[np.ndarray] = []  # arrays of bytes: the operands' and the workspace's
+_constants: dict[int, np.ndarray] = {}  # by their addresses
 
 
-def _scratch(size: int) -> np.ndarray:
-    return np.full(rounded(size), 0xFF, np.uint8)
+def run_steps(steps: Sequence[Step], scratch: Sequence[int], *operands: np.ndarray) -> None:
+    """Binds the steps to the operands' addresses, and runs them; the workspace begins as NaN."""
+    whole = Steps(steps, scratch)
+    workspace = np.full(whole.workspace_size, 0xFF, np.uint8)
+    count = len(_memories)
+    _memories.extend(_bytes(memory) for memory in (*operands, workspace))
+    try:
+        with _functions():
+            addresses = tuple(memory.ctypes.data for memory in operands)
+            assert whole.bind(HANDLE, addresses, workspace.ctypes.data)() == 0
+    finally:
+        del _memories[count:]
 
 
-def _carry_out(executable: Any, memories: list[np.ndarray]) -> None:
-    if isinstance(executable, Transform):
-        _fold(memories, executable)
-    elif isinstance(executable, Function):
-        _CALLS[executable.name](memories, *executable.arguments)
-    elif isinstance(executable, Steps):
-        carried_out(executable.steps, executable.scratch, *memories)
-    elif isinstance(executable, Supplied):
-        others = {Constant: lambda slot: slot.address, Spare: lambda slot: _scratch(slot.size)}
-        slots = executable._slots
-        _carry_out(executable._executable, [others.get(type(s), lambda s: memories[s])(s) for s in slots])
-    elif isinstance(executable, Shifted):
-        parts = zip(memories, executable.offsets, strict=True)
-        _carry_out(executable.executable, [memory.view(np.uint8)[offset:] for memory, offset in parts])
-    elif isinstance(executable, Fill):
-        _fill(memories[0], executable)
-    else:
-        executable.run(*memories)
+def address_of_constant(memory: np.ndarray) -> int:
+    """The address of memory that is there in every run."""
+    address: int = memory.ctypes.data
+    _constants[address] = _bytes(memory)
+    return address
 
 
-def _tensor(memories: list[np.ndarray], at: At, descriptor: Any) -> np.ndarray:
-    return view(memories[at.place], TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
+class NumpyExecutable:
+    """An executable in a plan's place: run(*memories) does its work."""
+
+    workspace_size = 0
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """The launch on these addresses; what it may use of the workspace is spoiled."""
+
+        def launch() -> int:
+            if self.workspace_size:
+                _memory_at(workspace)[: self.workspace_size] = 0xFF
+            self.run(*map(_memory_at, pointers))
+            return 0
+
+        return launch
+
+    def run(self, *memories: np.ndarray) -> None:
+        raise NotImplementedError
 
 
-def _transform(memories: list[np.ndarray], alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _bytes(memory: np.ndarray) -> np.ndarray:
+    assert memory.ndim == 1
+    return memory.view(np.uint8)
+
+
+def _memory_at(address: int) -> np.ndarray:
+    """The memory from an address on, in bytes; that of an operand without elements is empty."""
+    if address in _constants:
+        return _constants[address]
+    for memory in _memories:
+        start = memory.ctypes.data
+        if start <= address < start + memory.size:
+            return memory[address - start :]
+    assert any(address == memory.ctypes.data + memory.size for memory in _memories), f"{address:#x} is in no memory"
+    return np.zeros(0, np.uint8)
+
+
+@contextmanager
+def _functions() -> Iterator[None]:
+    """C's functions and the driver's, by NumPy. What is bound, and to which addresses, is the package's own doing."""
+    real = Function.bind
+    bound: list[Function] = []
+
+    def bind(self: Function, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        bound.append(self)
+        try:
+            return real(self, handle, pointers, workspace)
+        finally:
+            bound.pop()
+
+    def function(name: str) -> Callable[..., int]:
+        one = bound[-1]
+
+        def launch(_handle: Any, *arguments: Any) -> int:
+            places = {a.place: b for a, b in zip(one.arguments, arguments, strict=True) if isinstance(a, At)}
+            _CALLS[name]({place: _memory_at(b) for place, b in places.items() if b is not None}, *one.arguments)
+            return 0
+
+        return launch
+
+    def transform(self: Transform, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        return lambda: _fold([_memory_at(pointer) for pointer in pointers], self) or 0
+
+    def fill(kind: type[np.unsignedinteger[Any]], address: int, pattern: int, count: int, stream: int) -> tuple[int]:
+        _memory_at(address)[: count * np.dtype(kind).itemsize].view(kind)[...] = pattern
+        return (0,)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Function, "bind", bind)
+        patch.setattr(Transform, "bind", transform)
+        patch.setattr(raw, "bound", function)
+        patch.setattr(driver, "cuMemsetD16Async", partial(fill, np.uint16))
+        patch.setattr(driver, "cuMemsetD32Async", partial(fill, np.uint32))
+        yield
+
+
+def _tensor(memories: Memories, at: At, descriptor: Any) -> np.ndarray:
+    return tensor_in(memories[at.place], TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
+
+
+def _transform(memories: Memories, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     assert source.shape == target.shape
     kept = beta.value * target if beta.value else 0
@@ -94,7 +173,7 @@ def _fold(memories: list[np.ndarray], how: Transform) -> None:
     folds = how.direction == raw.CUDNN_TRANSFORM_FOLD
     assert can_transform(how.whole)
     whole, blocks = memories if folds else reversed(memories)
-    there, here = view(whole, how.whole), view(blocks, how.transform.of(how.whole))
+    there, here = tensor_in(whole, how.whole), tensor_in(blocks, how.transform.of(how.whole))
     if folds:
         assert not how.beta
         here[...] = to_depth(there, how.transform)
@@ -102,12 +181,12 @@ def _fold(memories: list[np.ndarray], how: Transform) -> None:
         there[...] = to_space(here, how.transform, there.shape) + (how.beta * there if how.beta else 0)
 
 
-def _add(memories: list[np.ndarray], alpha: Any, a: Any, at: At, beta: Any, c: Any, to: At) -> None:
+def _add(memories: Memories, alpha: Any, a: Any, at: At, beta: Any, c: Any, to: At) -> None:
     target = _tensor(memories, to, c)
     target[...] = alpha.value * _tensor(memories, at, a) + beta.value * target
 
 
-def _activate(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _activate(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
     assert (how.mode, alpha.value, beta.value) == ("relu", 1.0, 0.0)
     _tensor(memories, to, y)[...] = np.maximum(_tensor(memories, at, x), 0)
 
@@ -117,13 +196,13 @@ def _pooling(how: Any) -> reference.Pooling:
     return reference.Pooling(how.mode, how.window, how.padding, how.stride)
 
 
-def _pool(memories: list[np.ndarray], how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+def _pool(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     values = _pooling(how).forward(source.astype(np.float64))
     target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
 
 
-def _pool_backward(memories: list[np.ndarray], how: Any, alpha: Any, *rest: Any) -> None:
+def _pool_backward(memories: Memories, how: Any, alpha: Any, *rest: Any) -> None:
     y, dy, x = (_tensor(memories, at, one).astype(np.float64) for one, at in zip(rest[:6:2], rest[1:6:2], strict=True))
     beta, dx, to = rest[6:]
     target = _tensor(memories, to, dx)
@@ -133,20 +212,14 @@ def _pool_backward(memories: list[np.ndarray], how: Any, alpha: Any, *rest: Any)
     target[...] = alpha.value * values + (beta.value * target if beta.value else 0)
 
 
-def _fill(memory: np.ndarray, fill: Fill) -> None:
-    """What the driver does with bytes."""
-    flat = memory.view(np.uint8)[: fill._count * fill._width]
-    assert flat.size == fill._count * fill._width
-    flat.view(f"u{fill._width}")[...] = fill._pattern
-
-
-def _op_tensor(memories: list[np.ndarray], how: Any, alpha: Any, a: Any, at: At, *others: Any) -> None:
+def _op_tensor(memories: Memories, how: Any, alpha: Any, a: Any, at: At, *others: Any) -> None:
     beta, b, b_at, gamma, c, to = others
     first, second, target = (_tensor(memories, m, d) for m, d in ((at, a), (b_at, b), (to, c)))
     # what C wants: b's axes are those of a or 1; c is b in memory only if a is, too
     assert all(n in (1, m) for m, n in zip(first.shape, second.shape, strict=True))
     assert first.shape == target.shape
-    assert memories[to.place] is not memories[b_at.place] or memories[at.place] is memories[b_at.place]
+    places = [memories[one.place].ctypes.data for one in (to, b_at, at)]
+    assert places[0] != places[1] or places[1] == places[2]
     one, two = alpha.value * first, beta.value * second
     made = {
         "add": lambda: one + two,
@@ -158,7 +231,7 @@ def _op_tensor(memories: list[np.ndarray], how: Any, alpha: Any, a: Any, at: At,
     target[...] = made + gamma.value * target if gamma.value else made
 
 
-def _reduce(memories: list[np.ndarray], how: Any, *others: Any) -> None:
+def _reduce(memories: Memories, how: Any, *others: Any) -> None:
     _, _, _, _, alpha, x, at, beta, y, to = others
     source, target = _tensor(memories, at, x), _tensor(memories, to, y)
     assert source.shape != target.shape  # which C refuses
@@ -170,11 +243,11 @@ def _reduce(memories: list[np.ndarray], how: Any, *others: Any) -> None:
     target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
 
 
-def _set(memories: list[np.ndarray], y: Any, to: At, number: Any) -> None:
+def _set(memories: Memories, y: Any, to: At, number: Any) -> None:
     _tensor(memories, to, y)[...] = number.value
 
 
-def _scale(memories: list[np.ndarray], y: Any, to: At, alpha: Any) -> None:
+def _scale(memories: Memories, y: Any, to: At, alpha: Any) -> None:
     _tensor(memories, to, y)[...] *= alpha.value
 
 
@@ -182,7 +255,7 @@ def _means(mode: Any, x: np.ndarray) -> tuple[int, ...]:
     return (0,) if mode == raw.CUDNN_BATCHNORM_PER_ACTIVATION else (0, *range(2, x.ndim))
 
 
-def _batch_training(memories: list[np.ndarray], mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
+def _batch_training(memories: Memories, mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
     x, at, y, to, row, scale, bias, factor, *running, epsilon, saved_mean, saved_inverse = others
     source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
     axes = _means(mode, source)
@@ -199,7 +272,7 @@ def _batch_training(memories: list[np.ndarray], mode: Any, alpha: Any, beta: Any
     _tensor(memories, saved_inverse, row)[...] = inverse
 
 
-def _batch_inference(memories: list[np.ndarray], mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
+def _batch_inference(memories: Memories, mode: Any, alpha: Any, beta: Any, *others: Any) -> None:
     x, at, y, to, row, scale, bias, mean, variance, epsilon = others
     source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
     assert mode in (raw.CUDNN_BATCHNORM_PER_ACTIVATION, raw.CUDNN_BATCHNORM_SPATIAL)
@@ -208,7 +281,7 @@ def _batch_inference(memories: list[np.ndarray], mode: Any, alpha: Any, beta: An
     target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
 
 
-def _batch_backward(memories: list[np.ndarray], mode: Any, *others: Any) -> None:
+def _batch_backward(memories: Memories, mode: Any, *others: Any) -> None:
     a, b, c, d, x, x_at, dy, dy_at, dx, dx_at, row, scale, dscale, dbias, epsilon, *saved = others
     source, g = (_tensor(memories, m, t).astype(np.float64) for m, t in ((x_at, x), (dy_at, dy)))
     axes = _means(mode, source)

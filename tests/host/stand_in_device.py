@@ -1,0 +1,376 @@
+"""Stand-ins for arrays, C's functions and a device, for calls without a GPU. Keys, caches, launchers and handles are real.
+
+Every call of an operation on the stand-ins is checked: its launches must be on the memory of that call's arrays, or in the
+workspace of its stream, and on its stream and device, whether they are launched or replayed as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from ctypes import c_void_p, cast
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from cuda.bindings import driver
+
+from cudnnpy import raw
+from cudnnpy._core import driver as driver_calls
+from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._core.owned import Owned
+from cudnnpy._memory import arrays, workspace
+from cudnnpy._memory.arrays import ArrayLibrary
+from cudnnpy._planning import selection
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._runtime import cuda_graph, dispatch, launcher, plan_cache
+from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import convolution, operation
+from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.descriptors import DropoutDescriptor
+from cudnnpy.graph import graph
+from cudnnpy.graph.problem import GraphProblem
+from cudnnpy.handle import Handle, stream_address
+from cudnnpy.ops import parameters
+
+STREAM, OTHER = 0x5000, 0x6000
+_addresses = itertools.count(1 << 20, 1 << 24)
+
+
+class Array:
+    """A stand-in for a device array: an address, and what a signature holds."""
+
+    def __init__(
+        self,
+        *shape: int,
+        dtype: str = "float32",
+        strides: tuple[int, ...] | None = None,
+        device: int = 0,
+        pointer: int | None = None,
+        writable: bool = True,
+    ) -> None:
+        self.shape, self.dtype, self.device, self.writable = shape, dtype, device, writable
+        self.strides = strides or packed_strides(shape)
+        self.pointer = next(_addresses) if pointer is None else pointer
+
+
+class StandInPlan(Descriptor):
+    """A stand-in for an execution plan."""
+
+    def __init__(self) -> None:
+        self._pointer = cast(c_void_p(next(_numbers)), raw.cudnnBackendDescriptor_t)
+
+
+_numbers = itertools.count(0x1000, 0x10)  # of C objects
+
+
+def number_of(pointer: Any) -> int:
+    """The number of a C object."""
+    return c_void_p.from_buffer_copy(pointer).value or 0
+
+
+class Launch(NamedTuple):
+    """What a C function was launched with. `addresses` are those of device memory, by the names of C's parameters.
+
+    Those of a graph are by the names of its problem's operands, and "workspace", of which it needs `space` bytes.
+    """
+
+    name: str
+    arguments: tuple[Any, ...]
+    addresses: dict[str, int]
+    stream: int
+    device: int
+    space: int = 0
+
+    @property
+    def is_fill(self) -> bool:
+        """Whether the driver fills memory."""
+        return self.name.startswith("cuMemset")
+
+
+class Memory(NamedTuple):
+    """Device memory: its first byte, and its size in bytes."""
+
+    start: int
+    size: int
+
+    def holds(self, address: int, size: int = 1) -> bool:
+        """Whether bytes from an address on are all inside."""
+        return self.start <= address and address + size <= self.start + self.size
+
+
+def memory_of(array: Array) -> Memory:
+    """Where an array lies."""
+    return Memory(array.pointer, extent(TensorSpec(array.shape, array.dtype, array.strides)))
+
+
+class ThreadState(threading.local):
+    """What each thread has of its own."""
+
+    def __init__(self) -> None:
+        self.device = 0  # the current one
+        self.captured: list[Launch] | None = None  # what a CUDA graph is being made of
+        self.launches: list[Launch] = []
+        self.handles: dict[int, Handle] = {}
+
+
+class StandInDevice:
+    """What the stand-ins record and may be told."""
+
+    def __init__(self) -> None:
+        self.c_calls: Counter[str] = Counter()  # calls of C functions
+        self.stream = STREAM
+        self.capturing: set[int] = set()
+        self.choices: list[tuple[ConvolutionProblem, PlanningOptions, Engine | None]] = []  # for convolutions
+        self.planned_graphs: list[GraphProblem] = []
+        self.workspace_size = 0
+        self.reserve_size = 64  # what C says that dropout needs
+        self.source = "legacy"  # whose launches are not replayed
+        self.allocated: list[tuple[int, int, int]] = []
+        self.launches: list[Launch] = []
+        self.thread_state = ThreadState()
+        self.streams: dict[int, int] = {}  # of handles, by their numbers
+        self.attributes: dict[int, dict[int, list[Any]]] = {}  # attributes of backend descriptors, by their numbers
+        self.workspace_needed: dict[int, int] = {}  # bytes of workspace, by the plans' numbers
+        self.operand_names: dict[int, dict[int, str]] = {}  # names by unique ids, by the plans' numbers
+        self.workspaces: list[tuple[Memory, int, int, int]] = []  # with the device, the stream and the thread
+        self.constants: list[Memory] = []
+        self.cuda_graphs: list[list[Launch]] = []
+        self.replayed = 0
+
+    def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
+        made = GraphExecutable.__new__(GraphExecutable)
+        made.plan = StandInPlan()
+        self.operand_names[number_of(made.plan.pointer)] = dict(zip(uids, operands, strict=True))
+        made.uids = uids
+        made._constants = made._hosts = ()
+        made.workspace_size = self.workspace_needed[number_of(made.plan.pointer)] = self.workspace_size
+        return made
+
+    def choose(
+        self,
+        problem: ConvolutionProblem | GraphProblem,
+        options: PlanningOptions,
+        target: Any,
+        free: int,
+        tune: Any,
+        before: Engine | None,
+        *_: Any,
+    ) -> tuple[Candidate, list[Candidate]]:
+        assert self.thread_state.device == problem.device
+        if isinstance(problem, GraphProblem):
+            found = next(self.guesses(problem))
+        else:
+            self.choices.append((problem, options, before))
+            executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
+            found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+        assert found.prepare() is not None
+        return found, [found]
+
+    def guesses(self, problem: GraphProblem, *_: Any) -> Iterator[Candidate]:
+        assert self.thread_state.device == problem.device
+        self.planned_graphs.append(problem)
+        uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
+        yield Candidate(self.source, "made up", (), True, lambda: self.executable(uids, problem.operands))
+
+    def called(self, name: str, *arguments: Any) -> int:
+        """A C function that does nothing, and succeeds; sizes are told, and what launches are on is noted."""
+        if self.thread_state.captured is None:
+            self.c_calls[name] += 1
+        if name == "cudnnDropoutGetReserveSpaceSize":
+            arguments[-1]._obj.value = self.reserve_size
+        elif name.startswith("cudnnGetConvolution") and name.endswith("WorkspaceSize"):
+            arguments[-1]._obj.value = self.workspace_size
+        elif name == "cudnnSetStream":
+            self.streams[number_of(arguments[0].pointer)] = arguments[1]
+        elif name == "cudnnBackendSetAttribute":
+            descriptor, attribute, _, _, values = arguments
+            self.attributes.setdefault(number_of(descriptor), {})[attribute] = list(values)
+        return 0
+
+    def launched(self, name: str, *arguments: Any) -> int:
+        """A C function that launches work: it is noted, or becomes part of the CUDA graph that is being made."""
+        space = 0
+        if name.startswith("cuMemset"):
+            addresses, stream = {"destination": arguments[0]}, arguments[3]
+        elif name == "cudnnBackendExecute":
+            addresses, stream = self.in_pack(*arguments[1:]), self.streams.get(number_of(arguments[0]), 0)
+            space = self.workspace_needed.get(number_of(arguments[1]), 0)
+        else:
+            addresses = {
+                parameter: argument
+                for (parameter, kind, _), argument in zip(raw.parameters(name), arguments, strict=True)
+                if kind.removeprefix("const ") == "void *" and isinstance(argument, int)
+            }
+            stream = self.streams.get(number_of(arguments[0]), 0)
+        launch = Launch(name, arguments, addresses, stream, self.thread_state.device, space)
+        captured = self.thread_state.captured
+        if captured is not None:
+            captured.append(launch)
+            return 0
+        self.note(launch)
+        return self.called(name, *arguments)
+
+    def note(self, launch: Launch) -> None:
+        self.launches.append(launch)
+        self.thread_state.launches.append(launch)
+
+    def in_pack(self, plan: Any, pack: Any) -> dict[str, int]:
+        """The addresses of a variant pack."""
+        held, names = self.attributes[number_of(pack)], self.operand_names.get(number_of(plan), {})
+        uids = held[raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS]
+        (space,) = held[raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE]
+        addresses = zip(uids, held[raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS], strict=True)
+        return {**{names.get(uid, str(uid)): address for uid, address in addresses}, "workspace": space or 0}
+
+    def capture(self, launch: Callable[[], int]) -> cuda_graph.Replay | None:
+        """A CUDA graph of one launch."""
+        captured = self.thread_state.captured = []
+        try:
+            assert launch() == 0
+        finally:
+            self.thread_state.captured = None
+        self.cuda_graphs.append(captured)
+        return cuda_graph.Replay(SimpleNamespace(handle=len(self.cuda_graphs)), launch)
+
+    def replay(self, graph: c_void_p, stream: int) -> int:
+        """cuGraphLaunch: what was captured runs on the stream."""
+        self.replayed += 1
+        for launch in self.cuda_graphs[(graph.value or 0) - 1]:
+            self.c_calls[launch.name] += 1
+            self.note(launch._replace(stream=stream))
+        return 0
+
+    def check(self, arrays: list[Array], stream: int, launches: list[Launch]) -> None:
+        """What was launched for a call: on the call's arrays, all of them, and on its stream and device."""
+        mine = [memory_of(array) for array in arrays]
+        device, thread = arrays[0].device, threading.get_ident()
+        scratch = [m for m, *whose in self.workspaces if whose == [device, stream, thread]]
+        for launch in launches:
+            assert launch.stream == stream, f"{launch.name} runs on stream {launch.stream:#x}, not on {stream:#x}"
+            assert launch.device == device, f"{launch.name} runs on device {launch.device}, not on {device}"
+            size = launch.arguments[2] * (2 if "D16" in launch.name else 4) if launch.is_fill else 1
+            for name, address in launch.addresses.items():
+                if name == "workspace" and (address or launch.space):
+                    known = any(memory.holds(address, launch.space) for memory in scratch)
+                else:
+                    known = not address or any(m.holds(address, size) for m in (*mine, *scratch, *self.constants))
+                assert known, f"{launch.name}: {name}, {address:#x}, is not in this call's arrays or workspace"
+        if launches and all(memory.size for memory in mine):
+            used = {address for launch in launches for address in launch.addresses.values()}
+            unused = [hex(m.start) for m in mine if not any(map(m.holds, used))]
+            assert not unused, f"no launch has {', '.join(unused)} of this call's arrays"
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
+    stand_in = StandInDevice()
+    library = ArrayLibrary(
+        "made up",
+        lambda array: (array.pointer, (array.shape, array.strides, array.dtype, array.device)),
+        lambda device: stand_in.stream,
+        lambda shape, strides, dtype, device: lambda: Array(*shape, dtype=dtype.name, strides=strides, device=device),
+        lambda array: array.writable,
+        lambda array: array.pointer,
+    )
+    monkeypatch.setitem(arrays._libraries, Array, library)
+
+    def bound(name: str) -> Callable[..., int]:
+        return lambda *arguments: stand_in.launched(name, *arguments)
+
+    def created(self: Owned, *_: Any) -> Any:
+        stand_in.c_calls[self._create] += 1
+        return cast(c_void_p(next(_numbers)), raw.cudnnBackendDescriptor_t)
+
+    def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+        stand_in.allocated.append((size, device, stream))
+        stand_in.constants.append(Memory(next(_addresses), size))
+        return stand_in.constants[-1].start, size, None
+
+    monkeypatch.setattr(raw, "call", stand_in.called)
+    monkeypatch.setattr(raw, "unchecked", bound)
+    monkeypatch.setattr(raw, "bound", bound)
+    monkeypatch.setattr(Owned, "_new", created)
+    monkeypatch.setattr(
+        Owned, "_when_collected", lambda self, pointer: lambda: None
+    )  # there is nothing to destroy, ever
+    for fill in ("cuMemsetD16Async", "cuMemsetD32Async"):
+        monkeypatch.setattr(driver, fill, lambda *arguments, fill=fill: (stand_in.launched(fill, *arguments),))
+
+    def default(cls: type[Handle], device: Any = None) -> Handle:
+        """A real Handle for each thread and device, made without a GPU."""
+        handles = stand_in.thread_state.handles
+        if device not in handles:
+            made = handles[device] = Handle.__new__(Handle)
+            made._pointer = cast(c_void_p(next(_numbers)), raw.cudnnHandle_t)
+            made._address = 0
+        return handles[device]
+
+    @contextlib.contextmanager
+    def on_device(device: int) -> Iterator[tuple[int, int]]:
+        before, stand_in.thread_state.device = stand_in.thread_state.device, device
+        try:
+            yield device, 1
+        finally:
+            stand_in.thread_state.device = before
+
+    real = dispatch.run
+
+    def run(
+        operation: str, owner: Any, prepare: Any, names: Any, inputs: Any, outs: Any, stream: Any, *rest: Any
+    ) -> Any:
+        launches = stand_in.thread_state.launches = []
+        results = real(operation, owner, prepare, names, inputs, outs, stream, *rest)
+        given = (*inputs, *outs, *(results if isinstance(results, tuple) else (results,)))
+        arrays = list({id(array): array for array in given if isinstance(array, Array)}.values())
+        if isinstance(inputs[0], Array):
+            stand_in.check(arrays, stand_in.stream if stream is None else stream_address(stream), launches)
+        return results
+
+    monkeypatch.setattr(dispatch, "run", run)
+    monkeypatch.setattr(Handle, "default", classmethod(default))
+    for module in (dispatch, operation, launcher, convolution, graph):
+        monkeypatch.setattr(module, "on_device", on_device)
+    for module in (driver_calls, workspace):
+        monkeypatch.setattr(module, "is_capturing", lambda stream: stream in stand_in.capturing)
+    monkeypatch.setattr(workspace, "capture_id", lambda stream: 1)
+    monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
+    monkeypatch.setattr(launcher, "several_devices", lambda: True)
+    monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
+    monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
+    monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
+    monkeypatch.setattr(selection, "choose", stand_in.choose)
+    monkeypatch.setattr(graph, "guesses", stand_in.guesses)
+    monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
+    monkeypatch.setattr(parameters, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
+    monkeypatch.setattr(workspace, "allocate", allocate)
+    real_take = workspace.take
+
+    def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
+        found = real_take(size, device, stream, capturing)
+        stand_in.workspaces.append((Memory(found[0], size), device, stream, threading.get_ident()))
+        return found
+
+    monkeypatch.setattr(workspace, "take", take)
+    plan_cache.clear_cache()
+
+    def allocator(size: int, device: int, stream: int) -> Any:
+        stand_in.allocated.append((size, device, stream))
+        return SimpleNamespace(handle=next(_addresses))
+
+    workspace.set_allocator(allocator)
+    yield stand_in
+    workspace.set_allocator(None)
+    workspace.release_workspace(captured=True)
+    plan_cache.clear_cache()
+
+
+def calls_of_c(stand_in: StandInDevice) -> dict[str, int]:
+    """Calls of C, but for destroying what earlier tests left."""
+    return {name: count for name, count in stand_in.c_calls.items() if not name.startswith("cudnnDestroy")}
