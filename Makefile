@@ -8,7 +8,7 @@ WITHOUT_GPU := tests/host tests/fuzz
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix style docs clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix mutants style docs clean python test-environment
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
 	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
 	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
+	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml"
 	@echo "make style         ruff and mypy"
 	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
 	@echo "make clean         remove the environments, caches and results"
@@ -57,6 +58,10 @@ test-extras: test-environment
 
 test-matrix:
 	@$(PYTHON) tools/matrix.py
+
+# ARGS= may name breaks, or be --list.
+mutants: test-environment
+	.venv/test/bin/python -m tools.mutants $(ARGS)
 
 style: test-environment
 	.venv/test/bin/ruff check .
