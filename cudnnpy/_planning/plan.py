@@ -28,7 +28,7 @@ _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for lon
 _kept: list[Executable] = []
 
 
-def check_pointers(problem: Problem, pointers: list[int], workspace: tuple[int, int] = (0, 0)) -> None:
+def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[int, int] = (0, 0)) -> None:
     """ValueError for an address that is null or misaligned, and for a result or workspace that overlaps something else.
 
     `workspace` is its address and its size in bytes, where there is one.
@@ -128,7 +128,7 @@ class Plan:
 
     def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
         """Raises ValueError for an address of an operand, or of the workspace, that is null, misaligned or overlaps."""
-        check_pointers(self.problem, list(operands), (workspace, self.workspace_size))
+        check_pointers(self.problem, operands, (workspace, self.workspace_size))
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""

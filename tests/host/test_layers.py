@@ -164,6 +164,20 @@ def test_one_spelling_crosses_into_c() -> None:
 STATUS_FUNCTIONS = {name for name in raw.functions() if raw.prototype(name).startswith("cudnnStatus_t")}
 
 
+def test_bind_means_one_thing() -> None:
+    """An executable bound to addresses gives a launch."""
+    found = {
+        name: [argument.arg for argument in node.args.args]
+        for name, source in modules().items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "bind"
+    }
+    assert len(found) >= 5
+    assert {
+        name for name, arguments in found.items() if arguments != ["self", "handle", "pointers", "workspace"]
+    } == set()
+
+
 def test_nothing_is_called_utils() -> None:
     assert [name for name in modules() if re.search(r"util|helper|misc|common", name)] == []
 
