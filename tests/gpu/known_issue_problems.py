@@ -204,18 +204,34 @@ TRIALS: dict[str, list[Trial]] = {
     "data-gradient-beta": [
         Convolved("backward_data", (2, 16, 9, 8), (16, 16, 1, 1), dtype, last=last, options={"stride": 2}, beta=0.5)
         for dtype, last in (("float32", ""), ("float32", "xwy"), ("float16", "xwy"), ("float16", ""))
-    ],
+    ]
+    + [Convolved("backward_data", (8, 32, 1), (16, 32, 1), "float16", last="xwy", options={"stride": 2}, beta=-1.0)],
     "weight-gradient-beta": [
         Convolved(
             "backward_filter", (2, 16, 9, 8), (16, 8, 3, 3), "float16", last=last, options={"groups": 2}, beta=0.5
         )
         for last in ("", "xwy")
+    ]
+    + [
+        Convolved("backward_filter", (8, 16, 3), (4, 4, 3), last="xwy", options={"padding": 1, "groups": 4}, beta=2.0),
+        Convolved("backward_filter", (8, 8, 4), (4, 2, 4), last="xwy", options={"padding": 1, "groups": 4}, beta=2.0),
     ],
     "graph-sums": [Summed((65536, 64), 0), Summed((4096, 4096), 1), Summed((1024, 1024), 0)],
     "forward-not-proposed": [
         Convolved("forward", (2, 16, 9, 8), (16, 16, 4, 1), "float16", last=last, options=options)
         for last in ("xwy", "")
         for options in ({}, {"padding": (2, 0)}, SAME)
+    ]
+    + [
+        Convolved(
+            "forward",
+            (3, 8, 6, 10),
+            (16, 8, 1, 3),
+            "float16",
+            options={"padding": (2, 0), "stride": 3, "dilation": (1, 2)},
+        ),
+        Convolved("forward", (1, 16, 7), (4, 8, 3), "float16", options={"stride": 3, "groups": 2}),
+        Convolved("forward", (1, 8, 12), (32, 8, 3), "float16", options={"padding": 1, "dilation": 2}),
     ],
     "fused-bias-tf32": [
         Convolved(

@@ -577,7 +577,7 @@ def test_expanded_arrays_are_refused() -> None:
     x, w = arguments("forward")
     with pytest.raises(ValueError, match=r"x must have strides of 1 or more; got strides"):
         Convolution(padding=1).forward(x[:1].expand(4, -1, -1, -1), w)
-    with pytest.raises(ValueError, match="x must not overlap itself in memory"):
+    with pytest.raises(ValueError, match="out must not overlap itself in memory"):
         Convolution(padding=1).forward(x, w, out=torch.empty(10_000, device="cuda").as_strided(Y, (2, 1, 1, 1)))
 
 

@@ -56,7 +56,9 @@ def report(issue: Issue) -> str:
     if fault:
         return f"{where}: seen, {fault}"
     measured = any(number == release and name in device for number, name in issue.measured)
-    assert not measured, f"{where}: measured there, and not seen in {ran} runs:\n" + "\n".join(runs)
+    # what is accepted changes no candidate: the tolerance of the tests allows it, and it may stay unseen
+    accepted = issue.remedy == "accepted"
+    assert accepted or not measured, f"{where}: measured there, and not seen in {ran} runs:\n" + "\n".join(runs)
     return f"{where}: not seen in {ran} runs; the entry can be narrowed"
 
 
