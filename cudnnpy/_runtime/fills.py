@@ -1,4 +1,7 @@
-"""Memory filled with one value, by the driver if it is dense, else by cudnnSetTensor; and results on no elements."""
+"""Memory filled with one value, and results on no elements.
+
+The driver fills dense memory, and cudnnSetTensor the rest: see slow-fill in docs/known-issues.md.
+"""
 
 from __future__ import annotations
 
