@@ -33,7 +33,7 @@ from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.graph.nodes import spelled
 from cudnnpy.graph.operations import Nodes
-from cudnnpy.graph.problem import GraphProblem
+from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
 
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
@@ -69,22 +69,8 @@ class Graph(Nodes):
 
     def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
         """The graph on a device; `specs` give the alignments of arrays."""
-        nodes = (*self.inputs, *self.outputs)
         given = specs or {}
-        return GraphProblem(
-            self,
-            tuple(node.uid for node in nodes),
-            tuple((node.uid, node.number) for node in self._constants),
-            tuple(node.name for node in nodes),
-            tuple(
-                node.spec._replace(alignment=given[node.name].alignment) if node.name in given else node.spec
-                for node in nodes
-            ),
-            len(self.outputs),
-            self._longest,
-            self.compute_dtype,
-            device,
-        )
+        return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
     def plan(self, device: int = 0) -> Plan:
         """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""

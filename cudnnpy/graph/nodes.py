@@ -30,6 +30,9 @@ from cudnnpy.typing import ElementName
 _MOST_AXES = 8  # of a tensor in C
 
 
+Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in one form
+
+
 @dataclass(eq=False)
 class Node:
     """A tensor of a graph: an input, a number, or what an operation makes. Virtual until it is an output."""
@@ -62,6 +65,7 @@ class Tensors:
         self._nodes: list[tuple[str, str, dict[str, Any]]] = []  # descriptor kind, attributes' prefix, attributes
         self._constants: list[Node] = []
         self._by_uid: dict[int, Node] = {}  # every tensor
+        self._calls: list[Call] = []
         self._longest = 1
         self._convolutions: list[tuple[Node, Node, Node]] = []
 
@@ -72,12 +76,14 @@ class Tensors:
         node = Node(spelled(spec, name), name, virtual=False)
         self._keep(node)
         self.inputs.append(node)
+        self._record("tensor", name=name, like=node.spec)
         return node
 
     def number(self, value: float, rank: int = 4) -> Node:
         """A number that is fixed with the graph, as a tensor of `rank` axes of size 1."""
         node = self._number_of("value", value, check_integer("rank", rank, 1, _MOST_AXES))
         self._keep(node)
+        self._record("number", value=node.number.value, rank=len(node.shape))
         return node
 
     def output(self, name: str, node: Node, dtype: Any = None, strides: Sequence[int] | None = None) -> Node:
@@ -99,6 +105,7 @@ class Tensors:
             strides = node.spec.strides  # which an axis of size 1 has, too
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind, strides=strides), name, False
         self.outputs.append(node)
+        self._record("output", name=name, node=node, dtype=kind, strides=strides)
         return node
 
     @property
@@ -159,6 +166,10 @@ class Tensors:
             self._by_uid[node.uid] = node
             if node.number is not None:
                 self._constants.append(node)
+
+    def _record(self, method: str, **arguments: Any) -> None:
+        """Notes a call that was made, with its arguments in one form."""
+        self._calls.append((method, arguments))
 
     def _add(self, kind: str, prefix: str, made: Sequence[Node], **attributes: Any) -> None:
         """Add an operation and the nodes that it makes.

@@ -45,17 +45,7 @@ class Nodes(Tensors):
         sides = for_each_axis("padding", check_padding(padding), rank)
         before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
         strides, dilations = _each("stride", stride, 1, rank), _each("dilation", dilation, 1, rank)
-        if x.shape[1] % w.shape[1] or w.shape[0] % (x.shape[1] // w.shape[1]):
-            raise ValueError(
-                "w must have shape (K, C / groups, ...), where groups divides C and K; "
-                f"got shape {w.shape} for {x.shape[1]} channels"
-            )
-        spatial = [
-            (size + a + b - d * (taps - 1) - 1) // s + 1
-            for size, taps, a, b, s, d in zip(x.shape[2:], w.shape[2:], before, after, strides, dilations, strict=True)
-        ]
-        if min(spatial) < 1:
-            raise ValueError(f"w must fit into x with padding, {x.shape}; got shape {w.shape}")
+        spatial = _convolved(x.shape, w.shape, before, after, strides, dilations)
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
         tensors = x, w, y
         specs = spelled_channels_last(*(node.spec for node in tensors))
@@ -84,6 +74,8 @@ class Nodes(Tensors):
         self._longest = max(self._longest, math.prod(w.shape[1:]))
         for node, spec in zip(tensors, specs, strict=True):
             node.spec = spec
+        pads = tuple(zip(before, after, strict=True))
+        self._record("convolution", x=x, w=w, padding=pads, stride=strides, dilation=dilations, mode=kind)
         return y
 
     def pointwise(
@@ -101,7 +93,8 @@ class Nodes(Tensors):
         """
         kind = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
         options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
-        options |= {name.upper(): Typed(value, raw.CUDNN_TYPE_DOUBLE) for name, value in _checked_how(how).items()}
+        numbers = _checked_how(how)
+        options |= {name.upper(): Typed(value, raw.CUDNN_TYPE_DOUBLE) for name, value in numbers.items()}
         name = kind.name.removeprefix("CUDNN_POINTWISE_").lower()
         is_gradient = name.endswith("_bwd")
         wanted = (True, is_gradient or name in _BINARY or name == "binary_select", name == "binary_select")
@@ -124,6 +117,7 @@ class Nodes(Tensors):
             self._add("POINTWISE", "POINTWISE", [y], PW_DESCRIPTOR=description, XDESC=b, DYDESC=x, DXDESC=y)
         else:
             self._add("POINTWISE", "POINTWISE", [y], PW_DESCRIPTOR=description, XDESC=x, BDESC=b, TDESC=t, YDESC=y)
+        self._record("pointwise", mode=kind, x=x, b=b, t=t, how=numbers)
         return y
 
     def reduction(self, op: str, x: Node, axes: Iterable[int]) -> Node:
@@ -135,6 +129,7 @@ class Nodes(Tensors):
         y = self._made(shape, x)
         how = {"OPERATOR": kind, "COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("REDUCTION", "REDUCTION", [y], XDESC=x, YDESC=y, DESC=("REDUCTION", how))
+        self._record("reduction", op=kind, x=x, axes=sorted(reduced))
         self._longest = max(self._longest, _share(x.shape, shape))
         return y
 
@@ -150,6 +145,7 @@ class Nodes(Tensors):
         c = Node(TensorSpec(shape, self.compute_dtype, packed_strides(shape)))
         how = {"COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("MATMUL", "MATMUL", [c], ADESC=a, BDESC=b, CDESC=c, DESC=("MATMUL", how))
+        self._record("matmul", a=a, b=b)
         self._longest = max(self._longest, a.shape[-1])
         return c
 
@@ -179,6 +175,7 @@ class Nodes(Tensors):
         self._add(
             "RESAMPLE_FWD", "RESAMPLE_FWD", [y], XDESC=x, YDESC=y, DESC=("RESAMPLE", how), ALPHA=one[0], BETA=one[1]
         )
+        self._record("resample", mode=kind, x=x, window=size, padding=pads, stride=step)
         return y
 
     def normalization(
@@ -200,11 +197,7 @@ class Nodes(Tensors):
         kind = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
         self._check_nodes(x=x, scale=scale, **({} if bias is None else {"bias": bias}))
         check_flag("training", training)
-        if running is not None:
-            if not isinstance(running, tuple | list) or len(running) != 2:
-                raise TypeError(f"running must be two nodes, the mean and the variance, or None; got {running!r}")
-            for node in running:
-                self._check_nodes(running=node)
+        self._check_running(running)
         rank = len(x.shape)
         _check_statistic("scale", scale, x)
         if bias is not None and bias.shape != scale.shape:
@@ -213,11 +206,7 @@ class Nodes(Tensors):
         check_number("average_factor", average_factor, finite=True)
         numbers += [self._number_of("average_factor", average_factor, rank)] if running else []
         y = self._made(x.shape, x)
-        stats = [1 if n == s else n for n, s in zip(x.shape, scale.shape, strict=True)]
-        if kind == raw.CUDNN_BATCH_NORM:
-            stats = list(scale.shape)
-        elif kind == raw.CUDNN_INSTANCE_NORM:
-            stats = [*x.shape[:2], *(1,) * (rank - 2)]
+        stats = _statistics(kind, x.shape, scale.shape)
         mean = self._made(stats, x) if training and kind != raw.CUDNN_RMS_NORM else None
         inverse = self._made(stats, x) if training else None
         new = [self._made(stats, x) for _ in running] if running else [None, None]
@@ -241,8 +230,27 @@ class Nodes(Tensors):
             OUTPUT_RUNNING_VAR_DESC=new[1],
             YDESC=y,
         )
+        self._record(
+            "normalization",
+            mode=kind,
+            x=x,
+            scale=scale,
+            bias=bias,
+            epsilon=float(epsilon),
+            training=training,
+            running=running,
+            average_factor=float(average_factor),
+        )
         self._longest = max(self._longest, _share(x.shape, stats))
         return made
+
+    def _check_running(self, running: Any) -> None:
+        if running is None:
+            return
+        if not isinstance(running, tuple | list) or len(running) != 2:
+            raise TypeError(f"running must be two nodes, the mean and the variance, or None; got {running!r}")
+        for node in running:
+            self._check_nodes(running=node)
 
     def normalization_backward(
         self, mode: str, dy: Node, x: Node, scale: Node, mean: Node | None, inverse: Node, *, bias: bool = True
@@ -271,13 +279,47 @@ class Nodes(Tensors):
             DBIAS_DESC=dbias,
             DXDESC=dx,
         )
+        self._record(
+            "normalization_backward", mode=kind, dy=dy, x=x, scale=scale, mean=mean, inverse=inverse, bias=bias
+        )
         self._longest = max(self._longest, _share(x.shape, inverse.shape))
         return made
+
+
+def _convolved(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    before: Sequence[int],
+    after: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[int]:
+    """The spatial sizes of a convolution's result for the shapes of x and w. Raises ValueError for those that do not fit."""
+    if x[1] % w[1] or w[0] % (x[1] // w[1]):
+        raise ValueError(
+            f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
+        )
+    spatial = [
+        (size + a + b - d * (taps - 1) - 1) // s + 1
+        for size, taps, a, b, s, d in zip(x[2:], w[2:], before, after, strides, dilations, strict=True)
+    ]
+    if min(spatial) < 1:
+        raise ValueError(f"w must fit into x with padding, {x}; got shape {w}")
+    return spatial
 
 
 def _broadcast(*sizes: int) -> int:
     """The size of an axis that tensors have with these sizes, of which those that are 1 are repeated."""
     return next((size for size in sizes if size != 1), 1)
+
+
+def _statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tuple[int, ...]) -> list[int]:
+    """The shape of the mean and the inverse variance."""
+    if kind == raw.CUDNN_BATCH_NORM:
+        return list(scale)
+    if kind == raw.CUDNN_INSTANCE_NORM:
+        return [*x[:2], *(1,) * (len(x) - 2)]
+    return [1 if n == s else n for n, s in zip(x, scale, strict=True)]
 
 
 def _share(whole: Sequence[int], part: Sequence[int]) -> int:

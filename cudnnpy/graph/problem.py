@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,31 +11,39 @@ from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, wit
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan_json import names as listed
+from cudnnpy._planning.plan_json import refusal, spec_of
+from cudnnpy._planning.plan_text import READERS
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
-from cudnnpy.graph.nodes import Tensors
+from cudnnpy.graph.nodes import Call
+from cudnnpy.graph.operations import Nodes
+from cudnnpy.graph.plan_text import plain_calls, read_calls
+from cudnnpy.typing import ElementName
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GraphProblem:
-    """A graph with its tensors: what the choice of a plan wants (cudnnpy._planning.problem.Problem).
+    """A graph with its tensors: what the choice of a plan wants (cudnnpy._planning.problem.Problem)."""
 
-    It is its own lowering, too: a graph is run as it is.
-    """
-
-    graph: Tensors = field(repr=False)
-    uids: tuple[int, ...]  # of the operands
-    constants: tuple[tuple[int, Any], ...] = field(repr=False)  # unique ids and numbers of ctypes
+    graph: Nodes = field(repr=False)
+    calls: tuple[Call, ...] = field(repr=False)  # that made it; others may follow
     operands: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     results: int
     reduction_length: int
-    compute_dtype: str
+    compute_dtype: ElementName
     device: int
     operation: str = "graph"
     beta: float = 0.0
     kind: str = "graph"
     is_finite: bool = False  # its operations may make infinities of finite numbers
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GraphProblem) and (self.device, self.plain()) == (other.device, other.plain())
+
+    def __hash__(self) -> int:
+        return hash((self.operands, self.specs, self.device))
 
     def __str__(self) -> str:
         tensors = ", ".join(
@@ -70,8 +78,40 @@ class GraphProblem:
         return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON, without the device."""
-        raise TypeError("a serialized plan must be that of a convolution; got the plan of a graph")
+        """As JSON, without the device: the graph, and the tensors in memory."""
+        tensors = [[name, *map(_listed, spec)] for name, spec in zip(self.operands, self.specs, strict=True)]
+        return {"compute_dtype": self.compute_dtype, "calls": plain_calls(self.calls), "tensors": tensors}
+
+
+def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> GraphProblem:
+    """A graph on a device, with the alignments of some of its tensors by name."""
+    nodes = (*graph.inputs, *graph.outputs)
+    specs = tuple(node.spec._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes)
+    names = tuple(node.name for node in nodes)
+    calls, results, length = tuple(graph._calls), len(graph.outputs), graph._longest
+    return GraphProblem(graph, calls, names, specs, results, length, graph.compute_dtype, device)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _read(given: dict[str, Any], device: int) -> GraphProblem:
+    """The problem of what GraphProblem.plain gave. Raises ValueError for anything else."""
+    if given.keys() != {"compute_dtype", "calls", "tensors"}:
+        raise refusal(f"its problem has {listed(given)}")
+    tensors = given["tensors"]
+    if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
+        raise refusal("its tensors are not names, shapes, dtypes, strides and alignments")
+    graph = read_calls(given["compute_dtype"], given["calls"])
+    alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
+    problem = graph_problem(graph, device, alignment)
+    if problem.plain() != given:
+        raise refusal(f"its problem is written otherwise than that of {problem}")
+    return problem
+
+
+READERS["graph"] = _read
 
 
 @dataclass(frozen=True)
@@ -90,7 +130,9 @@ class GraphLowering:
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """An execution plan with the addresses of the inputs and outputs, and the numbers of the graph."""
-        return GraphExecutable(plan, self.problem.uids, self.problem.constants)
+        graph = self.problem.graph
+        uids = tuple(node.uid for node in (*graph.inputs, *graph.outputs))
+        return GraphExecutable(plan, uids, tuple((node.uid, node.number) for node in graph._constants))
 
     @property
     def facts(self) -> Facts:

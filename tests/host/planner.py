@@ -262,6 +262,26 @@ def own_plan(request: dict[str, Any]) -> Any:
     }
 
 
+def own_text(request: dict[str, Any]) -> Any:
+    """A graph's plan through its own text: both, and the problem that was read."""
+    made = own_graph(request)
+    problem = made.problem()
+    plan = plans.Plan(problem, selection.choose(problem, made.options, TARGET, 1 << 37)[0])
+    again = plans.Plan.from_json(plan.to_json())
+    assert again.problem == plan.problem
+    facts = ("name", "source", "notes", "deterministic", "operands", "operation", "workspace_size")
+    return [
+        {
+            **{fact: getattr(one, fact) for fact in facts},
+            "engine": vars(one.engine),
+            "text": one.to_json(),
+            "cudnn": one.executable.to_json(),
+            "uids": one.executable.uids,
+        }
+        for one in (plan, again)
+    ]
+
+
 def own_built(request: dict[str, Any]) -> Any:
     """How many engines there are for a graph that cuDNN takes, whether they can run it here or not."""
     return engines_of.engine_count(own_graph(request).built(TARGET))
@@ -285,6 +305,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         engines,
         text,
         own_built,
+        own_text,
         own_candidates,
         own_plan,
         own_executable,
