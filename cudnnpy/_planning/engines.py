@@ -80,10 +80,8 @@ class EngineConfiguration:
 
     @property
     def name(self) -> str:
-        """For people: "engine 38 (tile_size=2, stages=4)"."""
-        if not self.knobs:
-            return f"engine {self.engine}"
-        return f"engine {self.engine} ({', '.join(f'{_knob_name(kind)}={value}' for kind, value in self.knobs)})"
+        """For people: see engine_name."""
+        return engine_name(self.engine, self.knobs)
 
     def finalize(self) -> Descriptor:
         """The execution plan. Raises StatusError where cuDNN cannot run this configuration."""
@@ -95,6 +93,13 @@ class EngineConfiguration:
                 raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG: self.descriptor,
             },
         )
+
+
+def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
+    """An engine for people: "engine 38 (tile_size=2, stages=4)"."""
+    if not knobs:
+        return f"engine {index}"
+    return f"engine {index} ({', '.join(f'{_knob_name(kind)}={value}' for kind, value in knobs)})"
 
 
 def _knob_name(kind: int) -> str:

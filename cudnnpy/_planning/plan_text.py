@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned
-from cudnnpy._planning.engines import Target, load_plan
+from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import LIMIT, integers, names, parsed, refusal
 from cudnnpy._planning.problem import Problem
@@ -225,8 +225,6 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
     """What cuDNN wrote of a plan, checked by the lowering, as text."""
     if found.strict or found.source not in ("heuristics", "engines", "knobs"):
         raise refusal(f"its source is {found.source[:60]!r}, with an engine of cuDNN's")
-    if not re.fullmatch(rf"engine {engine.index}( \([a-z0-9_ =,-]{{1,2000}}\))?", found.name):
-        raise refusal(f"its name must be that of engine {engine.index}; got {found.name[:60]!r}")
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
     if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):
         raise refusal("'deterministic' and 'notes' disagree")
@@ -235,6 +233,9 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
             f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
             f"{_number(version)}. cuDNN reads only the plans of its own release: plan anew"
         )
+    name = engine_name(engine.index, engine.knobs)
+    if found.name != name:
+        raise refusal(f"its name must be {name!r}; got {found.name[:200]!r}")
     try:
         return found.lowering.checked(plan, engine, found.compiled_at_run_time)
     except ValueError as error:

@@ -37,12 +37,9 @@ def read_calls(compute_dtype: Any, calls: Any) -> Nodes:
     """The graph of a compute_dtype and of what plain_calls gave. Raises ValueError for anything else."""
     if not isinstance(calls, list) or len(calls) > _MOST_CALLS:
         raise refusal(f"its graph must have a list of {_MOST_CALLS} calls at most; got another")
-    try:
-        graph = Nodes(compute_dtype)
-        for call in calls:
-            _make(graph, call)
-    except (TypeError, ValueError) as error:
-        raise refusal(f"its graph is invalid: {error}") from error
+    graph = _valid(Nodes, compute_dtype=compute_dtype)
+    for call in calls:
+        _make(graph, call)
     for node in graph._by_uid.values():
         if extent(node.spec) >= LIMIT or math.prod(node.shape) >= LIMIT:
             raise refusal(f"its graph must have tensors that fit into memory; got shape {node.shape}")
@@ -59,7 +56,15 @@ def _make(graph: Nodes, call: Any) -> None:
     readers = _METHODS.get(method)
     if readers is None or arguments.keys() != readers.keys():
         raise refusal(f"{method[:60]!r}, with {', '.join(sorted(arguments))[:200]}, is no call of a graph")
-    getattr(graph, method)(**{name: read(graph, arguments[name]) for name, read in readers.items()})
+    _valid(getattr(graph, method), **{name: read(graph, arguments[name]) for name, read in readers.items()})
+
+
+def _valid(function: Callable[..., Any], **arguments: Any) -> Any:
+    """What a function returns, whose own checks of its arguments refuse the text."""
+    try:
+        return function(**arguments)
+    except (TypeError, ValueError) as error:
+        raise refusal(f"its graph is invalid: {error}") from error
 
 
 # What arguments are made of

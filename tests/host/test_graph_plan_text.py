@@ -1,0 +1,264 @@
+"""The texts of graphs' plans: what is written, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import pickle
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from graphs import FUSED, GRAPHS
+from planning import Planner
+from test_plan_text import changed
+
+from cudnnpy import Graph, Plan, TensorSpec, raw
+from cudnnpy._planning import candidates, plan_text
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy.errors import LibraryVersionError, StatusError
+from cudnnpy.graph.problem import GraphLowering
+
+
+def pooled(g: Graph) -> Graph:
+    """With options of every kind, a number beyond the finite ones among them."""
+    x = g.tensor("x", TensorSpec((2, 4, 8, 8), "float16", alignment=2))
+    top = g.resample("maxpool", x, (3, 2), padding=1, stride=2)
+    top = g.pointwise("relu_fwd", top, how={"relu_upper_clip": math.inf, "relu_lower_clip": 0.25})
+    g.output("y", g.pointwise("min", top, g.number(math.inf)), "float32")
+    return g
+
+
+def running(g: Graph) -> Graph:
+    """A batch normalization with running statistics."""
+    x = g.tensor("x", TensorSpec((4, 8, 5, 5)))
+    s, b, m, v = (g.tensor(name, TensorSpec((1, 8, 1, 1))) for name in "sbmv")
+    made = g.normalization("batch_norm", x, s, b, 1e-3, running=(m, v), average_factor=0.1)
+    for name, node in zip(("y", "mean", "inverse", "mean2", "variance2"), made, strict=True):
+        g.output(name, node)
+    return g
+
+
+def in_three_dimensions(g: Graph) -> Graph:
+    """With padding that differs before and after; the operation's own result is an input of another, and in memory."""
+    x, w = g.tensor("x", TensorSpec((2, 4, 6, 6, 6))), g.tensor("w", TensorSpec((8, 2, 3, 3, 3)))
+    y = g.convolution(x, w, padding=((0, 1), (1, 1), (2, 0)), stride=(1, 2, 1), dilation=2, mode="convolution")
+    g.output("y", y)
+    g.output("most", g.reduction("amax", y, (0, -1)))
+    return g
+
+
+MADE = {**GRAPHS, **{function.__name__: function for function in (pooled, running, in_three_dimensions)}}
+MADE.pop("nothing_that_cudnn_takes")  # which no calls make
+
+
+class Planned:
+    """Stands for a plan: of an engine, for whatever was configured."""
+
+    workspace_size = 0
+
+    def __init__(self, *given: Any) -> None:
+        self.given = given
+
+
+def plan_of(g: Graph, **facts: Any) -> Plan:
+    """A plan that no cuDNN made, of engine 7 with a knob."""
+    problem = g.problem()
+    how: dict[str, Any] = {"engine": Engine(7, {1: 2}), "lowering": GraphLowering(problem), **facts}
+    made = Candidate("knobs", "engine 7 (swizzle=2)", (), True, Planned, executable=Planned(), **how)
+    return Plan(problem, made)
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Engines are configured without cuDNN: (graph, index, knobs) of each."""
+    asked: list[Any] = []
+
+    def engine(built: Any, target: Any, index: int, knobs: Any) -> Any:
+        asked.append((built, index, knobs))
+        return SimpleNamespace(finalize=lambda: "plan")
+
+    monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
+    monkeypatch.setattr(candidates, "engine", engine)
+    monkeypatch.setattr(Graph.__mro__[1], "built", lambda self, target, alignment: (self, alignment))
+    monkeypatch.setattr("cudnnpy.graph.problem.GraphExecutable", Planned)
+    return asked
+
+
+def made_of(g: Any) -> tuple[str, ...]:
+    """All that a graph describes to cuDNN, as text: nodes by what they are."""
+    tensors = {uid: (node.spec, node.name, node.virtual, node.number) for uid, node in g._by_uid.items()}
+    text = repr([g.compute_dtype, g._nodes, tensors, g.operations, g._longest])
+    return tuple(re.sub(r"object at \w+", "", text).split(", "))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_graph_comes_back_with_every_tensor_and_operation(name: str, cudnn: list[Any]) -> None:
+    plan = plan_of(MADE[name](Graph()))
+    again = Plan.from_json(plan.to_json())
+    ((graph, alignment), index, knobs), *_ = cudnn
+    problem: Any = plan.problem
+    assert made_of(graph) == made_of(problem.graph)
+    assert alignment == {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
+    assert (index, knobs) == (7, {1: 2})
+    for fact in ("problem", "name", "source", "operands", "operation", "deterministic", "engine"):
+        assert getattr(again, fact) == getattr(plan, fact)
+    assert again.to_json() == plan.to_json()
+    executable: Any = again.executable
+    _, uids, constants = executable.given
+    assert uids == tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
+    assert [(uid, number.value) for uid, number in constants] == [
+        (node.uid, node.number.value) for node in problem.graph._constants
+    ]
+
+
+def test_alignments_of_arrays_come_back(cudnn: list[Any]) -> None:
+    g = GRAPHS["convolution_bias_relu"](Graph())
+    problem = g.problem(0, {"bias": TensorSpec((1, 64, 1, 1), alignment=2)})
+    made = Candidate("engines", "engine 7", (), True, Planned, engine=Engine(7), executable=Planned())
+    made.lowering = GraphLowering(problem)
+    plan = Plan(problem, made)
+    assert Plan.from_json(plan.to_json()).problem == problem != g.problem()
+    assert cudnn[0][0][1] == {"x": 16, "w": 16, "bias": 2, "y": 16}
+
+
+def test_a_text_has_the_graph_that_was_planned_though_it_grew(cudnn: list[Any]) -> None:
+    g = GRAPHS["convolution_bias_relu"](Graph())
+    plan = plan_of(g)
+    text = plan.to_json()
+    g.output("z", g.pointwise("abs", g.inputs[0]))
+    assert plan.to_json() == text
+    assert Plan.from_json(text).operands == ("x", "w", "bias", "y")
+
+
+def test_a_plan_of_a_graph_is_pickled_by_its_text(cudnn: list[Any]) -> None:
+    plan = plan_of(pooled(Graph()))
+    again = pickle.loads(pickle.dumps(plan))
+    assert (again.problem, again.name) == (plan.problem, plan.name)
+
+
+@pytest.mark.parametrize("kind", ["graph", "convolution"])
+def test_a_fresh_process_knows_every_kind_of_text(kind: str) -> None:
+    source = f"import cudnnpy; cudnnpy.Plan; from cudnnpy._planning import plan_text; plan_text.READERS[{kind!r}]"
+    subprocess.run([sys.executable, "-c", source], check=True)
+
+
+@pytest.mark.parametrize("name", [function.__name__ for function in FUSED])
+def test_cudnn_plans_the_same_again(plan: Planner, name: str) -> None:
+    made, again = plan("own_text", name=name)
+    assert json.loads(made.pop("cudnn")) == json.loads(again.pop("cudnn"))
+    assert again == made
+
+
+def test_a_plan_of_another_release_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = changed(plan_of(pooled(Graph())).to_json(), "cudnn", value=91900)
+    with pytest.raises(LibraryVersionError, match=r"got one of cuDNN 9\.19\.0"):
+        Plan.from_json(text)
+
+
+def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
+    monkeypatch.setattr(Graph.__mro__[1], "built", lambda *_: None)
+
+    def refused(*_: Any) -> Any:
+        raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+
+    monkeypatch.setattr(candidates, "engine", refused)
+    with pytest.raises(StatusError, match="NOT_SUPPORTED"):
+        Plan.from_json(plan_of(pooled(Graph())).to_json())
+
+
+def call(number: int, *path: Any) -> tuple[Any, ...]:
+    return ("problem", "calls", number, *path)
+
+
+def argument(number: int, name: str) -> tuple[Any, ...]:
+    return call(number, 1, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (("kind",), "coffee", "its kind is 'coffee'; this version reads convolution, graph"),
+        (("kind",), "convolution", "its problem has calls, compute_dtype, tensors"),
+        (("plan",), {}, "the plan of a graph must be null"),
+        (("part",), {}, "none of the layouts of graph of resample_fwd"),
+        (("strict",), True, "its source is 'knobs', with an engine of cuDNN's"),
+        (("source",), "coffee", "its source is 'coffee'"),
+        (("engine",), None, "graph has no algorithm 'engine 7 "),
+        (("engine", "in_blocks"), True, "its engine has"),
+        (("engine", "knobs"), [[1, 3]], r"its name must be 'engine 7 \(swizzle=3\)'"),
+        (("name",), "engine 8", r"its name must be 'engine 7 \(swizzle=2\)'; got 'engine 8'"),
+        (("deterministic",), False, "'deterministic' and 'notes' disagree"),
+        (("problem", "more"), 1, "its problem has calls, compute_dtype, more, tensors"),
+        (("problem", "compute_dtype"), "coffee", "its graph is invalid: compute_dtype must be"),
+        (("problem", "compute_dtype"), 7, "its graph is invalid: compute_dtype must be"),
+        (("problem", "calls"), "zz", "its graph must have a list of 1000 calls at most"),
+        (("problem", "calls"), [[]] * 1001, "its graph must have a list of 1000 calls at most"),
+        (("problem", "calls"), [], "its graph has no output"),
+        (("problem", "tensors"), [], "its problem is written otherwise"),
+        (("problem", "tensors"), [[1]], "its tensors are not names, shapes"),
+        (("problem", "tensors", 0, 1), [2, 4, 8, 9], "its problem is written otherwise"),
+        (("problem", "tensors", 0, 4), 3, "a tensor must have a known dtype, and its alignment"),
+        (("problem", "tensors", 1, 0), "z", "its problem is written otherwise"),
+        (call(0), "zz", "a call of its graph is not a method and arguments"),
+        (call(0, 0), "_add", "'_add', with like, name, is no call of a graph"),
+        (call(0, 0), "facts", "'facts', with like, name, is no call of a graph"),
+        (call(1, 0), "tensor", "'tensor', with mode, padding, stride, window, x, is no call of a graph"),
+        (argument(0, "more"), 1, "'tensor', with like, more, name, is no call"),
+        (argument(0, "name"), 3, "a name of its graph is no name"),
+        (argument(0, "name"), "stream", "its graph is invalid: name must differ from the arguments of run"),
+        (argument(0, "like"), [[2, 4], "float16", [4, 1], 2], "x must have|must fit|window"),
+        (argument(0, "like"), [[2, 4, 8, -8], "float16", [256, 64, 8, 1], 2], "shape must be integers of 1 or more"),
+        (argument(0, "like"), [[1 << 61, 4, 8, 8], "float16", [256, 64, 8, 1], 2], "must fit into memory"),
+        (argument(0, "like"), [[2, 4, 8, 8], "float33", [256, 64, 8, 1], 2], "must be one of .*; got 'float33'"),
+        (argument(1, "x"), 2, "a node must be one that its graph has; got 2"),
+        (argument(1, "x"), True, "a node must be one that its graph has; got True"),
+        (argument(1, "x"), "1", "a node must be one that its graph has; got 1"),
+        (argument(1, "x"), None, "a node must be one that its graph has; got None"),
+        (argument(1, "mode"), "median", "its graph is invalid: mode must be one of"),
+        (argument(1, "mode"), "MAXPOOL", "its problem is written otherwise"),
+        (argument(1, "window"), [3, -2], "an option of its graph must be integers of 0 or more"),
+        (argument(1, "window"), [11, 11], "its graph is invalid: window must"),
+        (argument(1, "window"), [True, 2], "an option of its graph must be integers"),
+        (argument(1, "padding"), [1 << 61, 1 << 61], "its graph must have tensors that fit into memory|invalid"),
+        (argument(2, "how"), {"slope": 1.0}, "its graph is invalid: how must have keys among"),
+        (argument(2, "how"), {"relu_upper_clip": "nan"}, "a number of its graph must be a number; got nan"),
+        (argument(2, "how"), {"relu_upper_clip": True}, "a number of its graph must be a number; got True"),
+        (argument(2, "how"), [], "the options of an elementwise operation are no object"),
+        (argument(2, "b"), 1, "its graph is invalid: b must be None for relu_fwd"),
+        (argument(3, "value"), "1.0", "a number of its graph must be a number; got 1.0"),
+        (argument(3, "value"), 1e300, "its graph is invalid: value must be a number that fits float32"),
+        (argument(3, "rank"), 9, "its graph is invalid: rank must be"),
+        (argument(5, "node"), 1, "its graph is invalid: node must be the result of an operation"),
+        (argument(5, "dtype"), "coffee", "its graph is invalid: "),
+        (argument(5, "strides"), [0, 0, 0, 0], "its graph is invalid: y must have strides of 1 or more"),
+        (argument(5, "strides"), [1], "its graph is invalid: y.strides must be 4 integers"),
+    ],
+)
+def test_a_graph_that_is_none_is_refused(path: tuple[Any, ...], value: Any, why: str) -> None:
+    text = plan_of(pooled(Graph())).to_json()
+    assert plan_text.read(text, 0).name == "engine 7 (swizzle=2)"
+    with pytest.raises(ValueError, match=f"^text must be a serialized cudnnpy plan; got invalid text: .*({why})"):
+        Plan.from_json(changed(text, *path, value=value))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (argument(5, "running"), [4], "running must be two nodes"),
+        (argument(5, "running"), [4, 77], "a node must be one that its graph has; got 77"),
+        (argument(5, "running"), None, "its graph is invalid: node must be the result of an operation"),
+        (argument(5, "training"), 1, "an option of its graph is neither true nor false"),
+        (argument(5, "epsilon"), -1.0, "its graph is invalid: epsilon must"),
+        (argument(5, "scale"), 1, "its graph is invalid: bias must have shape"),
+    ],
+)
+def test_a_normalization_that_is_none_is_refused(path: tuple[Any, ...], value: Any, why: str) -> None:
+    text = plan_of(running(Graph())).to_json()
+    with pytest.raises(ValueError, match=f"^text must be a serialized cudnnpy plan; got invalid text: .*({why})"):
+        Plan.from_json(changed(text, *path, value=value))
