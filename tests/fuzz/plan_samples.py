@@ -1,4 +1,4 @@
-"""Plans' texts to be spoiled, planned for a described device: plain and composed plans, and v7 algorithms."""
+"""Plans' texts to be spoiled, planned for a described device: plain and composed plans, v7 algorithms, and graphs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import planning
 
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import plan_text, selection
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.lowering import forms
+from cudnnpy.graph.graph import Graph
+from cudnnpy.graph.problem import GraphLowering
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
+import graphs  # noqa: E402
 import planner  # noqa: E402
 import test_planning  # noqa: E402
 
@@ -72,6 +76,19 @@ def samples() -> tuple[str, ...]:
         executable = form.complete(Algorithm(form.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
         made = Candidate("legacy", "gemm" + form.suffix, (), True, plain, lowering=form, executable=executable)
         found.append(plans.Plan(problem, made).to_json())
+    for function in (*graphs.FUSED, *graphs.OTHERS):
+        problem = function(Graph()).problem()
+        chosen = next(
+            selection.usable(
+                problem.likely(PlanningOptions(), planner.TARGET), problem, PlanningOptions(), 1 << 37, []
+            ),
+            None,
+        )
+        if chosen is None:  # its engines are compiled at run time, on a GPU: cuDNN refuses the text of one
+            lowering = GraphLowering(problem)
+            chosen = Candidate("engines", "engine 4", (), True, plain, engine=Engine(4), lowering=lowering)
+            chosen.executable = Algorithm(problem, "", False, None)
+        found.append(plans.Plan(problem, chosen).to_json())
     return tuple(found)
 
 

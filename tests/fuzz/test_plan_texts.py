@@ -115,29 +115,59 @@ def transplant_of(random: Random, text: str) -> str:
     for problem in filter(None, (content["problem"], content["part"])):
         if random.randrange(2):
             continue
-        how = random.randrange(5)
-        if how == 0:
-            one, two = random.sample(["x", "w", "y"], 2)
-            problem[one], problem[two] = problem[two], problem[one]
-        elif how == 1:
-            batch = random.choice([0, 1, 4, 16, -8])
-            for name in random.choice([("x",), ("y",), ("x", "y")]):
-                problem[name][0][0] = batch
-        elif how == 2:
-            problem["operation"] = random.choice(["forward", "backward_data", "backward_filter"])
-        elif how == 3:
-            dtype = random.choice(["float16", "bfloat16", "float32", "float64", "int8"])
-            for name in random.choice([("x", "w", "y"), ("x",), ("y",)]):
-                problem[name][1] = dtype
+        if content["kind"] == "graph":
+            _transplant_calls(random, problem, other["problem"])
         else:
-            name = random.choice(["alpha", "beta", "groups", "mode", "activation", "bias", "compute_dtype", "geometry"])
-            problem[name] = other["problem"][name]
+            _transplant_tensors(random, problem, other["problem"])
     for name in random.sample(sorted(content), random.choice([0, 1, 1, 2])):
         content[name] = other[name]
     if content["plan"] and other["plan"] and not random.randrange(3):
         name = random.choice(["operationGraph", "engine"])
         content["plan"][name] = other["plan"][name]
     return sealed(content)
+
+
+def _transplant_tensors(random: Random, problem: dict[str, Any], other: dict[str, Any]) -> None:
+    how = random.randrange(5)
+    if how == 0:
+        one, two = random.sample(["x", "w", "y"], 2)
+        problem[one], problem[two] = problem[two], problem[one]
+    elif how == 1:
+        batch = random.choice([0, 1, 4, 16, -8])
+        for name in random.choice([("x",), ("y",), ("x", "y")]):
+            problem[name][0][0] = batch
+    elif how == 2:
+        problem["operation"] = random.choice(["forward", "backward_data", "backward_filter"])
+    elif how == 3:
+        dtype = random.choice(["float16", "bfloat16", "float32", "float64", "int8"])
+        for name in random.choice([("x", "w", "y"), ("x",), ("y",)]):
+            problem[name][1] = dtype
+    else:
+        name = random.choice(["alpha", "beta", "groups", "mode", "activation", "bias", "compute_dtype", "geometry"])
+        problem[name] = other.get(name)
+
+
+def _transplant_calls(random: Random, problem: dict[str, Any], other: dict[str, Any]) -> None:
+    """Of a graph: nodes that others take the place of, calls in another order, of another graph, or with other options."""
+    calls = problem["calls"]
+    how = random.randrange(5)
+    _, arguments = random.choice(calls)
+    nodes = [name for name, value in arguments.items() if type(value) is int]
+    if how == 0 and nodes:
+        arguments[random.choice(nodes)] = random.randrange(len(calls) + 2)
+    elif how == 1:
+        random.shuffle(calls)
+    elif how == 2:
+        calls.insert(random.randrange(len(calls) + 1), random.choice(other.get("calls", calls)))
+    elif how == 3:
+        for _, found in calls:
+            if "mode" in found:
+                found["mode"] = random.choice(["tanh_fwd", "add", "mul", "relu_fwd", "convolution", "rms_norm"])
+    else:
+        batch = random.choice([1, 2, 16])
+        specs = [found["like"] for method, found in calls if method == "tensor"]
+        for spec in [*specs, *(tensor[1:] for tensor in problem["tensors"])]:
+            spec[0][0] = batch
 
 
 def monster(random: Random, text: str) -> str:
@@ -203,6 +233,9 @@ def check_refusal(kind: str, message: str) -> None:
 
 def check_planned(plan: Plan, what: dict[str, Any]) -> None:
     """What cuDNN planned is the part that the plan's other steps, and its checks of addresses, count on."""
+    if plan.operation == "graph":
+        check_graph(plan, what)
+        return
     part = plan._lowering.part
     tensors = {tensor["name"]: tensor for tensor in what["operationGraph"]["tensors"]}
     for uid, spec in (("1", part.x), ("2", part.w), ("3", part.y)):
@@ -223,6 +256,20 @@ def check_planned(plan: Plan, what: dict[str, Any]) -> None:
     assert node.get("pad", node.get("pad_lower"))[-rank:] == list(part.geometry.pre_padding)
     assert node.get("pad", node.get("pad_upper"))[-rank:] == list(part.geometry.post_padding)
     assert (node["alpha"], node["beta"], node["mode"]) == (part.alpha, part.beta, f"CUDNN_{part.mode.upper()}")
+
+
+def check_graph(plan: Any, what: dict[str, Any]) -> None:
+    """What cuDNN planned has the tensors of the graph that the plan's checks of addresses count on, under its names."""
+    tensors = {tensor["name"]: tensor for tensor in what["operationGraph"]["tensors"]}
+    names = dict(zip(plan.executable.uids, plan.operands, strict=False))
+    for uid, spec in zip(plan.executable.uids, plan.problem.specs, strict=False):
+        there = tensors[str(uid)]
+        assert (there["dim"], there["ptrAlignment"]) == (list(spec.shape), spec.alignment), names[uid]
+        assert there["dataType"] == raw.cudnnDataType_t(dtype_of(spec.dtype).number).name
+        assert not there["isVirtual"]
+        real = [at for at, size in enumerate(spec.shape) if size > 1]
+        assert [there["stride"][at] for at in real] == [spec.strides[at] for at in real]
+    assert len(what["operationGraph"]["nodes"]) == len(plan.problem.graph.operations)
 
 
 TEXTS = Campaign(draw, run)
