@@ -1,0 +1,376 @@
+"""One chooser for every kind of problem: a made-up problem is chosen for, tuned, forced and saved. cuDNN is a stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudnnpy import Engine, Plan, TensorSpec, raw
+from cudnnpy._memory import workspace
+from cudnnpy._planning import autotune, candidates, plan_text, selection
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
+from cudnnpy._planning.engines import Target, engine_name
+from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy.errors import NoAlgorithmError, StatusError
+
+TARGET = Target()
+LOTS = 1 << 40
+SPLIT, TILE = int(raw.CUDNN_KNOB_TYPE_SPLIT_K), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
+Knobs = Mapping[int, int]
+
+
+@dataclass
+class Made:
+    """An engine of the stand-in: its time in milliseconds and its workspace in bytes, by its knobs."""
+
+    index: int
+    time: Callable[[Knobs], float] = lambda knobs: 10.0
+    size: Callable[[Knobs], int] = lambda knobs: 0
+    ranges: Mapping[int, range] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    default: Knobs = field(default_factory=dict)
+    refuses: Callable[[Knobs], bool] = lambda knobs: False
+
+
+class Executable:
+    """A planned engine."""
+
+    def __init__(self, made: Made, knobs: Knobs) -> None:
+        self.made, self.knobs, self.workspace_size = made, knobs, made.size(knobs)
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], space: int) -> Callable[[], int]:
+        return lambda: 0
+
+
+class Function(Executable):
+    """A plain C function."""
+
+    def __init__(self) -> None:
+        super().__init__(Made(-1, lambda knobs: 50.0), {})
+
+
+@dataclass(frozen=True)
+class MadeUpLowering:
+    """The made-up problem as a graph, or in blocks."""
+
+    problem: MadeUp
+    suffix: str = ""
+    in_blocks: bool = False
+
+    @property
+    def facts(self) -> Facts:
+        return Facts("made up")
+
+    def built(self, target: Target) -> Any:
+        return self.problem
+
+    def executable(self, plan: Any, target: Target) -> Any:
+        return plan
+
+    def plain(self) -> dict[str, Any] | None:
+        return {"in blocks": True} if self.in_blocks else None
+
+    def saved(self, main: Any) -> str | None:
+        return None
+
+    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
+        if plan is not None:
+            raise ValueError("there is no plan's text of it")
+        return None
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A problem that is neither a convolution nor a graph."""
+
+    name: str = "sums"
+    dtype: Any = "float32"
+    alignment: int = 16
+    device: int = 0
+    operation: str = "made up"
+    kind: str = "made up"
+    operands: tuple[str, ...] = ("a", "b")
+    results: int = 1
+    beta: float = 0.0
+    compute_dtype: str = "float32"
+    reduction_length: int = 9
+    is_finite: bool = True
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((4,), self.dtype, (1,), self.alignment), TensorSpec((4,), self.dtype, (1,), self.alignment))
+
+    def lowerings(self) -> Iterator[Lowering]:
+        yield MadeUpLowering(self)
+        yield MadeUpLowering(self, " + blocks", True)
+
+    def aligned(self) -> MadeUp:
+        return replace(self, alignment=16)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        for lowering in self.lowerings():
+            yield from proposed(lowering, target)
+
+    def engines(self, target: Target) -> Iterator[Candidate]:
+        for lowering in self.lowerings():
+            yield from every(lowering, target)
+
+    def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        executable: Any = Function()
+        yield Candidate("legacy", "plain", (), True, lambda: executable)
+
+    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+        given = options.algorithm
+        if not isinstance(given, Engine):
+            raise ValueError(f"algorithm must be an Engine; got {given!r}")
+        lowering = next((one for one in self.lowerings() if one.in_blocks == given.in_blocks), None)
+        return (
+            rejected("engines", "none", "no such lowering")
+            if lowering is None
+            else with_engine(lowering, target, given)
+        )
+
+
+ASKED: Problem = MadeUp()
+
+
+class Cudnn:
+    """The engines, which of them the heuristics propose (with knobs), and what was measured."""
+
+    def __init__(self) -> None:
+        self.engines: dict[int, Made] = {}
+        self.proposed: list[tuple[int, Knobs]] = []
+        self.measured: list[str] = []
+        self.scarce: Callable[[Candidate], bool] = lambda candidate: False
+        self.no_memory = False
+
+    def add(self, *made: Made, propose: bool = True) -> None:
+        for one in made:
+            self.engines[one.index] = one
+            if propose:
+                self.proposed.append((one.index, one.default))
+
+    def configured(self, index: int, knobs: Knobs | None = None) -> Any:
+        made = self.engines.get(index)
+        if made is None or made.refuses(knobs or {}):
+            raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+        pairs = tuple(sorted((knobs or {}).items())) or None
+        return SimpleNamespace(
+            engine=index,
+            knobs=pairs,
+            name=engine_name(index, pairs),
+            numerical_notes=made.notes,
+            behavior_notes=(),
+            finalize=lambda: Executable(made, dict(knobs or {})),
+        )
+
+    # What takes the place of cudnnpy._planning.engines
+
+    def heuristics(self, graph: Any, target: Target) -> list[Any]:
+        return [self.configured(index, knobs) for index, knobs in self.proposed]
+
+    def every(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
+        for index in range(max(self.engines) + 1):
+            try:
+                yield self.configured(index)
+            except StatusError as error:
+                others[index] = error
+
+    def engine(self, graph: Any, target: Target, index: int, knobs: Knobs | None = None) -> Any:
+        return self.configured(index, knobs)
+
+    def knob_ranges(self, graph: Any, target: Target, index: int) -> Mapping[int, range]:
+        return self.engines[index].ranges
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
+    there = Cudnn()
+
+    class Bench:
+        """In place of autotune's: a clock that the engines tell."""
+
+        def __init__(self, *_: Any) -> None:
+            if there.no_memory:
+                raise MemoryError("no memory for tensors")
+
+        def measure(self, candidate: Candidate) -> bool:
+            executable: Any = candidate.executable
+            there.measured.append(candidate.name)
+            if there.scarce(candidate):
+                candidate.refused = "out of memory: no more"
+            else:
+                candidate.milliseconds = executable.made.time(executable.knobs)
+            return not candidate.refused
+
+        def run_off(self, ran: list[Candidate]) -> None: ...
+
+    for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
+        monkeypatch.setattr(candidates, name, function)
+    stand_in = SimpleNamespace(Target=lambda handle: TARGET, engine=there.engine, knob_ranges=there.knob_ranges)
+    monkeypatch.setattr(autotune, "engines", stand_in)
+    monkeypatch.setattr(autotune, "Bench", Bench)
+    handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
+    for module in (autotune, selection, plans):
+        monkeypatch.setattr(module, "Handle", handle)
+        if hasattr(module, "Target"):
+            monkeypatch.setattr(module, "Target", lambda *_: TARGET)
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
+    monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
+    return there
+
+
+def tuner() -> autotune.Tuner:
+    return autotune.Tuner(SimpleNamespace(set_stream=lambda stream: None), (), None, 0)  # type: ignore[arg-type]
+
+
+def chosen(options: PlanningOptions | None = None, **how: Any) -> Candidate:
+    return selection.choose(ASKED, options or PlanningOptions(), TARGET, LOTS, **how)[0]
+
+
+def tuned(**options: Any) -> Candidate:
+    return chosen(PlanningOptions(prefer="autotune", **options), tune=tuner())
+
+
+# The four preferences
+
+
+def test_fastest_takes_the_first_guess_that_can_be_used(cudnn: Cudnn) -> None:
+    cudnn.add(Made(3, size=lambda knobs: LOTS + 1), Made(1), Made(2))
+    assert chosen().name == "engine 1"
+    assert chosen(PlanningOptions(tf32=False)).name == "engine 1"
+    cudnn.engines[1].notes = ("tensor_core", "nondeterministic")
+    assert chosen(PlanningOptions(tf32=False)).name == chosen(PlanningOptions(deterministic=True)).name == "engine 2"
+
+
+def test_a_limit_passes_over_what_needs_more(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, size=lambda knobs: 300), Made(2, size=lambda knobs: 200), Made(3))
+    limited = PlanningOptions(prefer="limited_workspace", workspace_limit=299)
+    assert chosen(limited).name == "engine 2"
+    assert chosen(limited, cap=199).name == "engine 3"  # more could not be had
+    assert chosen(PlanningOptions(prefer="no_workspace")).name == "engine 3"
+
+
+def test_engines_that_are_not_proposed_and_functions_are_the_last_resort(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, notes=("nondeterministic",)))
+    cudnn.add(Made(4), propose=False)
+    strict = PlanningOptions(deterministic=True)
+    assert chosen(strict).name == "engine 4"
+    cudnn.engines[4].size = lambda knobs: LOTS + 1
+    found, tried = selection.choose(ASKED, strict, TARGET, LOTS)
+    assert found.name == "plain"
+    assert [candidate.name for candidate in tried].count("engine 1") == 1
+
+
+def test_where_nothing_can_be_used_the_error_has_every_candidate(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.add(Made(1, size=lambda knobs: 9))
+    monkeypatch.setattr(MadeUp, "functions", lambda *_: iter(()))
+    with pytest.raises(NoAlgorithmError, match=r"engine 1 .* needs 9 bytes, the limit is 0 bytes") as caught:
+        chosen(PlanningOptions(prefer="no_workspace"))
+    names = [candidate.name for candidate in caught.value.candidates]
+    assert names == ["engine 1", "engine 1 + blocks", "engine 0", "engine 0 + blocks"]
+
+
+# Autotune
+
+
+def bowl(knobs: Knobs) -> float:
+    """Fastest where the split is 6 and the tile 3."""
+    return 1.0 + abs(knobs.get(SPLIT, 0) - 6) + 2.0 * abs(knobs.get(TILE, 0) - 3)
+
+
+RANGES = {SPLIT: range(9), TILE: range(5)}
+START = {SPLIT: 0, TILE: 0}
+
+
+def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 9.0), Made(2, bowl, ranges=RANGES, default=START))
+    best = tuned()
+    assert (dict(best.engine.knobs), best.milliseconds, best.source) == ({SPLIT: 6, TILE: 3}, 1.0, "knobs")  # type: ignore[union-attr]
+    assert len(cudnn.measured) == len(set(cudnn.measured)) < 40  # each once, and far from all 90 of two lowerings
+
+
+def test_autotune_varies_knobs_within_the_limit(cudnn: Cudnn) -> None:
+    cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
+    best = tuned(workspace_limit=450)
+    assert best.engine is not None
+    assert dict(best.engine.knobs) == {SPLIT: 4, TILE: 3}
+    assert best.workspace_size == 400
+    assert not [name for name in cudnn.measured if "split_k=5" in name]
+
+
+def test_autotune_passes_over_knobs_that_cudnn_refuses(cudnn: Cudnn) -> None:
+    cudnn.add(Made(2, bowl, ranges=RANGES, default=START, refuses=lambda knobs: knobs.get(SPLIT) == 6))
+    best = tuned()
+    assert best.engine is not None
+    assert dict(best.engine.knobs)[SPLIT] in (5, 7)
+
+
+def test_autotune_stops_when_its_time_is_used_up(cudnn: Cudnn) -> None:
+    cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))
+    assert tuned(tune_seconds=1e-9).name == cudnn.measured[0]
+    assert len(cudnn.measured) == 1
+
+
+@pytest.mark.parametrize("to_begin", [True, False])
+def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begin: bool) -> None:
+    cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))
+    cudnn.no_memory, cudnn.scarce = to_begin, lambda candidate: True
+    assert tuned().name == chosen().name
+    assert tuned().milliseconds is None
+
+
+def test_a_candidate_that_finds_no_memory_is_passed_over(cudnn: Cudnn) -> None:
+    cudnn.add(Made(2, lambda knobs: 1.0), Made(3, lambda knobs: 2.0))
+    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 2")
+    assert tuned().name == "engine 3"
+
+
+# One that is forced, or served before
+
+
+def test_an_engine_is_forced_with_its_knobs_and_in_its_lowering(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, bowl, ranges=RANGES))
+    engine = Engine(2, {SPLIT: 5}, in_blocks=True)
+    found = chosen(PlanningOptions(algorithm=engine))
+    assert (found.engine, found.name.endswith(" + blocks")) == (engine, True)
+    assert chosen(before=Engine(2, {SPLIT: 5})).engine == Engine(2, {SPLIT: 5})
+    assert chosen(before=Engine(9)).name == "engine 1"  # which does not take it
+    with pytest.raises(NoAlgorithmError, match="not supported here"):
+        chosen(PlanningOptions(algorithm=Engine(9)))
+
+
+# Plans
+
+
+def test_a_plan_of_a_made_up_problem_survives_its_text(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, bowl, size=lambda knobs: 7, ranges=RANGES, default=START))
+    plan = selection.plan_for(ASKED, PlanningOptions(prefer="autotune"), tuner())
+    assert plan.engine == Engine(2, {SPLIT: 6, TILE: 3})
+    again = Plan.from_json(plan.to_json())
+    facts = ("name", "source", "engine", "workspace_size", "milliseconds", "problem", "deterministic")
+    assert [getattr(again, fact) for fact in facts] == [getattr(plan, fact) for fact in facts]
+    assert again.executable.knobs == {SPLIT: 6, TILE: 3}  # type: ignore[attr-defined]
+    in_blocks = selection.plan_for(ASKED, PlanningOptions(algorithm=Engine(2, None, in_blocks=True)))
+    assert Plan.from_json(in_blocks.to_json()).name == in_blocks.name == "engine 2 + blocks"
+
+
+def test_a_plan_is_forced_on_its_own_problem_alone(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1))
+    plan = selection.plan_for(ASKED, PlanningOptions())
+    forced = PlanningOptions(algorithm=plan)
+    assert selection.plan_for(MadeUp(alignment=4), forced) is plan
+    with pytest.raises(ValueError, match="algorithm must be a plan for this problem; got one for another"):
+        selection.plan_for(MadeUp("others"), forced)
+    with pytest.raises(ValueError, match="algorithm must be a plan for device 1"):
+        selection.plan_for(MadeUp(device=1), forced)
