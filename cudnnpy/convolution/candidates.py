@@ -12,7 +12,7 @@ from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import legacy
-from cudnnpy.convolution.lowering import Form, forms
+from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
 
@@ -40,9 +40,9 @@ class ConvolutionProblem(Problem):
         """The kind of problem, for the texts of plans."""
         return "convolution"
 
-    def lowerings(self) -> Iterator[Form]:
+    def lowerings(self) -> Iterator[ConvolutionLowering]:
         """The ways to run it by the graph API."""
-        return forms(self)
+        return lowerings(self)
 
     def aligned(self) -> Self:
         """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
@@ -51,14 +51,14 @@ class ConvolutionProblem(Problem):
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """cuDNN's heuristics on the fused graph, then unfused."""
-        for form in forms(self, strict=is_strict(self, options)):
-            yield from _strict_winograd(form, options, target)
-            yield from proposed(form, target)
+        for lowering in lowerings(self, strict=is_strict(self, options)):
+            yield from _strict_winograd(lowering, options, target)
+            yield from proposed(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Every engine for every lowering; those that are compiled at run time are left to the heuristics."""
-        for form in forms(self):
-            for candidate in every(form, target):
+        for lowering in lowerings(self):
+            for candidate in every(lowering, target):
                 if candidate.compiled_at_run_time and not candidate.refused:
                     candidate.refused = _NOT_PROPOSED
                 yield candidate
@@ -73,11 +73,11 @@ class ConvolutionProblem(Problem):
         """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
-            form = next((form for form in forms(self) if form.in_blocks == given.in_blocks), None)
-            if form is None:
+            lowering = next((lowering for lowering in lowerings(self) if lowering.in_blocks == given.in_blocks), None)
+            if lowering is None:
                 reason = "the problem has no blocks of pixels" if given.in_blocks else _NO_COPIES
                 return rejected("engines", f"engine {given.index}", reason)
-            return with_engine(form, target, given)
+            return with_engine(lowering, target, given)
         if isinstance(given, str):
             name = legacy.algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
@@ -91,13 +91,13 @@ def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
 READERS["convolution"] = _read
 
 
-def _strict_winograd(form: Form, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+def _strict_winograd(lowering: ConvolutionLowering, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Winograd engines for strict float32, which the heuristics leave out.
 
     Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
     time of the heuristics' best strict engine from 64 channels on.
     """
-    problem = form.part
+    problem = lowering.part
     g = problem.geometry
     if (
         problem.x.dtype == "float32"
@@ -108,7 +108,7 @@ def _strict_winograd(form: Form, options: PlanningOptions, target: Target) -> It
         and problem.groups == 1
         and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
     ):
-        for candidate in every(form, target):
+        for candidate in every(lowering, target):
             if "winograd" in candidate.notes:
                 yield candidate
 
@@ -116,20 +116,22 @@ def _strict_winograd(form: Form, options: PlanningOptions, target: Target) -> It
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
     """A candidate of the v7 functions. `strict`: float32 is multiplied as it is, not as tf32."""
     # the first of the plain ones: v7 functions fuse nothing
-    plain = (form for form in forms(problem) if not form.in_blocks)
-    form = next((form for form in plain if (form.part.bias, form.part.activation) == (None, None)), None)
-    if form is None:
+    plain = (lowering for lowering in lowerings(problem) if not lowering.in_blocks)
+    lowering = next(
+        (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None
+    )
+    if lowering is None:
         return rejected("legacy", name, _NO_COPIES)
 
     def make() -> Executable:
-        return form.complete(legacy.LegacyExecutable(form.part, name, strict, target.handle), target)
+        return lowering.complete(legacy.LegacyExecutable(lowering.part, name, strict, target.handle), target)
 
     return Candidate(
         "legacy",
-        name + form.suffix,
+        name + lowering.suffix,
         (),
         legacy.is_deterministic(problem.operation, name),
         make,
         strict=strict,
-        lowering=form,
+        lowering=lowering,
     )

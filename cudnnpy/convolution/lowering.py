@@ -33,7 +33,7 @@ from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_p
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
-class Form(NamedTuple):
+class ConvolutionLowering(NamedTuple):
     """A lowering: the whole problem, the part of it that one plan computes, and the transformations of x and w."""
 
     whole: Problem
@@ -90,7 +90,7 @@ class Form(NamedTuple):
         return plan if self.is_whole else _staged(self, plan, target)
 
 
-def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
+def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
     """The lowerings of a problem: the fewest launches first, except for space-to-depth, which is first where promising.
 
     `strict`: float32 is multiplied as float32, not as tf32.
@@ -102,14 +102,14 @@ def forms(problem: Problem, strict: bool = False) -> Iterator[Form]:
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
-    in_blocks = [Form(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None]
+    in_blocks = [ConvolutionLowering(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None]
     if "padded" in remedies:
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
-    found = [Form(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
+    found = [ConvolutionLowering(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # cudnnTransformTensor does not copy these
-        found = [form for form in found if not any(_differ(form, name) for name in form.part.operands)]
+        found = [lowering for lowering in found if not any(_differ(lowering, name) for name in lowering.part.operands)]
     yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)
 
 
@@ -136,16 +136,16 @@ def _packed(spec: TensorSpec) -> TensorSpec:
     return spec._replace(strides=result_strides(spec.shape, spec), alignment=16)
 
 
-def _differ(form: Form, name: str) -> bool:
+def _differ(lowering: ConvolutionLowering, name: str) -> bool:
     """Whether an operand is in scratch memory for the plan: for another memory order or shape, or since beta is applied."""
     role = _ROLES[name]
-    accumulates = name == form.part.operands[-1] and form.whole.beta != form.part.beta
-    return accumulates or getattr(form.whole, role) != getattr(form.part, role)
+    accumulates = name == lowering.part.operands[-1] and lowering.whole.beta != lowering.part.beta
+    return accumulates or getattr(lowering.whole, role) != getattr(lowering.part, role)
 
 
-def _staged(form: Form, plan: Executable, target: Target) -> Steps:
+def _staged(lowering: ConvolutionLowering, plan: Executable, target: Target) -> Steps:
     """The steps of a lowering: copies of inputs to scratch memory, the plan, a copy of its result back, and the epilogue."""
-    whole, part = form.whole, form.part
+    whole, part = lowering.whole, lowering.part
     places = {name: at for at, name in enumerate(whole.operands)}
     used = dict(places)
     scratch: list[int] = []
@@ -157,12 +157,12 @@ def _staged(form: Form, plan: Executable, target: Target) -> Steps:
         return len(places) + len(scratch) - 1
 
     for name in part.operands:
-        if not _differ(form, name):
+        if not _differ(lowering, name):
             continue
         role, place, is_result = _ROLES[name], places[name], name == part.operands[-1]
         spec, inside = getattr(whole, role), getattr(part, role)
         used[name] = room(inside)
-        transform = {"x": form.x_transform, "w": form.w_transform}.get(role)
+        transform = {"x": lowering.x_transform, "w": lowering.w_transform}.get(role)
         if transform is not None and not can_transform(spec):  # first copied to a packed tensor
             between = _transformable(spec)
             place = room(between)

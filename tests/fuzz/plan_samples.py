@@ -16,7 +16,7 @@ from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import legacy
-from cudnnpy.convolution.lowering import forms
+from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.problem import GraphLowering
 
@@ -72,9 +72,13 @@ def samples() -> tuple[str, ...]:
 
     for request in (REQUESTS[0], REQUESTS[6], REQUESTS[8]):
         _, problem = planner.problem_of(json.loads(json.dumps(request)))
-        form = next(form for form in forms(problem) if form.part.activation is None and form.part.bias is None)
-        executable = form.complete(Algorithm(form.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
-        made = Candidate("legacy", "gemm" + form.suffix, (), True, plain, lowering=form, executable=executable)
+        lowering = next(
+            lowering
+            for lowering in lowerings(problem)
+            if lowering.part.activation is None and lowering.part.bias is None
+        )
+        executable = lowering.complete(Algorithm(lowering.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
+        made = Candidate("legacy", "gemm" + lowering.suffix, (), True, plain, lowering=lowering, executable=executable)
         found.append(plans.Plan(problem, made).to_json())
     for function in (*graphs.FUSED, *graphs.OTHERS):
         problem = function(Graph()).problem()

@@ -14,7 +14,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, survey
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.lowering import Form
+from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.errors import NoAlgorithmError
 
@@ -43,8 +43,10 @@ def configuration(engine: int, *notes: str, compiled: bool = False) -> Any:
 def cudnn(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What cuDNN proposes, and all of its engines, for any problem, beside no v7 algorithm; plans need no workspace."""
     offers = SimpleNamespace(proposed=[], all=[])
-    monkeypatch.setattr(Form, "built", lambda *_: None)
-    monkeypatch.setattr(Form, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0))
+    monkeypatch.setattr(ConvolutionLowering, "built", lambda *_: None)
+    monkeypatch.setattr(
+        ConvolutionLowering, "executable", lambda self, plan, target: SimpleNamespace(plan=plan, workspace_size=0)
+    )
     monkeypatch.setattr(candidates, "heuristics", lambda *_: offers.proposed)
     monkeypatch.setattr(candidates, "engines", lambda *_: offers.all)
     monkeypatch.setattr(candidates, "engine", lambda built, target, index, knobs: configuration(index))

@@ -19,7 +19,7 @@ from cudnnpy._planning.known_issues import ISSUES, Issue
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
-from cudnnpy.convolution.lowering import Form
+from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.graph import Graph
 from tools import known_issues as page
@@ -159,7 +159,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
             finalize=None,
         )
         monkeypatch.setattr(candidates, "heuristics", lambda *_: [found])
-        for kind in (Graph, Form):
+        for kind in (Graph, ConvolutionLowering):
             monkeypatch.setattr(kind, "built", lambda *_: None)
         whole: Problem = asked.problem() if isinstance(asked, Graph) else asked
         return list(whole.likely(PlanningOptions(), ON_A_GPU))

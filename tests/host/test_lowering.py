@@ -13,7 +13,7 @@ from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, pac
 from cudnnpy._planning.engines import Target
 from cudnnpy._runtime.executables import Steps
 from cudnnpy.convolution import space_to_depth
-from cudnnpy.convolution.lowering import Form, forms
+from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
 
 TARGET = Target(profile="none is asked for")
@@ -23,7 +23,7 @@ UNEQUAL = ((2, 0), (0, 1))
 
 
 class Planned(NumpyExecutable):
-    """The reference in a plan's place, for the part of a form."""
+    """The reference in a plan's place, for the part of a lowering."""
 
     workspace_size = 100
 
@@ -68,20 +68,20 @@ def problem(operation: str, lie: tuple[str, str, str], padding: Any, beta: float
     return make_problem(options, operation, x, w, y, alpha=0.5, beta=beta, **more)
 
 
-def check(form: Form) -> None:
-    """The form's steps leave in the result's memory what the whole problem says, and everything else as it was."""
-    whole = form.whole
+def check(lowering: ConvolutionLowering) -> None:
+    """The lowering's steps leave in the result's memory what the whole problem says, and everything else as it was."""
+    whole = lowering.whole
     rng = np.random.default_rng(0)
     memories = [rng.integers(-4, 5, extent(spec) // 4).astype(np.float32) for spec in whole.specs]
     expected = [memory.copy() for memory in memories]
     tensors = [tensor_in(m, spec) for m, spec in zip(expected, whole.specs, strict=True)]
     tensors[-1][...] = computed(whole, tensors)
-    made = form.complete(Planned(form.part), TARGET)
+    made = lowering.complete(Planned(lowering.part), TARGET)
     if isinstance(made, Steps):
         run_steps(made.steps, made.scratch, *memories)
         assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
     else:
-        assert form.is_whole
+        assert lowering.is_whole
         made.run(*memories)  # type: ignore[attr-defined]
     for found, right in zip(memories, expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
@@ -92,10 +92,10 @@ def check(form: Form) -> None:
 @pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("gaps",) * 3, ("first", "gaps", "last")])
 @pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
 def test_every_form_computes_the_whole(operation: str, lie: Any, padding: Any, beta: float) -> None:
-    found = list(forms(problem(operation, lie, padding, beta)))
+    found = list(lowerings(problem(operation, lie, padding, beta)))
     assert found
-    for form in found:
-        check(form)
+    for lowering in found:
+        check(lowering)
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
@@ -108,11 +108,13 @@ def test_an_epilogue_follows_the_copies(
 ) -> None:
     channels = W[0] if operation == "forward" else X[1]
     bias = TensorSpec((channels,), "float32", (1,)) if with_bias else None
-    found = list(forms(problem(operation, (how,) * 3, 1, beta, bias=bias, activation=activation)))
+    found = list(lowerings(problem(operation, (how,) * 3, 1, beta, bias=bias, activation=activation)))
     assert found
-    for form in found:
-        check(form)
-        assert form.suffix.endswith(" + epilogue") == (not form.is_whole and (with_bias or activation is not None))
+    for lowering in found:
+        check(lowering)
+        assert lowering.suffix.endswith(" + epilogue") == (
+            not lowering.is_whole and (with_bias or activation is not None)
+        )
 
 
 @pytest.fixture
@@ -141,28 +143,28 @@ def test_blocks_of_pixels_compute_the_whole(operation: str, lie: Any, beta: floa
     if with_bias and result is not None and lie[result] != "last":  # for which a graph would be planned
         channels = (3, 0, 5)[result]
         epilogue = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
-    found = list(forms(stem(operation, lie, beta, **epilogue)))
-    assert {form.in_blocks for form in found} == {False, True}
-    for form in found:
-        check(form)
-        assert (" + blocks" in form.suffix) == form.in_blocks
+    found = list(lowerings(stem(operation, lie, beta, **epilogue)))
+    assert {lowering.in_blocks for lowering in found} == {False, True}
+    for lowering in found:
+        check(lowering)
+        assert (" + blocks" in lowering.suffix) == lowering.in_blocks
 
 
 @pytest.mark.usefixtures("_small_ones_in_blocks")
 @pytest.mark.parametrize("beta", [0.0, 2.0])
 def test_a_gradient_with_gaps_is_put_together_apart(beta: float) -> None:
     gapped = stem("backward_data", ("gaps", "first", "first"), beta)
-    found = [form for form in forms(gapped) if form.in_blocks]
+    found = [lowering for lowering in lowerings(gapped) if lowering.in_blocks]
     assert found
-    for form in found:
-        check(form)
+    for lowering in found:
+        check(lowering)
 
 
 @pytest.mark.usefixtures("_small_ones_in_blocks")
 def test_blocks_come_first_where_they_are_promising() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
         for strict in (False, True):
-            found = list(forms(stem(operation, ("last",) * 3, 0.0), strict))
+            found = list(lowerings(stem(operation, ("last",) * 3, 0.0), strict))
             promising = operation == "backward_data" or (operation == "forward" and not strict)
             assert found[0].in_blocks == promising
             assert found[-1].in_blocks == (not promising)
@@ -170,10 +172,10 @@ def test_blocks_come_first_where_they_are_promising() -> None:
 
 def test_unequal_padding_is_zeros_around_x_for_gradients_alone() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
-        (form, *_) = forms(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
-        padded = form.part.x.shape != X
+        (lowering, *_) = lowerings(problem(operation, ("first",) * 3, UNEQUAL, 0.0))
+        padded = lowering.part.x.shape != X
         assert padded == (operation != "forward")
         if padded:
-            assert form.part.x.shape == (2, 4, 8, 6)
-            assert set(form.part.geometry.pre_padding + form.part.geometry.post_padding) == {0}
-            assert form.suffix == " + copies"
+            assert lowering.part.x.shape == (2, 4, 8, 6)
+            assert set(lowering.part.geometry.pre_padding + lowering.part.geometry.post_padding) == {0}
+            assert lowering.suffix == " + copies"

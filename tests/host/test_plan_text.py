@@ -17,7 +17,7 @@ from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.legacy import LegacyExecutable
-from cudnnpy.convolution.lowering import forms
+from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.errors import LibraryVersionError
@@ -34,15 +34,15 @@ def v7_plan(monkeypatch, strict, **asked):
     problem = Operation(Options(padding=1, tf32=not strict)).problem(
         "forward", TensorSpec((1, 3, 8, 8)), TensorSpec((4, 3, 3, 3)), **asked
     )
-    form = next(form for form in forms(problem) if form.part.activation is None)
-    executable = form.complete(LegacyExecutable(form.part, "gemm", strict, OnTheGpu()), OnTheGpu())
+    lowering = next(lowering for lowering in lowerings(problem) if lowering.part.activation is None)
+    executable = lowering.complete(LegacyExecutable(lowering.part, "gemm", strict, OnTheGpu()), OnTheGpu())
     candidate = Candidate(
         "legacy",
-        "gemm" + form.suffix,
+        "gemm" + lowering.suffix,
         (),
         True,
         lambda: executable,
-        lowering=form,
+        lowering=lowering,
         executable=executable,
         strict=strict,
     )

@@ -1,0 +1,140 @@
+"""Plans of graphs and of fused convolutions: through their text, tuned, and where memory is scarce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from whole_numbers import expected, host, whole
+
+import cudnnpy
+from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec
+from cudnnpy._planning.autotune import Tuner
+
+X, W = (4, 32, 14, 14), (64, 32, 3, 3)
+
+Drawn = tuple[Graph, dict[str, torch.Tensor], Any]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    cudnnpy.clear_cache()
+
+
+def channels_last(array: torch.Tensor) -> TensorSpec:
+    """The description of an array that lies channels last, those of its axes of size 1 too."""
+    n, c, h, w = array.shape
+    return TensorSpec((n, c, h, w), str(array.dtype).removeprefix("torch."), (c * h * w, 1, w * c, c))
+
+
+def fused(**options: Any) -> Drawn:
+    """Convolution, bias, relu: fused by engines with and without compilation at run time."""
+    x, w = whole(*X, dtype="float16", last=True), whole(*W, dtype="float16", last=True, seed=1)
+    bias = whole(1, 64, 1, 1, dtype="float16", seed=2)
+    g = Graph(**options)
+    nodes = [g.tensor(name, channels_last(array)) for name, array in (("x", x), ("w", w), ("bias", bias))]
+    g.output("y", g.pointwise("relu_fwd", g.pointwise("add", g.convolution(*nodes[:2], padding=1), nodes[2])))
+    right = expected("forward", x, w, padding=1, bias=host(bias).reshape(-1), activation="relu")
+    return g, {"x": x, "w": w, "bias": bias}, right
+
+
+def scaled(**options: Any) -> Drawn:
+    """A number that is fixed with the graph; engines are compiled at run time."""
+    x = whole(*X, dtype="float16", last=True)
+    g = Graph(**options)
+    g.output("y", g.pointwise("mul", g.tensor("x", channels_last(x)), g.number(0.5)))
+    return g, {"x": x}, 0.5 * host(x)
+
+
+def product(**options: Any) -> Drawn:
+    a, b = whole(4, 128, 64, dtype="float16"), whole(4, 64, 32, dtype="float16", seed=1)
+    g = Graph(**options)
+    g.output("c", g.matmul(g.tensor("a", a), g.tensor("b", b)))
+    return g, {"a": a, "b": b}, host(a) @ host(b)
+
+
+def sums(**options: Any) -> Drawn:
+    x = whole(512, 64, 1, 1)
+    g = Graph(**options)
+    g.output("y", g.reduction("add", g.tensor("x", channels_last(x)), (0,)))
+    return g, {"x": x}, host(x).sum(0, keepdims=True)
+
+
+DRAWN = pytest.mark.parametrize("draw", [fused, scaled, product, sums])
+
+
+def executed(plan: Plan, arrays: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The result of a plan of one output, on new memory."""
+    spec = plan.problem.specs[-1]
+    out = torch.empty_strided(spec.shape, spec.strides, dtype=getattr(torch, spec.dtype), device="cuda").fill_(
+        torch.nan
+    )
+    space = torch.empty(max(plan.workspace_size, 1), dtype=torch.uint8, device="cuda")
+    addresses = [array.data_ptr() for array in (*arrays.values(), out)]
+    stream = torch.cuda.current_stream().cuda_stream
+    plan.execute(*addresses, space.data_ptr() if plan.workspace_size else 0, stream)
+    torch.cuda.synchronize()
+    return out
+
+
+@DRAWN
+def test_a_graphs_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
+    g, arrays, right = draw()
+    plan = g.plan()
+    again = Plan.from_json(plan.to_json())
+    for fact in ("name", "source", "notes", "deterministic", "operands", "workspace_size", "problem", "engine"):
+        assert getattr(again, fact) == getattr(plan, fact)
+    for one in (plan, again):
+        np.testing.assert_allclose(host(executed(one, arrays)), right, rtol=2.0**-10)
+
+
+@DRAWN
+def test_a_tuned_graph_is_right_and_its_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
+    g, arrays, right = draw(prefer="autotune", tune_seconds=2.0)
+    np.testing.assert_allclose(host(g.run(**arrays)), right, rtol=2.0**-10)
+    plan = g.plan()
+    assert plan.milliseconds is not None
+    again = Plan.from_json(plan.to_json())
+    assert (again.engine, again.milliseconds) == (plan.engine, plan.milliseconds)
+    np.testing.assert_allclose(host(executed(again, arrays)), right, rtol=2.0**-10)
+
+
+def test_the_best_engines_of_a_fused_convolution_are_tried_with_other_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cudnnpy._planning.bench import Bench
+
+    sources: set[str] = set()
+    measure = Bench.measure
+
+    def measured(bench: Bench, candidate: Any) -> bool:
+        sources.add(candidate.source)
+        return measure(bench, candidate)
+
+    monkeypatch.setattr(Bench, "measure", measured)
+    x, w = whole(*X, dtype="float16", last=True), whole(*W, dtype="float16", last=True, seed=1)
+    found = FusedConvolution(padding=1, prefer="autotune", tune_seconds=20.0).forward(x, w)
+    np.testing.assert_allclose(host(found), expected("forward", x, w, padding=1, activation="relu"), rtol=2.0**-10)
+    assert "knobs" in sources
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_a_graph_whose_memory_cannot_be_had_takes_the_next_candidate(prefer: str, monkeypatch: Any) -> None:
+    g, arrays, right = fused(prefer=prefer, tune_seconds=1.0)
+    asked: list[int] = []
+
+    def allocate(size: int, device: int, stream: int) -> torch.Tensor:
+        asked.append(size)
+        raise MemoryError(f"{size} bytes are more than there are")
+
+    def tune(*_: Any) -> None:
+        raise MemoryError("no memory to measure in")
+
+    monkeypatch.setattr(Tuner, "__call__", tune)
+    cudnnpy.set_allocator(allocate)
+    try:
+        found = g.run(**arrays)
+    finally:
+        cudnnpy.set_allocator(None)
+    np.testing.assert_allclose(host(found), right, rtol=2.0**-10)
