@@ -18,7 +18,7 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.executables import Executable, Steps
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, on_device
 
 _ALIGNMENT = 16  # bytes, of workspace
 _SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
@@ -79,7 +79,7 @@ class Plan:
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
     replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
-    candidates: list[Candidate]  #: of a plan from `Convolution.plan`, all that were considered; see `candidates_table`
+    candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
         executable = candidate.executable
@@ -184,13 +184,14 @@ class Plan:
         release of cuDNN made, StatusError where this GPU cannot take the plan; TypeError for what is no text or ordinal.
         """
         content = plan_text.read(text, check_integer("device", device, 0))
-        candidate = plan_text.candidate_of(content, Target(Handle.default(device)))
-        try:
-            candidate.executable = candidate.make()
-        except StatusError:
-            raise
-        except ValueError as error:  # sizes that the functions beside the plan do not take
-            raise refusal(str(error)) from error
+        with on_device(device):  # for which an engine may be compiled
+            candidate = plan_text.candidate_of(content, Target(Handle.default(device)))
+            try:
+                candidate.executable = candidate.make()
+            except StatusError:
+                raise
+            except ValueError as error:  # sizes that the functions beside the plan do not take
+                raise refusal(str(error)) from error
         return cls(content.problem, candidate)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,9 @@ class Algorithm:
 
 def prepare() -> None:
     """Plans without a GPU; cuDNN's engines print about symbols that the stand-in driver lacks."""
-    vars(plans).update(Target=lambda handle: planner.TARGET, Handle=planner.NoHandle)
+    vars(plans).update(
+        Target=lambda handle: planner.TARGET, Handle=planner.NoHandle, on_device=lambda device: nullcontext()
+    )
     vars(legacy).update(LegacyExecutable=Algorithm)
     os.environ.setdefault("CUDNN_LOGLEVEL_DBG", "0")
 

@@ -329,6 +329,7 @@ def main() -> None:
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
     for module in (plans, selection):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
+    vars(plans).update(on_device=lambda device: nullcontext())
     vars(autotune).update(Bench=Bench, Handle=NoHandle, engines=targets)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -225,6 +226,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         monkeypatch.setattr(module, "Handle", handle)
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)
+    monkeypatch.setattr(plans, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
     monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
     return there

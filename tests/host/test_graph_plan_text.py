@@ -8,15 +8,17 @@ import pickle
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from graphs import FUSED, GRAPHS
 from planning import Planner
+from standins import Array, World
 from test_plan_text import changed
 
-from cudnnpy import Graph, Plan, TensorSpec, raw
+from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec, raw
 from cudnnpy._planning import candidates, plan_text
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine
@@ -83,6 +85,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return SimpleNamespace(finalize=lambda: "plan")
 
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
+    monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(candidates, "engine", engine)
     monkeypatch.setattr(Graph.__mro__[1], "built", lambda self, target, alignment: (self, alignment))
     monkeypatch.setattr("cudnnpy.graph.problem.GraphExecutable", Planned)
@@ -126,6 +129,16 @@ def test_alignments_of_arrays_come_back(cudnn: list[Any]) -> None:
     assert cudnn[0][0][1] == {"x": 16, "w": 16, "bias": 2, "y": 16}
 
 
+@pytest.mark.parametrize("shape", [(2, 8, 9), (2, 8, 9, 9), (2, 8, 5, 9, 9)])
+def test_the_graph_of_a_fused_convolution_comes_back(world: World, shape: tuple[int, ...]) -> None:
+    x, w = Array(*shape, dtype="float16"), Array(16, 4, *(3 for _ in shape[2:]), dtype="float16")
+    conv = FusedConvolution(padding=1, stride=2, groups=2)
+    conv.forward(x, w, scale=Array(16), bias=Array(16, dtype="float16"), activation="elu")
+    (problem,) = world.graphs
+    assert problem.operands == ("x", "w", "scale", "bias", "out")
+    assert plan_text.READERS["graph"](json.loads(json.dumps(problem.plain())), problem.device) == problem
+
+
 def test_a_text_has_the_graph_that_was_planned_though_it_grew(cudnn: list[Any]) -> None:
     g = GRAPHS["convolution_bias_relu"](Graph())
     plan = plan_of(g)
@@ -162,6 +175,7 @@ def test_a_plan_of_another_release_is_told_apart(monkeypatch: pytest.MonkeyPatch
 
 def test_an_engine_that_does_not_take_the_graph_is_cudnns_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "Handle", SimpleNamespace(default=lambda device: None))
+    monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(Graph.__mro__[1], "built", lambda *_: None)
 
     def refused(*_: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from contextlib import nullcontext
 
 import pytest
 from test_planning import PROBLEMS
@@ -52,6 +53,7 @@ def v7_plan(monkeypatch, strict, **asked):
 @pytest.fixture
 def handle(monkeypatch):
     monkeypatch.setattr(plans, "Handle", type("Handle", (), {"default": staticmethod(lambda _: OnTheGpu())}))
+    monkeypatch.setattr(plans, "on_device", lambda device: nullcontext())
 
 
 @pytest.mark.usefixtures("handle")
