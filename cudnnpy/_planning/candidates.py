@@ -78,8 +78,9 @@ class Candidate:
     """One way to run a problem, and what became of it.
 
     `source` is "heuristics", "engines" (every engine at its own knobs), "knobs" (an engine with knobs that autotune
-    tried) or "legacy" (a v7 algorithm). `strict` marks a C function that multiplies float32 as it is, not as tf32. `refused` says why it was left out, "" if
-    it was not. `workspace_size` (bytes) is None until it was planned, and `milliseconds` None until it was measured.
+    tried) or "legacy" (a v7 algorithm). `strict` marks a C function that multiplies float32 as float32, not as tf32.
+    `refused` says why it was left out, "" if it was not. `workspace_size` (bytes) is None until it was planned, and
+    `milliseconds` None until it was measured.
     """
 
     source: str

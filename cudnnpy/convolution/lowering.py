@@ -102,12 +102,17 @@ def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLow
     in_one = problem.operation == "forward" and problem.beta == 0.0 and plain.y == problem.y
     in_one = in_one and "not fused" not in remedies
     wholes = dict.fromkeys([problem, plain][not in_one :])
-    in_blocks = [ConvolutionLowering(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None]
+    in_blocks = [
+        ConvolutionLowering(problem, *blocks) for whole in wholes if (blocks := with_space_to_depth(whole)) is not None
+    ]
     if "padded" in remedies:
         plain = _padded(plain)
     packed = plain._replace(x=_packed(plain.x), w=_packed(plain.w), y=_packed(plain.y))
     parts = dict.fromkeys(map(in_agreement, [problem, plain, packed][not in_one :]))
-    found = [ConvolutionLowering(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None) for part in parts]
+    found = [
+        ConvolutionLowering(problem, part, _padding(problem) if part.x.shape != problem.x.shape else None)
+        for part in parts
+    ]
     if any(dtype_of(spec.dtype).itemsize == 1 for spec in problem.specs):  # cudnnTransformTensor does not copy these
         found = [lowering for lowering in found if not any(_differ(lowering, name) for name in lowering.part.operands)]
     yield from (in_blocks + found if is_promising(problem, strict) else found + in_blocks)

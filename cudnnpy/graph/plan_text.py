@@ -37,7 +37,7 @@ def read_calls(compute_dtype: Any, calls: Any) -> Nodes:
     """The graph of a compute_dtype and of what plain_calls gave. Raises ValueError for anything else."""
     if not isinstance(calls, list) or len(calls) > _MOST_CALLS:
         raise refusal(f"its graph must have a list of {_MOST_CALLS} calls at most; got another")
-    graph = _valid(Nodes, compute_dtype=compute_dtype)
+    graph: Nodes = _valid(Nodes, compute_dtype=compute_dtype)
     for call in calls:
         _make(graph, call)
     for node in graph._by_uid.values():
