@@ -277,3 +277,8 @@ def test_a_release_that_is_not_known_may_write_more(plan, monkeypatch):
     monkeypatch.setattr(raw, "version", lambda: 99900)
     text = changed(changed(text, "cudnn", value=99900), "plan", "cudnnVersion", value=99900)
     assert "newKey" in plan_text.read(text, 0).plan
+
+
+def test_a_plan_with_knobs_that_autotune_tried_comes_back(plan):
+    made, _ = plan("text", **PROBLEMS["bias and relu"])
+    assert plan_text.read(changed(made["text"], "source", value="knobs"), 0).source == "knobs"
