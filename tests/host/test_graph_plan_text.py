@@ -276,3 +276,12 @@ def test_a_normalization_that_is_none_is_refused(path: tuple[Any, ...], value: A
     text = plan_of(running(Graph())).to_json()
     with pytest.raises(ValueError, match=f"^text must be a serialized cudnnpy plan; got invalid text: .*({why})"):
         Plan.from_json(changed(text, *path, value=value))
+
+
+def test_what_lies_between_two_operations_has_to_fit_into_memory_too() -> None:
+    g = Graph()
+    x, w = g.tensor("x", TensorSpec((1, 4, 8, 8))), g.tensor("w", TensorSpec((4, 4, 3, 3)))
+    g.output("y", g.reduction("add", g.convolution(x, w, padding=1), (0, 1, 2, 3)))
+    text = changed(plan_of(g).to_json(), *argument(2, "padding"), value=[[1 << 60, 1], [1, 1]])
+    with pytest.raises(ValueError, match="its graph must have tensors that fit into memory; got shape"):
+        Plan.from_json(text)
