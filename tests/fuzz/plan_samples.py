@@ -22,8 +22,8 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.problem import GraphLowering
 
 sys.argv[1:] = [str(planning.profile())]  # which planner takes for its own
-import graphs  # noqa: E402
 import planner  # noqa: E402
+import sample_graphs  # noqa: E402
 import test_planning  # noqa: E402
 
 STEM = {"dtype": "float16", "last": True, **test_planning.STEM}
@@ -83,7 +83,7 @@ def samples() -> tuple[str, ...]:
         executable = lowering.complete(Algorithm(lowering.part, "gemm", False, None), planner.TARGET)  # type: ignore[arg-type]
         made = Candidate("legacy", "gemm" + lowering.suffix, (), True, plain, lowering=lowering, executable=executable)
         found.append(plans.Plan(problem, made).to_json())
-    for function in (*graphs.FUSED, *graphs.OTHERS):
+    for function in (*sample_graphs.FUSED, *sample_graphs.OTHERS):
         problem = function(Graph()).problem()
         chosen = next(
             selection.usable(

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from graphs import FUSED, GRAPHS
 from planning import Planner
-from standins import Array, World
+from sample_graphs import FUSED, GRAPHS
+from stand_in_device import Array, StandInDevice
 from test_plan_text import changed
 
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec, raw
@@ -130,11 +130,11 @@ def test_alignments_of_arrays_come_back(cudnn: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 8, 9), (2, 8, 9, 9), (2, 8, 5, 9, 9)])
-def test_the_graph_of_a_fused_convolution_comes_back(world: World, shape: tuple[int, ...]) -> None:
+def test_the_graph_of_a_fused_convolution_comes_back(stand_in: StandInDevice, shape: tuple[int, ...]) -> None:
     x, w = Array(*shape, dtype="float16"), Array(16, 4, *(3 for _ in shape[2:]), dtype="float16")
     conv = FusedConvolution(padding=1, stride=2, groups=2)
     conv.forward(x, w, scale=Array(16), bias=Array(16, dtype="float16"), activation="elu")
-    (problem,) = world.graphs
+    (problem,) = stand_in.planned_graphs
     assert problem.operands == ("x", "w", "scale", "bias", "out")
     assert plan_text.READERS["graph"](json.loads(json.dumps(problem.plain())), problem.device) == problem
 

@@ -91,7 +91,7 @@ def check(lowering: ConvolutionLowering) -> None:
 @pytest.mark.parametrize("padding", [1, UNEQUAL], ids=["equal", "unequal"])
 @pytest.mark.parametrize("lie", [("first",) * 3, ("last",) * 3, ("gaps",) * 3, ("first", "gaps", "last")])
 @pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
-def test_every_form_computes_the_whole(operation: str, lie: Any, padding: Any, beta: float) -> None:
+def test_every_lowering_computes_the_whole(operation: str, lie: Any, padding: Any, beta: float) -> None:
     found = list(lowerings(problem(operation, lie, padding, beta)))
     assert found
     for lowering in found:
