@@ -24,8 +24,8 @@ from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._core.validation import check_integer, elements, shown
 from cudnnpy._core.values import integer
+from cudnnpy._options.checks import check_integer, elements, shown
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
 from cudnnpy.typing import SupportsToList

@@ -13,8 +13,8 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._core.validation import shown
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._options.checks import shown
 from cudnnpy.typing import Device, Stream
 
 # The cudnnHandle_t of Handles that were garbage collected without close(), by CUDA context. Garbage collection runs at any

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
+from cudnnpy._options.element_types import element_name
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.typing import ElementName
 
@@ -29,8 +30,7 @@ _ALL = (
     Dtype("float8_e4m3fn", raw.CUDNN_DATA_FP8_E4M3, 1),
     Dtype("float8_e5m2", raw.CUDNN_DATA_FP8_E5M2, 1),
 )
-_BY_NAME = {dtype.name: dtype for dtype in _ALL}
-_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "float8_e4m3": "float8_e4m3fn"}
+_BY_NAME: dict[str, Dtype] = {dtype.name: dtype for dtype in _ALL}
 
 
 def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
@@ -40,14 +40,10 @@ def dtype_of(given: Any, argument: str = "dtype") -> Dtype:
     """
     if isinstance(given, Dtype):
         return given
-    name = (
-        given
-        if isinstance(given, str)
-        else getattr(given, "name", None) or getattr(given, "__name__", None) or str(given)
-    )
-    name = name.rsplit(".", 1)[-1]
-    name = _ALIASES.get(name, name)
-    if name not in _BY_NAME:
+    if given.__class__ is str and given in _BY_NAME:
+        return _BY_NAME[given]
+    name = element_name(given)
+    if name is None:
         raise TypeError(f"{argument} must be one of {', '.join(map(repr, _BY_NAME))}; got {given!r}")
     return _BY_NAME[name]
 

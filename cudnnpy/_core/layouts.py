@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import index
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._options.checks import LARGEST, check_integer, check_shape, shown
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC stand for every rank
 CHANNELS_FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 CHANNELS_LAST = {3: "NWC", 4: "NHWC", 5: "NDHWC"}
-LAYOUTS = (*CHANNELS_FIRST.values(), *CHANNELS_LAST.values())
 
 MEMORY_LAYOUTS = ("C", "channels_last")  # orders in memory, whatever the order of the axes
 
 
 class TensorSpec(NamedTuple):
-    """A tensor's shape, element type and strides, without its memory: enough to plan with.
+    """A tensor without its memory: enough to plan with.
 
     Attributes
     ----------
@@ -39,6 +40,27 @@ class TensorSpec(NamedTuple):
     dtype: ElementName = "float32"
     strides: tuple[int, ...] | None = None
     alignment: int = 16
+
+
+def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
+    """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
+    shape, dtype = check_shape(f"{name}.shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}.dtype")
+    strides = spec.strides
+    if strides is not None:
+        try:
+            strides = tuple(index(stride) for stride in strides)
+        except TypeError:
+            expected = f"None, or a tuple of {len(shape)} integers"
+            raise TypeError(f"{name}.strides must be {expected}; got {strides!r}") from None
+        if any(abs(stride) > LARGEST for stride in strides):
+            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(shown, strides))}")
+        if len(strides) != len(shape):
+            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {strides} (shape {shape})")
+    expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
+    alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
+    if alignment & (alignment - 1):
+        raise ValueError(f"{name}.alignment must be {expected}; got {alignment}")
+    return TensorSpec(shape, dtype.name, strides, alignment)
 
 
 def packed_strides(shape: Sequence[int], order: Sequence[int] | None = None) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._core.validation import shown
+from cudnnpy._options.checks import shown
 from cudnnpy.names import data_type, enumerator
 
 MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory

@@ -7,8 +7,8 @@ from typing import Any
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
-from cudnnpy._core.validation import check_option
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._options.checks import check_option
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Dtype as DtypeArgument
 from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
-from cudnnpy._core.validation import check_flag
+from cudnnpy._options.checks import check_flag
+from cudnnpy._options.frozen import Frozen
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engines, heuristics
 from cudnnpy._planning.known_issues import Facts
@@ -16,28 +17,43 @@ from cudnnpy.errors import StatusError
 
 
 @dataclass(frozen=True)
-class Engine:
-    """A graph-API engine to force with `algorithm=`: its global index, and its knobs.
+class Engine(Frozen):
+    """An engine of the graph API, which the option `algorithm` forces.
 
-    `knobs` are {cudnnBackendKnobType_t: value}, or pairs of these; None for the engine's own. `in_blocks`: on blocks of
-    pixels, as candidates whose names end in "blocks" do it (strided convolutions of few channels).
+    Parameters
+    ----------
+    index : int
+        The global index of the engine.
+    knobs : mapping or pairs of ints, optional
+        {cudnnBackendKnobType_t: value}; by default the engine's own.
+    in_blocks : bool
+        Whether the engine runs on space-to-depth tensors, as candidates whose names end in "blocks" do (strided
+        convolutions of few channels).
+
+    Raises
+    ------
+    TypeError
+        An index or knob is not an int.
     """
 
     index: int
-    knobs: Any = None
+    knobs: Mapping[int, int] | Iterable[tuple[int, int]] | None = None
+    _: KW_ONLY
     in_blocks: bool = False
 
-    def __post_init__(self) -> None:
+    def _canonical(self) -> dict[str, Any]:
         try:
             given = dict(self.knobs or {}).items()
         except (TypeError, ValueError):
-            given = {None: None}.items()
-        for number in (self.index, *(n for pair in given for n in pair)):
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
+            given = None
+        numbers: list[object] = (
+            [None] if given is None else [self.index, *(number for pair in given for number in pair)]
+        )
+        if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
+            raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
         check_flag("in_blocks", self.in_blocks)
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
-        object.__setattr__(self, "knobs", pairs or None)  # a tuple, so that options can be hashed
+        return {"knobs": pairs or None}  # a tuple, so that options can be hashed
 
 
 class Lowering(Protocol):
@@ -75,26 +91,20 @@ class Lowering(Protocol):
 
 @dataclass
 class Candidate:
-    """One way to run a problem, and what became of it.
+    """One way to run a problem, and whether it can be used."""
 
-    `source` is "heuristics", "engines" (every engine at its own knobs), "knobs" (an engine with knobs that autotune
-    tried) or "legacy" (a v7 algorithm). `strict` marks a C function that multiplies float32 as float32, not as tf32.
-    `refused` says why it was left out, "" if it was not. `workspace_size` (bytes) is None until it was planned, and
-    `milliseconds` None until it was measured.
-    """
-
-    source: str
-    name: str
-    notes: tuple[str, ...]
-    deterministic: bool
+    source: str  #: where it comes from: "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
+    name: str  #: the engine with its knobs, or the v7 algorithm
+    notes: tuple[str, ...]  #: cuDNN's numerical notes
+    deterministic: bool  #: whether the result has the same bits every time
     make: Callable[[], Executable] = field(repr=False)
-    compiled_at_run_time: bool = False
-    engine: Engine | None = None
-    strict: bool = False
+    compiled_at_run_time: bool = False  #: whether the engine is compiled when it is planned
+    engine: Engine | None = None  #: the engine, which `algorithm` takes; None for a v7 algorithm
+    strict: bool = False  #: whether a C function multiplies float32 as it is, not as tf32
     lowering: Lowering | None = field(default=None, repr=False)
-    refused: str = ""
-    workspace_size: int | None = None
-    milliseconds: float | None = None
+    refused: str = ""  #: the rejection reason; "" if there is none
+    workspace_size: int | None = None  #: in bytes; None if it was not planned
+    milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
     executable: Executable | None = field(default=None, repr=False)
 
     @property
@@ -198,7 +208,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         known_issues.is_deterministic(*what),
         lambda: lowering.executable(found.finalize(), target),
         compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, lowering.in_blocks),
+        engine=Engine(found.engine, found.knobs, in_blocks=lowering.in_blocks),
         lowering=lowering,
         refused=absent or known_issues.rejection(*what),
     )

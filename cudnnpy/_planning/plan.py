@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cudnnpy._core.layouts import extent
-from cudnnpy._core.validation import check_integer
+from cudnnpy._options.checks import check_integer
 from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text
 from cudnnpy._planning.engines import Target
@@ -107,14 +107,27 @@ class Plan:
         return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
 
     def execute(self, *addresses: int) -> None:
-        """Runs on raw addresses: one for each of `operands`, then the workspace's, then the stream's.
+        """Run on raw addresses: one for each of `operands`, then the workspace's, then the stream's.
 
             plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
 
-        The workspace is `workspace_size` bytes at a multiple of 16 (0 where the size is 0); stream 0 is the default
-        stream. The work is queued, as with cudnnBackendExecute; the memory must stay valid until it is done. Addresses
-        are checked the first time they come.
-        Raises TypeError for a wrong number of addresses, ValueError for bad ones, StatusError if cuDNN fails.
+        The work is queued (cudnnBackendExecute, or the v7 function), and the memory must stay valid until it is done.
+        Addresses are checked the first time they are used.
+
+        Parameters
+        ----------
+        *addresses : int
+            The workspace has `workspace_size` bytes, aligned to 16 bytes, and is 0 where that size is 0. Stream 0 is the
+            default stream.
+
+        Raises
+        ------
+        TypeError
+            The number of addresses is wrong.
+        ValueError
+            An address is null or misaligned, or memory overlaps.
+        StatusError
+            cuDNN fails.
         """
         try:
             launcher = self._of_thread.launcher
@@ -147,9 +160,9 @@ class Plan:
             )
 
     def to_json(self) -> str:
-        """The plan as text: the problem, the engine that was chosen, and what cuDNN itself writes of a plan.
+        """The plan as text, which `from_json` reads: the problem, the engine, and what cuDNN itself writes of a plan.
 
-        Of the plan of a Graph, and of a FusedConvolution, the text has the graph and the engine with its knobs.
+        For the plan of a Graph or a FusedConvolution, the text has the graph and the engine with its knobs.
         """
         lowering, executable = self._lowering, self.executable
         if lowering is None:
@@ -174,14 +187,32 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str, device: int = 0) -> Plan:
-        """The plan of a text from to_json, ready to run on a device: its ordinal.
+        """Read a plan that `to_json` wrote.
 
-        Everything in the text is checked, and compared with the problem, before cuDNN reads its part of it. The code of an
-        engine that was compiled at run time cannot be checked: load only the texts of those whose code you would run. (The
-        text of a graph has no code: its engine is compiled again.)
+        The whole text is checked, and compared with the problem, before cuDNN reads its part. The compiled code of an engine
+        that was compiled at run time cannot be checked: load only texts that you trust as you trust code. The text of a
+        graph has no code; its engine is compiled again.
 
-        Raises ValueError for other text and for one that was changed or cut, LibraryVersionError for a plan that another
-        release of cuDNN made, StatusError where this GPU cannot take the plan; TypeError for what is no text or ordinal.
+        Parameters
+        ----------
+        text : str
+            What `to_json` returned.
+        device : int
+            The ordinal of the device.
+
+        Returns
+        -------
+        Plan
+            The plan, ready to run.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The text is not a serialized plan, or was changed or cut.
+        LibraryVersionError
+            Another release of cuDNN made the plan.
+        StatusError
+            This GPU does not take the plan.
         """
         content = plan_text.read(text, check_integer("device", device, 0))
         with on_device(device):  # for which an engine may be compiled

@@ -182,7 +182,7 @@ def _fields(text: str) -> dict[str, Any]:
 def _plain_engine(engine: Engine | None) -> dict[str, Any] | None:
     if engine is None:
         return None
-    knobs = None if engine.knobs is None else [list(pair) for pair in engine.knobs]
+    knobs = None if engine.knobs is None else [list(pair) for pair in dict(engine.knobs).items()]
     return {"index": engine.index, "knobs": knobs, "in_blocks": engine.in_blocks}
 
 
@@ -197,7 +197,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
         if not isinstance(knobs, list) or len(knobs) > 100:
             raise refusal("its engine's knobs are no list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
-    engine = Engine(index, knobs, lowering.in_blocks)
+    engine = Engine(index, knobs, in_blocks=lowering.in_blocks)
     if engine.knobs != knobs:
         raise refusal("its engine's knobs are not in order")
     return engine
@@ -233,7 +233,7 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
             f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
             f"{_number(version)}. cuDNN reads only the plans of its own release: plan anew"
         )
-    name = engine_name(engine.index, engine.knobs)
+    name = engine_name(engine.index, tuple(dict(engine.knobs or {}).items()))
     if found.name != name:
         raise refusal(f"its name must be {name!r}; got {found.name[:200]!r}")
     try:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, overload
 
 from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.frozen import Identity
+from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._memory.arrays import ArrayLibrary, _libraries, finish, library_of, read, spec_of
 from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, workspace

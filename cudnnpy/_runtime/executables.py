@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, extent, same_memory
-from cudnnpy._core.validation import check_number
+from cudnnpy._options.arguments import check_scales
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -63,12 +63,6 @@ def described(spec: TensorSpec) -> TensorDescriptor:
     """Return the descriptor of a tensor, with four axes or more."""
     wide = at_least_4d(spec)
     return TensorDescriptor(wide.shape, wide.dtype, strides=wide.strides)
-
-
-def check_scales(alpha: float, beta: float) -> None:
-    """Raise TypeError for an alpha or beta that is not a number, ValueError for one that is not finite."""
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        check_number(name, value, finite=True)
 
 
 def scales(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:

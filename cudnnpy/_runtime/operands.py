@@ -16,7 +16,8 @@ from cudnnpy._core.layouts import (
     to_logical,
     without_elements,
 )
-from cudnnpy._core.validation import check_layout_rank
+from cudnnpy._options.arguments import check_no_beta
+from cudnnpy._options.checks import check_layout_rank
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Operand, check_overlaps
 from cudnnpy.typing import ElementName
@@ -81,8 +82,7 @@ def result(
     """Return the tensor of a result: the array passed for it, checked, or a new one in the memory order of another."""
     if name in call.specs:
         return like(call, name, shape, dtype)
-    if beta:
-        raise ValueError(f"beta must be 0 where {name} is None; got {beta}. Pass {name}, which beta * {name} reads")
+    check_no_beta("beta", beta, name)
     strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
     return TensorSpec(tuple(shape), dtype, strides)
 

@@ -8,8 +8,8 @@ from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cudnnpy._core.frozen import Identity
-from cudnnpy._core.validation import check_integer
+from cudnnpy._core.identity import Identity
+from cudnnpy._options.checks import check_integer
 
 _DEFAULT_LIMIT = 16_384
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy import reference
-from cudnnpy._core.validation import check_option
+from cudnnpy._options.checks import check_option
+from cudnnpy._options.convolution import canonical
 from cudnnpy.availability import UnavailableError, why_unavailable
 from cudnnpy.cli.pictures import Canvas, Picture
 from cudnnpy.cli.tiles import Tile, tiles
-from cudnnpy.convolution.problem import Options, checked
 from cudnnpy.errors import CudnnError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cudnnpy._memory.device_array import DeviceArray
     from cudnnpy._planning.plan import Plan
+    from cudnnpy.typing import Preference
 
 Device = Literal["auto", "cuda", "cpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
@@ -83,7 +84,7 @@ def detect(
     *,
     device: Device = "auto",
     sigmoid: bool = False,
-    prefer: str = "fastest",
+    prefer: Preference = "fastest",
     workspace_limit: int | None = None,
 ) -> Edges:
     """Convolve a picture with EDGE_KERNEL, with zero padding, so that the result has the picture's size.
@@ -135,7 +136,7 @@ def draw(
     *,
     device: Device = "auto",
     sigmoid: bool = False,
-    prefer: str = "fastest",
+    prefer: Preference = "fastest",
     workspace_limit: int | None = None,
 ) -> Drawing:
     """Draw `pictures.to_bytes(detect(pixels, ...).picture)` as an 8-bit image, one tile at a time.
@@ -201,9 +202,9 @@ class _Detector(ABC):
         return
 
 
-def _detector(device: Device, sigmoid: bool, prefer: str, workspace_limit: int | None) -> _Detector:
+def _detector(device: Device, sigmoid: bool, prefer: Preference, workspace_limit: int | None) -> _Detector:
     check_option("device", device, DEVICES)
-    checked(Options(prefer=prefer, workspace_limit=workspace_limit))  # also on the CPU, where they have no effect
+    canonical({"prefer": prefer, "workspace_limit": workspace_limit})  # also on the CPU, where they have no effect
     if device == "cpu":
         return _OnCpu(sigmoid)
     why = why_unavailable()
@@ -230,7 +231,7 @@ class _OnCpu(_Detector):
 class _OnGpu(_Detector):
     area = _AREA_ON_GPU
 
-    def __init__(self, sigmoid: bool, prefer: str, limit: int | None) -> None:
+    def __init__(self, sigmoid: bool, prefer: Preference, limit: int | None) -> None:
         from cudnnpy._memory.copies import to_device
         from cudnnpy.convolution.convolution import Convolution
 

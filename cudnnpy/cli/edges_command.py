@@ -10,7 +10,7 @@ import sys
 from fractions import Fraction
 from typing import TextIO
 
-from cudnnpy._planning.options import PREFERENCES
+from cudnnpy._options.convolution import PREFERENCES
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import pictures
 from cudnnpy.cli.edges import DEVICES, Drawing, draw

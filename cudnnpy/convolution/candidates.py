@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Self
 
+from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -66,7 +67,7 @@ class ConvolutionProblem(Problem):
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """The v7 algorithms by name. They need a handle: for a device profile there are none."""
         if target.handle is not None:
-            for name in legacy.algorithm_names(self.operation):
+            for name in algorithm_names(self.operation):
                 yield from_algorithm(self, is_strict(self, options), target, name)
 
     def forced(self, options: PlanningOptions, target: Target) -> Candidate:
@@ -79,7 +80,7 @@ class ConvolutionProblem(Problem):
                 return rejected("engines", f"engine {given.index}", reason)
             return with_engine(lowering, target, given)
         if isinstance(given, str):
-            name = legacy.algorithm_named(self.operation, given)
+            name = algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
 

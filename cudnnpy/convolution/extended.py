@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._core.frozen import identity_of
+from cudnnpy._core.identity import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
-from cudnnpy._core.validation import for_each_axis
+from cudnnpy._options.checks import for_each_axis
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
 from cudnnpy._runtime.fills import zeros

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -17,7 +16,9 @@ from cudnnpy._core.layouts import (
     per_channel,
     to_logical,
 )
-from cudnnpy._core.validation import check_option, check_shape
+from cudnnpy._options.arguments import check_activation
+from cudnnpy._options.checks import check_shape
+from cudnnpy._options.convolution import FusedOptions
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.selection import plan_to_keep
 from cudnnpy._runtime import dispatch
@@ -30,6 +31,7 @@ from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.handle import Handle
+from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -37,36 +39,36 @@ _NAMES = ("x", "w", "scale", "bias", "residual", "out")
 _PARAMETERS = ("scale", "bias")
 
 
-@dataclass(frozen=True)
-class FusedConvolution(Frozen):
-    """activation(scale * convolution(x, w) + bias + residual) as one plan, on device arrays.
+@dataclass(frozen=True, kw_only=True)
+class FusedConvolution(FusedOptions, Identified):
+    """activation(scale * convolution(x, w) + bias + residual) in one launch, on device arrays.
 
-    The options are Convolution's, fewer of them. Engines that fuse take float16 and bfloat16, and float32 as tf32,
-    channels last in memory: tensors that lie otherwise are copied in and out. Where there is no engine for a problem,
-    NoAlgorithmError has the table. A batch of 0 gives an empty result; the sums over 0 channels in x and w are 0.
+    Engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory: tensors in another memory
+    order are copied before and after.
+
+    Parameters
+    ----------
+    padding, stride, dilation, groups, mode, layout, prefer, workspace_limit, deterministic, tf32, tune_seconds
+        As for `Convolution`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
     """
 
-    padding: Any = 0
-    stride: Any = 1
-    dilation: Any = 1
-    groups: int = 1
-    mode: str = "cross_correlation"
-    layout: str = "NCHW"
-    prefer: str = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
-    tune_seconds: float = 5.0
-
-    def _checked(self) -> dict[str, Any]:
-        options = ask.checked(self._asked())
-        return {name: getattr(options, name) for name in self._fields()}
-
     def _asked(self) -> Options:
-        return Options(**self._fields())
+        return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
 
-    def output_shape(self, x_shape: Any, w_shape: Any) -> tuple[int, ...]:
-        """The shape of forward's result, in the layout's axis order."""
+    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
+        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
+
+        Raises TypeError and ValueError for shapes that do not fit together.
+        """
         options = self._asked()
         last = options.channels_last
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
@@ -74,29 +76,52 @@ class FusedConvolution(Frozen):
 
     def forward(
         self,
-        x: Any,
-        w: Any,
-        scale: Any = None,
-        bias: Any = None,
-        residual: Any = None,
-        activation: str | None = "relu",
-        out: Any = None,
-        stream: Any = None,
-    ) -> Any:
-        """activation(scale * convolution(x, w) + bias + residual), in `out` or a new array like x.
+        x: ArrayT,
+        w: Array,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        residual: Array | None = None,
+        activation: FusedActivation | None = "relu",
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute activation(scale * convolution(x, w) + bias + residual) (cudnnBackendExecute).
 
-        scale and bias have one value for each filter, in x's dtype or float32; residual has the result's shape and x's
-        dtype. activation: None, "relu", "sigmoid", "tanh", "elu" or "swish". x and w are float16, bfloat16 or float32.
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), in float16, bfloat16 or float32.
+        w : array
+            (K, C / groups, spatial...), of x's dtype.
+        scale, bias : array, optional
+            (K,), packed, of x's dtype or float32.
+        residual : array, optional
+            Of the result's shape and x's dtype.
+        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
+            The activation.
+        out : array, optional
+            The result, (N, K, spatial...), of x's dtype.
+        stream : stream, optional
+            Where the work is queued; by default the library's current stream.
 
-        Raises TypeError and ValueError for arrays that do not fit, NoAlgorithmError where no engine fuses this.
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, dtype and memory order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit.
+        NoAlgorithmError
+            No engine fuses this; the message has the table of candidates.
         """
         name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
         return dispatch.run(name, self, FusedConvolution._prepare, _NAMES, inputs, (out,), stream, activation)
 
     def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
         options = self._asked()
-        if activation is not None:
-            check_option("activation", activation, ACTIVATIONS)
+        check_activation(activation, ACTIVATIONS)
         operands = given_operands = self._operands(call, options)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
@@ -172,9 +197,11 @@ class FusedConvolution(Frozen):
             dilation=(1, *geometry.dilation)[-rank:],
             mode=self.mode,
         )
-        for name, operation in (("scale", "mul"), ("bias", "add"), ("residual", "add")):
+        if "scale" in tensors:
+            top = graph.pointwise("mul", top, tensors["scale"])
+        for name in ("bias", "residual"):
             if name in tensors:
-                top = graph.pointwise(operation, top, tensors[name])
+                top = graph.pointwise("add", top, tensors[name])
         if activation is not None:
             top = activated(graph, top, activation)
         if not graph.operations[1:]:

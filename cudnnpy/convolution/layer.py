@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
-from cudnnpy._core.frozen import Frozen
-from cudnnpy._core.validation import check_shape
+from cudnnpy._core.identity import Identified
+from cudnnpy._options.checks import check_shape
+from cudnnpy._options.convolution import ConvolutionOptions
+from cudnnpy._planning.candidates import Engine
+from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.operation import checked
 from cudnnpy.convolution.problem import Options
+from cudnnpy.typing import ConvolutionAlgorithm, Shape
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Layer(Frozen):
-    """The options of a convolution, which Convolution describes; `options` has them in one canonical form."""
+class Layer(ConvolutionOptions, Identified):
+    """The options of a convolution, which Convolution documents; `options` has them in canonical form."""
 
-    padding: Any = 0
-    stride: Any = 1
-    dilation: Any = 1
-    groups: int = 1
-    mode: str = "cross_correlation"
-    layout: str = "NCHW"
-    compute_dtype: Any = None
-    prefer: str = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
-    algorithm: Any = None
-    policy: str = "on_shape_change"
-    tune_seconds: float = 5.0
+    algorithm: ConvolutionAlgorithm | Engine | Plan | None = None
     options: Options = field(init=False, repr=False, compare=False)
 
-    def _checked(self) -> dict[str, Any]:
-        options = checked(Options(**self._fields()))
-        return {**{name: getattr(options, name) for name in self._fields()}, "options": options}
+    def _derived(self) -> dict[str, Any]:
+        given = {name: value for name, value in self._fields().items() if name in Options._fields}
+        return {**super()._derived(), "options": checked(Options(**given))}
 
     def __repr__(self) -> str:
         return self.options.text(type(self))
 
 
-def shape_argument(name: str, shape: Any) -> Any:
-    """A gradient's shape as a tuple, whose elements the operation checks; None stays None. Raises ValueError for ()."""
+def shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...] | None:
+    """The shape of a gradient as a tuple, whose elements the operation checks; None stays None. Raises ValueError for ()."""
     if shape is not None and not isinstance(shape, tuple):
         shape = check_shape(name, shape, low=0)
     if shape == ():

@@ -47,46 +47,6 @@ _OPERATIONS = {
         ("0", "3"),
     ),
 }
-# Theano's names for the same algorithms, where they differ
-_THEANO = {
-    "forward": {"none": "implicit_gemm", "small": "implicit_precomp_gemm", "large": "gemm"},
-    "backward_data": {"none": "0", "deterministic": "1"},
-    "backward_filter": {"none": "0", "deterministic": "1", "small": "3"},
-}
-
-
-def algorithm_names(operation: str) -> tuple[str, ...]:
-    """The algorithms of an operation by their short names: "implicit_gemm", "fft_tiling", ...; "0" for ALGO_0."""
-    return tuple(name for name in short_names(_OPERATIONS[operation].algorithms) if name != "count")
-
-
-def _named(operation: str, given: str) -> str | None:
-    name = given.lower().removeprefix("algo_").replace("non_fused", "nonfused")
-    name = _THEANO[operation].get(name, name)
-    return name if name in algorithm_names(operation) else None
-
-
-def algorithm_named(operation: str, given: str) -> str:
-    """The short name that a user's name means: ours, "algo_0", or Theano's. ValueError for an unknown one."""
-    name = _named(operation, given)
-    if name is None:
-        theano = ", ".join(_THEANO[operation])
-        raise ValueError(
-            f"algorithm must be one of {', '.join(algorithm_names(operation))}, or Theano's {theano}, for {operation}; "
-            f"got {given!r}"
-        )
-    return name
-
-
-def check_algorithm(given: str) -> None:
-    """ValueError for the name of no operation's algorithm."""
-    if any(_named(operation, given) for operation in _OPERATIONS):
-        return
-    known = (
-        f"one of {', '.join((*algorithm_names(operation), *_THEANO[operation]))} for {operation}"
-        for operation in _OPERATIONS
-    )
-    raise ValueError(f"algorithm must be {', or '.join(known)}; got {given!r}")
 
 
 def is_deterministic(operation: str, name: str) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
-from cudnnpy._core.frozen import Frozen, identity_of
+from cudnnpy._core.identity import Identified, identity_of
 from cudnnpy._core.layouts import (
     CHANNELS_FIRST,
     TensorSpec,
@@ -16,8 +17,10 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
-from cudnnpy._core.validation import check_shape
 from cudnnpy._memory import workspace as memory
+from cudnnpy._options.algorithms import algorithm_named, check_algorithm
+from cudnnpy._options.arguments import check_no_beta, check_scales
+from cudnnpy._options.checks import check_shape
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
@@ -25,29 +28,26 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import Tune, plan_for, plan_to_keep, survey
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, check_scales, elsewhere
+from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere
 from cudnnpy._runtime.fills import of_nothing, zeros
 from cudnnpy._runtime.operands import in_logical_order, no_overlaps
-from cudnnpy.convolution import legacy
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS, Options
 from cudnnpy.graph.reductions import reduction
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Stream
 
 # The inputs' names for the callers of a transposed convolution.
 OF_TRANSPOSE = {"forward": ("dy", "w"), "backward_data": ("x", "w"), "backward_filter": ("x", "dy")}
 
 
-@dataclass(frozen=True)
-class BiasGradient(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class BiasGradient(Identified):
     """The operation backward_bias, with the options of a convolution that it depends on."""
 
     layout: str
     deterministic: bool
-
-    def _checked(self) -> dict[str, Any]:
-        return {}
 
     def _prepare(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         """A reduction of dy.
@@ -64,8 +64,8 @@ class BiasGradient(Frozen):
                 f"dy must have sizes of 1 or more, except for a batch of 0; got shape {spec.shape} (logical order)"
             )
         channels, out = (spec.shape[1],), call.specs.get("out")
-        if beta and out is None:
-            raise ValueError(f"beta must be 0 where out is None; got {beta}. Pass out, which beta * out reads")
+        if out is None:
+            check_no_beta("beta", beta, "out")
         check_scales(alpha, beta)
         if out is not None and (out.shape != channels or out.dtype != spec.dtype or out.strides not in (None, (1,))):
             raise ValueError(
@@ -91,23 +91,23 @@ class Operation:
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
         self._identity = identity_of(Operation, *self.options)
         self._prepared_by = type(self)._prepare
-        self._bias_gradient = BiasGradient(self.options.layout, self.options.deterministic)
+        self._bias_gradient = BiasGradient(layout=self.options.layout, deterministic=self.options.deterministic)
         # For policy "once": the engine of the first shape. Engines have numbers for each kind of graph.
         self._first: dict[tuple[str, bool, str | None], Engine] = {}
 
     def run(
         self,
-        operation: str,
-        first: Any,
-        second: Any,
-        shape: Any,
-        bias: Any,
-        activation: str | None,
-        out: Any,
+        operation: ConvolutionOperation,
+        first: ArrayT,
+        second: Array,
+        shape: Sequence[SupportsIndex] | None,
+        bias: Array | None,
+        activation: ConvolutionActivation | None,
+        out: ArrayT | None,
         alpha: float,
         beta: float,
-        stream: Any,
-    ) -> Any:
+        stream: Stream | None,
+    ) -> ArrayT:
         """Run an operation on two arrays; return `out` or a new array of the first one's library."""
         return dispatch.run(
             operation,
@@ -124,7 +124,7 @@ class Operation:
             *(shape or ()),
         )
 
-    def run_bias(self, dy: Any, out: Any, alpha: float, beta: float, stream: Any) -> Any:
+    def run_bias(self, dy: ArrayT, out: ArrayT | None, alpha: float, beta: float, stream: Stream | None) -> ArrayT:
         """Run backward_bias, whose input is dy; return `out` or a new array of dy's library."""
         owner, prepare = self._bias_gradient, BiasGradient._prepare
         return dispatch.run("backward_bias", owner, prepare, ("dy", "out"), (dy,), (out,), stream, alpha, beta)
@@ -199,9 +199,9 @@ class Operation:
     ) -> ConvolutionProblem:
         """The problem of two inputs in the arrays' own axis order. `shape` is the result's, where it does not follow."""
         if isinstance(self.options.algorithm, str):
-            legacy.algorithm_named(operation, self.options.algorithm)
-        if beta and out is None:
-            raise ValueError(f"beta must be 0 where out is None; got {beta}. Pass out, which beta * out reads")
+            algorithm_named(operation, self.options.algorithm)
+        if out is None:
+            check_no_beta("beta", beta, "out")
         if operation == "forward" and shape is not None:
             raise ValueError(f"shape must be None for forward, where it follows from x and w; got {shape!r}")
         names = self.inputs[operation]
@@ -277,7 +277,7 @@ def checked(options: Options) -> Options:
     """The options in canonical form. Raises ValueError or TypeError, which names the option."""
     given = options.algorithm
     if isinstance(given, str):
-        legacy.check_algorithm(given)
+        check_algorithm(given)
     elif not (given is None or isinstance(given, Engine | Plan)):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
     elif isinstance(given, Plan) and given.problem.kind != "convolution":

@@ -22,28 +22,17 @@ from cudnnpy._core.layouts import (
     packed_strides,
     result_strides,
 )
-from cudnnpy._core.validation import (
-    check_integer,
-    check_layout,
-    check_layout_rank,
-    check_option,
-    check_padding,
-    check_per_axis,
-    check_shape,
-    for_each_axis,
-)
-from cudnnpy._planning import options as planning
+from cudnnpy._options import convolution as given_options
+from cudnnpy._options.arguments import check_activation, check_scales
+from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime.executables import check_scales
-from cudnnpy.typing import ConvolutionMode, ElementName
+from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
-MODES = ("cross_correlation", "convolution")
 ACTIVATIONS = ("identity", "relu", "sigmoid", "tanh", "elu", "swish")
 _OPERANDS = {"forward": ("x", "w", "y"), "backward_data": ("dy", "w", "dx"), "backward_filter": ("dy", "x", "dw")}
 INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in the order of a call's arguments
-PADDINGS = ("valid", "same", "half", "full")
 
 
 class Options(NamedTuple):
@@ -54,14 +43,14 @@ class Options(NamedTuple):
     dilation: Any = 1
     groups: int = 1
     mode: ConvolutionMode = "cross_correlation"
-    layout: str = "NCHW"
+    layout: Layout = "NCHW"
     compute_dtype: ElementName | None = None
-    prefer: str = "fastest"
+    prefer: Preference = "fastest"
     workspace_limit: int | None = None
     deterministic: bool = False
     tf32: bool = True
     algorithm: Any = None
-    policy: str = "on_shape_change"
+    policy: Policy = "on_shape_change"
     tune_seconds: float = 5.0
     output_padding: Any = 0  # ConvolutionTranspose alone
 
@@ -86,22 +75,8 @@ def checked(options: Options) -> Options:
 
     But for `algorithm`, which operation.py checks: what it may be is defined below this module.
     """
-    check_option("mode", options.mode, MODES)
-    check_layout(options.layout)
-    planned = planning.checked(options.planning)
-    compute = options.compute_dtype
-    if compute is not None:
-        compute = dtype_of(compute, "compute_dtype").name
-        check_option("compute_dtype", compute, ("float32", "float64", "float16", "int32"))
-    return options._replace(
-        padding=check_padding(options.padding, PADDINGS),
-        stride=check_per_axis("stride", options.stride, 1),
-        dilation=check_per_axis("dilation", options.dilation, 1),
-        output_padding=check_per_axis("output_padding", options.output_padding, 0),
-        groups=check_integer("groups", options.groups, 1),
-        compute_dtype=compute,
-        **planned._asdict(),
-    )
+    given = {name: value for name, value in options._asdict().items() if name != "algorithm"}
+    return options._replace(**given_options.canonical(given))
 
 
 class Geometry(NamedTuple):
@@ -318,7 +293,7 @@ def make_problem(
         if given is not None and operation == "backward_filter":
             raise ValueError(f"{name} must be None for {operation}; got {given!r}")
     _check_bias(bias, result.shape[1], result.dtype)
-    check_activation(activation)
+    check_activation(activation, ACTIVATIONS)
     check_scales(alpha, beta)
     return in_agreement(
         Problem(
@@ -365,12 +340,6 @@ def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
     wanted = dtype if dtype_of(dtype).itemsize > 1 else "float32"
     if bias.dtype != wanted:
         raise TypeError(f"bias must be {wanted}, as the result; got {bias.dtype}")
-
-
-def check_activation(activation: str | None) -> None:
-    """ValueError for an activation that there is not, TypeError for what is no name."""
-    if activation is not None:
-        check_option("activation", activation, ACTIVATIONS)
 
 
 def _check_result_dtype(operation: str, given: str, result: str) -> None:

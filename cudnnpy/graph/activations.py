@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from cudnnpy import raw
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
+from cudnnpy.names import enumerator
 
 
 def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Node:
@@ -11,4 +13,4 @@ def activated(graph: Graph, x: Node, mode: str, coefficient: float = 1.0) -> Nod
     if mode == "clipped_relu":
         return graph.pointwise("relu_fwd", x, how={"relu_upper_clip": coefficient})
     options = {"elu": {"elu_alpha": coefficient}, "swish": {"swish_beta": coefficient}}.get(mode, {})
-    return graph.pointwise(f"{mode}_fwd", x, how=options)
+    return graph.pointwise(enumerator(raw.cudnnPointwiseMode_t, f"{mode}_fwd", "mode"), x, how=options)

@@ -22,7 +22,7 @@ from copy import deepcopy
 from itertools import islice
 from typing import Any, Self
 
-from cudnnpy._core.frozen import Identity
+from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
 from cudnnpy._planning import engines
 from cudnnpy._planning.autotune import Tuner
@@ -35,15 +35,38 @@ from cudnnpy.graph.nodes import spelled
 from cudnnpy.graph.operations import Nodes
 from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
+from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
 
 # Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
 _kept: list[Any] = []
 
 
 class Graph(Nodes):
-    """Nodes, and how they are to be planned: the options are Convolution's.
+    """An operation graph: nodes, and how they are planned.
 
-    compute_dtype: "float32", or "float64". The order of `plan.operands` is that of the calls of tensor(), then output().
+    Parameters
+    ----------
+    compute_dtype : dtype
+        What nodes compute in, and what lies between two nodes: float32 or float64.
+    prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
+        How an engine is chosen, as for `Convolution`.
+    workspace_limit : int, optional
+        The most bytes of workspace.
+    deterministic : bool
+        Whether only engines are taken that give the same bits every time.
+    tf32 : bool
+        Whether float32 may be rounded to tf32 for the tensor cores.
+    tune_seconds : float
+        The most seconds that "autotune" takes for one signature.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    The order of `Plan.operands` is that of the calls of `tensor`, then of `output`. A copy is a graph of its own.
     """
 
     options: PlanningOptions  #: the options in one canonical form
@@ -51,8 +74,8 @@ class Graph(Nodes):
     def __init__(
         self,
         *,
-        compute_dtype: str = "float32",
-        prefer: str = "fastest",
+        compute_dtype: Dtype = "float32",
+        prefer: Preference = "fastest",
         workspace_limit: int | None = None,
         deterministic: bool = False,
         tf32: bool = True,
@@ -73,7 +96,25 @@ class Graph(Nodes):
         return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
     def plan(self, device: int = 0) -> Plan:
-        """The plan that the options ask for; Plan says how it is executed. Raises NoAlgorithmError with the table."""
+        """Choose the plan that the options ask for, to be executed with raw addresses.
+
+        Parameters
+        ----------
+        device : int
+            The ordinal of the device.
+
+        Returns
+        -------
+        Plan
+            The plan.
+
+        Raises
+        ------
+        ValueError
+            The graph has no output, or an input has no elements.
+        NoAlgorithmError
+            No engine can run the graph; the message has the table of candidates.
+        """
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         with on_device(device):
@@ -94,11 +135,30 @@ class Graph(Nodes):
         assert isinstance(executable, engines.GraphExecutable)
         return executable
 
-    def run(self, stream: Any = None, **arrays: Any) -> Any:
-        """Runs on arrays by name: every input, and outputs that are not to be new arrays. A known signature plans nothing.
+    def run(self, stream: Stream | None = None, **arrays: ArrayT) -> ArrayT | tuple[ArrayT, ...]:
+        """Run the graph on arrays (cudnnBackendExecute). The first call with a signature plans; later calls launch.
 
-        Returns the output, or a tuple of them in the order of output(). Raises TypeError for a name that is missing or
-        unknown, ValueError for an array that is not as the graph has it.
+        Parameters
+        ----------
+        stream : stream, optional
+            Where the work is queued; by default the current stream of the library of the first input.
+        **arrays : array
+            Every input by its name, and outputs to write to. Each has the shape, dtype and strides of its tensor.
+
+        Returns
+        -------
+        array or tuple of arrays
+            The output, or the outputs in the order of the calls of `output`; new arrays are of the library of the first
+            input.
+
+        Raises
+        ------
+        TypeError
+            A name is missing or unknown, or an argument is not a device array.
+        ValueError
+            An array is not as the graph has it.
+        NoAlgorithmError
+            No engine can run the graph; the message has the table of candidates.
         """
         inputs = tuple(arrays.pop(node.name, None) for node in self.inputs)
         outs = tuple(arrays.pop(node.name, None) for node in self.outputs)
@@ -106,7 +166,11 @@ class Graph(Nodes):
         if missing or arrays:
             wrong = [f"{what} {names}" for what, names in (("no", missing), ("unknown", list(arrays))) if names]
             raise TypeError(f"arrays must be the graph's inputs, and may be its outputs; got {' and '.join(wrong)}")
-        return dispatch.run("graph", self, Graph._prepare, self._names(), inputs, outs, stream, len(self.operations))
+        names, prepare = self._names(), Graph._prepare
+        made: ArrayT | tuple[ArrayT, ...] = dispatch.run(
+            "graph", self, prepare, names, inputs, outs, stream, len(self.operations)
+        )
+        return made
 
     def _names(self) -> tuple[str, ...]:
         return tuple(node.name for node in (*self.inputs, *self.outputs))

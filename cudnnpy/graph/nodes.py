@@ -9,23 +9,24 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_double, c_float
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import Any, SupportsIndex, cast
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     check_distinct,
+    check_spec,
     packed_strides,
     result_strides,
     same_memory,
 )
-from cudnnpy._core.validation import check_integer, check_number, check_spec
 from cudnnpy._memory.arrays import read, spec_of
+from cudnnpy._options.checks import check_integer, check_number
 from cudnnpy._planning import engines
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy.backend import Descriptor
-from cudnnpy.typing import ElementName
+from cudnnpy.typing import Array, Dtype, ElementName
 
 _MOST_AXES = 8  # of a tensor in C
 
@@ -35,12 +36,12 @@ Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in 
 
 @dataclass(eq=False)
 class Node:
-    """A tensor of a graph: an input, a number, or what an operation makes. Virtual until it is an output."""
+    """A tensor of a graph: an input, a number, or the result of an operation, which is virtual unless it is an output."""
 
     spec: TensorSpec
     name: str = ""
     virtual: bool = True
-    number: Any = None  # of ctypes, for a tensor by value
+    number: c_float | c_double | None = None  # for a tensor by value
     uid: int = 0  # given by the graph
 
     @property
@@ -50,14 +51,14 @@ class Node:
 
 
 class Tensors:
-    """Tensors and operations, in the order in which they were added. compute_dtype: "float32", or "float64"."""
+    """Tensors and operations, in the order in which they were added."""
 
     compute_dtype: ElementName  #: the element type of intermediate results
     inputs: list[Node]  #: in the order of tensor()
     outputs: list[Node]  #: in the order of output()
     operations: list[str]  #: what the graph computes, in order
 
-    def __init__(self, compute_dtype: str = "float32") -> None:
+    def __init__(self, compute_dtype: Dtype = "float32") -> None:
         self.compute_dtype = dtype_of(compute_dtype, "compute_dtype").name
         self.inputs = []
         self.outputs = []
@@ -69,8 +70,26 @@ class Tensors:
         self._longest = 1
         self._convolutions: list[tuple[Node, Node, Node]] = []
 
-    def tensor(self, name: str, like: Any) -> Node:
-        """An input: `like` is an array or a TensorSpec. Raises ValueError for a name that is taken."""
+    def tensor(self, name: str, like: Array | TensorSpec) -> Node:
+        """Add an input.
+
+        Parameters
+        ----------
+        name : str
+            Its name in `run` and in the operands of a plan.
+        like : array or TensorSpec
+            Its shape, dtype, strides and alignment.
+
+        Returns
+        -------
+        Node
+            The input.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The name is no str or taken, or the tensor is not one that cuDNN takes.
+        """
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
         node = Node(spelled(spec, name), name, virtual=False)
@@ -80,14 +99,46 @@ class Tensors:
         return node
 
     def number(self, value: float, rank: int = 4) -> Node:
-        """A number that is fixed with the graph, as a tensor of `rank` axes of size 1."""
+        """Add a number, which is fixed with the graph, as a tensor of `rank` axes of size 1.
+
+        Raises TypeError and ValueError for a value that is no number, or that does not fit compute_dtype.
+        """
         node = self._number_of("value", value, check_integer("rank", rank, 1, _MOST_AXES))
         self._keep(node)
+        assert node.number is not None
         self._record("number", value=node.number.value, rank=len(node.shape))
         return node
 
-    def output(self, name: str, node: Node, dtype: Any = None, strides: Sequence[int] | None = None) -> Node:
-        """Makes a node a result in memory: of the first input's dtype and the node's memory order, unless they are given."""
+    def output(
+        self,
+        name: str,
+        node: Node,
+        dtype: Dtype | None = None,
+        strides: Sequence[SupportsIndex] | None = None,
+    ) -> Node:
+        """Make the result of an operation an output, which is in memory.
+
+        Parameters
+        ----------
+        name : str
+            Its name in `run` and in the operands of a plan.
+        node : Node
+            The result of an operation.
+        dtype : dtype, optional
+            By default that of the first input.
+        strides : tuple of ints, optional
+            In elements; by default the memory order of the operation's first input.
+
+        Returns
+        -------
+        Node
+            The same node.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The name is no str or taken, or the node, dtype or strides do not fit.
+        """
         self._check_name(name)
         self._check_nodes(node=node)
         if not node.virtual:
@@ -98,12 +149,11 @@ class Tensors:
             raise ValueError("dtype must be an element type where the graph has no input to take it from; got None")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
         if strides is not None:
-            there = check_spec(name, TensorSpec(node.shape, kind, strides))  # type: ignore[arg-type]
+            there = check_spec(name, TensorSpec(node.shape, kind, cast(Any, strides)))
             check_distinct(there, name)
-            strides = there.strides
-        if strides is None or same_memory(node.spec, node.spec._replace(strides=strides)):
-            strides = node.spec.strides  # which an axis of size 1 has, too
-        node.spec, node.name, node.virtual = node.spec._replace(dtype=kind, strides=strides), name, False
+            if not same_memory(node.spec, there):  # otherwise the axes of size 1 keep their strides
+                node.spec = node.spec._replace(strides=there.strides)
+        node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)
         self._record("output", name=name, node=node, dtype=kind, strides=strides)
         return node

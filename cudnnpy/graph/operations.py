@@ -4,35 +4,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from operator import index
-from typing import Any
+from typing import Any, SupportsIndex
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, packed_strides, spelled_channels_last
-from cudnnpy._core.validation import check_flag, check_number, check_padding, check_per_axis, for_each_axis
+from cudnnpy._options.checks import check_flag, check_number, check_padding, for_each_axis
+from cudnnpy.graph.arguments import check_statistic, checked_axes, checked_how, each_axis
 from cudnnpy.graph.nodes import Node, Tensors, Typed
+from cudnnpy.graph.shapes import broadcast, convolved, share, statistics
 from cudnnpy.names import enumerator
+from cudnnpy.typing import (
+    ConvolutionMode,
+    GraphNormalization,
+    PerAxis,
+    PointwiseMode,
+    ReduceOperation,
+    ResampleMode,
+)
 
 _BINARY = {"add", "add_square", "div", "max", "min", "mod", "mul", "pow", "sub", "atan2", "floor_mod"}
 _BINARY |= {"cmp_eq", "cmp_neq", "cmp_gt", "cmp_ge", "cmp_lt", "cmp_le", "logical_and", "logical_or"}
-_HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
 
 
 class Nodes(Tensors):
-    """Tensors, and the operations that make them."""
+    """Tensors, and the operations that make them.
+
+    Each operation returns its result, whose shape and memory order follow from its arguments. All raise TypeError and
+    ValueError for nodes and options that do not fit; then the graph stays as it is. Modes are cuDNN's names in lower case,
+    or enumerators.
+    """
 
     def convolution(
         self,
         x: Node,
         w: Node,
         *,
-        padding: Any = 0,
-        stride: Any = 1,
-        dilation: Any = 1,
-        mode: str = "cross_correlation",
+        padding: PerAxis | Sequence[SupportsIndex | Sequence[SupportsIndex]] = 0,
+        stride: PerAxis = 1,
+        dilation: PerAxis = 1,
+        mode: ConvolutionMode | raw.cudnnConvolutionMode_t = "cross_correlation",
     ) -> Node:
-        """x (N, C, spatial...) with w (K, C / groups, spatial...). Two spatial axes at least; padding: per axis, or pairs."""
+        """Add a convolution (CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        x : Node
+            (N, C, spatial...), with 2 or 3 spatial axes.
+        w : Node
+            (K, C / groups, spatial...).
+        padding : int or tuple
+            An int; or one int or one (before, after) pair for each spatial axis.
+        stride, dilation : int or tuple of ints
+            An int, or one int for each spatial axis.
+        mode : {"cross_correlation", "convolution"}
+            "convolution" flips the filter.
+        """
         self._check_nodes(x=x, w=w)
         kind = enumerator(raw.cudnnConvolutionMode_t, mode, "mode")
         rank = len(x.shape) - 2
@@ -44,8 +71,8 @@ class Nodes(Tensors):
             )
         sides = for_each_axis("padding", check_padding(padding), rank)
         before, after = zip(*(s if isinstance(s, tuple) else (s, s) for s in sides), strict=True)
-        strides, dilations = _each("stride", stride, 1, rank), _each("dilation", dilation, 1, rank)
-        spatial = _convolved(x.shape, w.shape, before, after, strides, dilations)
+        strides, dilations = each_axis("stride", stride, 1, rank), each_axis("dilation", dilation, 1, rank)
+        spatial = convolved(x.shape, w.shape, before, after, strides, dilations)
         y = self._made((x.shape[0], w.shape[0], *spatial), x)
         tensors = x, w, y
         specs = spelled_channels_last(*(node.spec for node in tensors))
@@ -80,20 +107,27 @@ class Nodes(Tensors):
 
     def pointwise(
         self,
-        mode: str,
+        mode: PointwiseMode | raw.cudnnPointwiseMode_t,
         x: Node,
         b: Node | None = None,
         t: Node | None = None,
         how: Mapping[str, float] | None = None,
     ) -> Node:
-        """An elementwise operation of one, two or three tensors, whose axes of size 1 are repeated.
+        """Add an elementwise operation (CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR).
 
-        For a gradient ("relu_bwd", ...) `x` is the gradient of the result and `b` what the forward operation was given.
-        `how` may have relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
+        Parameters
+        ----------
+        mode : str
+            A name of cudnnPointwiseMode_t.
+        x, b, t : Node
+            One, two or three tensors, as the mode requires; axes of size 1 are broadcast. For a gradient ("relu_bwd", ...), x
+            is the gradient with respect to the result and b the input of the forward operation.
+        how : mapping, optional
+            Numbers by name: relu_lower_clip, relu_upper_clip, relu_lower_clip_slope, elu_alpha, softplus_beta, swish_beta.
         """
         kind = enumerator(raw.cudnnPointwiseMode_t, mode, "mode")
         options: dict[str, Any] = {"MODE": kind, "MATH_PREC": dtype_of(self.compute_dtype).number}
-        numbers = _checked_how(how)
+        numbers = checked_how(how)
         options |= {name.upper(): Typed(value, raw.CUDNN_TYPE_DOUBLE) for name, value in numbers.items()}
         name = kind.name.removeprefix("CUDNN_POINTWISE_").lower()
         is_gradient = name.endswith("_bwd")
@@ -111,7 +145,7 @@ class Nodes(Tensors):
         if len(ranks) > 1 or any(len({1, *sizes}) > 2 for sizes in zip(*shapes, strict=True)):
             raise ValueError(f"x, b and t must have the same size, or 1, on each axis; got shapes {shapes}")
         widest = max((x, *(n for n in (b, t) if n is not None)), key=lambda node: math.prod(node.shape))
-        y = self._made([_broadcast(*sizes) for sizes in zip(*shapes, strict=True)], widest)
+        y = self._made([broadcast(*sizes) for sizes in zip(*shapes, strict=True)], widest)
         description = ("POINTWISE", options)
         if is_gradient:
             self._add("POINTWISE", "POINTWISE", [y], PW_DESCRIPTOR=description, XDESC=b, DYDESC=x, DXDESC=y)
@@ -120,27 +154,39 @@ class Nodes(Tensors):
         self._record("pointwise", mode=kind, x=x, b=b, t=t, how=numbers)
         return y
 
-    def reduction(self, op: str, x: Node, axes: Iterable[int]) -> Node:
-        """x reduced over axes, which stay with size 1; negative ones count from the last."""
+    def reduction(
+        self, op: ReduceOperation | raw.cudnnReduceTensorOp_t, x: Node, axes: Iterable[SupportsIndex]
+    ) -> Node:
+        """Add a reduction over axes, which keep size 1 (CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR).
+
+        Parameters
+        ----------
+        op : str
+            A name of cudnnReduceTensorOp_t.
+        x : Node
+            The tensor.
+        axes : tuple of ints
+            One or more axes, each once; negative ones count from the last.
+        """
         self._check_nodes(x=x)
         kind = enumerator(raw.cudnnReduceTensorOp_t, op, "op")
-        reduced = _checked_axes(axes, len(x.shape))
+        reduced = checked_axes(axes, len(x.shape))
         shape = [1 if axis in reduced else size for axis, size in enumerate(x.shape)]
         y = self._made(shape, x)
         how = {"OPERATOR": kind, "COMP_TYPE": dtype_of(self.compute_dtype).number}
         self._add("REDUCTION", "REDUCTION", [y], XDESC=x, YDESC=y, DESC=("REDUCTION", how))
         self._record("reduction", op=kind, x=x, axes=sorted(reduced))
-        self._longest = max(self._longest, _share(x.shape, shape))
+        self._longest = max(self._longest, share(x.shape, shape))
         return y
 
     def matmul(self, a: Node, b: Node) -> Node:
-        """(batch..., M, K) by (batch..., K, N)."""
+        """Add a matrix product, (batch..., M, K) by (batch..., K, N) (CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)."""
         self._check_nodes(a=a, b=b)
         batches = zip(a.shape[:-2], b.shape[:-2], strict=False)
         fit = len(a.shape) == len(b.shape) >= 2 and all(m == n or 1 in (m, n) for m, n in batches)
         if not fit or a.shape[-1] != b.shape[-2]:
             raise ValueError(f"a and b must have shapes (..., M, K) and (..., K, N); got {a.shape} and {b.shape}")
-        batch = [_broadcast(*sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
+        batch = [broadcast(*sizes) for sizes in zip(a.shape[:-2], b.shape[:-2], strict=True)]
         shape = (*batch, a.shape[-2], b.shape[-1])
         c = Node(TensorSpec(shape, self.compute_dtype, packed_strides(shape)))
         how = {"COMP_TYPE": dtype_of(self.compute_dtype).number}
@@ -149,13 +195,31 @@ class Nodes(Tensors):
         self._longest = max(self._longest, a.shape[-1])
         return c
 
-    def resample(self, mode: str, x: Node, window: Any, *, padding: Any = 0, stride: Any = None) -> Node:
-        """Pooling: mode "maxpool", "avgpool_include_padding" or "avgpool_exclude_padding"."""
+    def resample(
+        self,
+        mode: ResampleMode | raw.cudnnResampleMode_t,
+        x: Node,
+        window: PerAxis,
+        *,
+        padding: PerAxis = 0,
+        stride: PerAxis | None = None,
+    ) -> Node:
+        """Add a pooling (CUDNN_BACKEND_OPERATION_RESAMPLE_FWD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : {"maxpool", "avgpool_include_padding", "avgpool_exclude_padding"}
+            A name of cudnnResampleMode_t.
+        x : Node
+            (N, C, spatial...).
+        window, padding, stride : int or tuple of ints
+            An int, or one int for each spatial axis; the stride is the window by default.
+        """
         self._check_nodes(x=x)
         kind = enumerator(raw.cudnnResampleMode_t, mode, "mode")
         rank = len(x.shape) - 2
-        size, pads = _each("window", window, 1, rank), _each("padding", padding, 0, rank)
-        step = size if stride is None else _each("stride", stride, 1, rank)
+        size, pads = each_axis("window", window, 1, rank), each_axis("padding", padding, 0, rank)
+        step = size if stride is None else each_axis("stride", stride, 1, rank)
         spatial = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], pads, size, step, strict=True)]
         if min(spatial, default=0) < 1:
             raise ValueError(f"window must fit into x with padding, {x.shape}; got {window!r}")
@@ -180,7 +244,7 @@ class Nodes(Tensors):
 
     def normalization(
         self,
-        mode: str,
+        mode: GraphNormalization | raw.cudnnBackendNormMode_t,
         x: Node,
         scale: Node,
         bias: Node | None,
@@ -190,23 +254,42 @@ class Nodes(Tensors):
         running: tuple[Node, Node] | None = None,
         average_factor: float = 1.0,
     ) -> tuple[Node, ...]:
-        """(y, mean, inverse variance, new running mean, new running variance), as far as there are such.
+        """Add a normalization (CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR).
 
-        mode: "batch_norm", "layer_norm", "instance_norm" or "rms_norm" (which has no mean). Without `training` y alone.
+        Parameters
+        ----------
+        mode : {"batch_norm", "layer_norm", "instance_norm", "rms_norm"}
+            A name of cudnnBackendNormMode_t.
+        x, scale, bias : Node
+            The tensor and its parameters, of as many axes as x; bias may be None.
+        epsilon : float
+            Added to the variance; 0 or more.
+        training : bool
+            Whether the statistics are results.
+        running : tuple of Nodes, optional
+            The running mean and variance.
+        average_factor : float
+            The weight of the new statistics in the running ones.
+
+        Returns
+        -------
+        tuple of Nodes
+            y; with `training` also the mean (but for "rms_norm") and the inverse variance; with `running` also the new
+            running mean and variance.
         """
         kind = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
         self._check_nodes(x=x, scale=scale, **({} if bias is None else {"bias": bias}))
         check_flag("training", training)
         self._check_running(running)
         rank = len(x.shape)
-        _check_statistic("scale", scale, x)
+        check_statistic("scale", scale, x)
         if bias is not None and bias.shape != scale.shape:
             raise ValueError(f"bias must have shape {scale.shape}, as scale; got shape {bias.shape}")
         numbers = [self._number_of("epsilon", check_number("epsilon", epsilon, 0.0, finite=True), rank)]
         check_number("average_factor", average_factor, finite=True)
         numbers += [self._number_of("average_factor", average_factor, rank)] if running else []
         y = self._made(x.shape, x)
-        stats = _statistics(kind, x.shape, scale.shape)
+        stats = statistics(kind, x.shape, scale.shape)
         mean = self._made(stats, x) if training and kind != raw.CUDNN_RMS_NORM else None
         inverse = self._made(stats, x) if training else None
         new = [self._made(stats, x) for _ in running] if running else [None, None]
@@ -241,7 +324,7 @@ class Nodes(Tensors):
             running=running,
             average_factor=float(average_factor),
         )
-        self._longest = max(self._longest, _share(x.shape, stats))
+        self._longest = max(self._longest, share(x.shape, stats))
         return made
 
     def _check_running(self, running: Any) -> None:
@@ -253,15 +336,42 @@ class Nodes(Tensors):
             self._check_nodes(running=node)
 
     def normalization_backward(
-        self, mode: str, dy: Node, x: Node, scale: Node, mean: Node | None, inverse: Node, *, bias: bool = True
+        self,
+        mode: GraphNormalization | raw.cudnnBackendNormMode_t,
+        dy: Node,
+        x: Node,
+        scale: Node,
+        mean: Node | None,
+        inverse: Node,
+        *,
+        bias: bool = True,
     ) -> tuple[Node, ...]:
-        """(dx, dscale, dbias), the last where `bias` says so."""
+        """Add the gradients of a normalization (CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR).
+
+        Parameters
+        ----------
+        mode : str
+            As for `normalization`.
+        dy : Node
+            The gradient with respect to y.
+        x, scale : Node
+            The tensor and its scale.
+        mean, inverse : Node
+            The statistics of the normalization; mean is None for "rms_norm".
+        bias : bool
+            Whether dbias is a result.
+
+        Returns
+        -------
+        tuple of Nodes
+            dx and dscale; with `bias` also dbias.
+        """
         kind = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")
         self._check_nodes(dy=dy, x=x, scale=scale, **({} if mean is None else {"mean": mean}), inverse=inverse)
         check_flag("bias", bias)
         if dy.shape != x.shape:
             raise ValueError(f"dy must have shape {x.shape}, as x; got shape {dy.shape}")
-        _check_statistic("scale", scale, x)
+        check_statistic("scale", scale, x)
         dx, dscale = self._made(x.shape, x), self._made(scale.shape, scale)
         dbias = self._made(scale.shape, scale) if bias else None
         made = tuple(node for node in (dx, dscale, dbias) if node is not None)
@@ -282,84 +392,5 @@ class Nodes(Tensors):
         self._record(
             "normalization_backward", mode=kind, dy=dy, x=x, scale=scale, mean=mean, inverse=inverse, bias=bias
         )
-        self._longest = max(self._longest, _share(x.shape, inverse.shape))
+        self._longest = max(self._longest, share(x.shape, inverse.shape))
         return made
-
-
-def _convolved(
-    x: tuple[int, ...],
-    w: tuple[int, ...],
-    before: Sequence[int],
-    after: Sequence[int],
-    strides: Sequence[int],
-    dilations: Sequence[int],
-) -> list[int]:
-    """The spatial sizes of a convolution's result for the shapes of x and w. Raises ValueError for those that do not fit."""
-    if x[1] % w[1] or w[0] % (x[1] // w[1]):
-        raise ValueError(
-            f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
-        )
-    spatial = [
-        (size + a + b - d * (taps - 1) - 1) // s + 1
-        for size, taps, a, b, s, d in zip(x[2:], w[2:], before, after, strides, dilations, strict=True)
-    ]
-    if min(spatial) < 1:
-        raise ValueError(f"w must fit into x with padding, {x}; got shape {w}")
-    return spatial
-
-
-def _broadcast(*sizes: int) -> int:
-    """The size of an axis that tensors have with these sizes, of which those that are 1 are repeated."""
-    return next((size for size in sizes if size != 1), 1)
-
-
-def _statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tuple[int, ...]) -> list[int]:
-    """The shape of the mean and the inverse variance."""
-    if kind == raw.CUDNN_BATCH_NORM:
-        return list(scale)
-    if kind == raw.CUDNN_INSTANCE_NORM:
-        return [*x[:2], *(1,) * (len(x) - 2)]
-    return [1 if n == s else n for n, s in zip(x, scale, strict=True)]
-
-
-def _share(whole: Sequence[int], part: Sequence[int]) -> int:
-    """How many elements of a shape there are for each one of another."""
-    return math.prod(whole) // max(math.prod(part), 1)
-
-
-def _each(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
-    return for_each_axis(name, check_per_axis(name, given, low), rank)
-
-
-def _checked_axes(axes: Iterable[int], rank: int) -> set[int]:
-    """Axes of a tensor, each given once, counted from the first."""
-    expected = f"one or more of {-rank} to {rank - 1}, each axis once"
-    given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else tuple(axes)
-    try:
-        numbers = [index(axis) for axis in given if not isinstance(axis, bool)]
-        if len(numbers) != len(given):
-            raise TypeError
-    except TypeError:
-        raise TypeError(f"axes must be integers, {expected}; got {given!r}") from None
-    found = {axis % rank for axis in numbers}
-    if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
-        raise ValueError(f"axes must be {expected}; got {given!r}")
-    return found
-
-
-def _checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
-    """The options of an elementwise operation; infinite ones are numbers too."""
-    if how is None:
-        return {}
-    if not isinstance(how, Mapping):
-        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {how!r}")
-    if unknown := [name for name in how if name not in _HOW]:
-        raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
-    return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}
-
-
-def _check_statistic(name: str, node: Node, x: Node) -> None:
-    if len(node.shape) != len(x.shape) or any(s not in (1, n) for s, n in zip(node.shape, x.shape, strict=True)):
-        raise ValueError(
-            f"{name} must have {len(x.shape)} axes of the sizes of x, {x.shape}, or 1; got shape {node.shape}"
-        )

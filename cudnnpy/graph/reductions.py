@@ -211,7 +211,7 @@ def _by_graphs(
 
 
 def _reduced(
-    device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, kind: str, dtype: str
+    device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, kind: str, dtype: ElementName
 ) -> Executable | None:
     """The graph that reduces a view to a result of a dtype; None if no engine supports it."""
     spec, target, axis = view
@@ -221,7 +221,8 @@ def _reduced(
         node = graph.pointwise("abs", node)
     elif before == "square":
         node = graph.pointwise("mul", node, node)
-    graph.output("y", graph.reduction(kind, node, (axis,)), dtype, target)
+    made = graph.reduction(enumerator(raw.cudnnReduceTensorOp_t, kind, "op"), node, (axis,))
+    graph.output("y", made, dtype, target)
     return graph.executable(device, _COLUMNS if axis == 0 else 0)
 
 

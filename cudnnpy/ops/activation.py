@@ -7,11 +7,11 @@ as long (docs/benchmarks). Large dense tensors use graphs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy import raw
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, extent, same_memory
-from cudnnpy._core.validation import check_number, check_option
+from cudnnpy._options.operations import ActivationOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
@@ -20,44 +20,93 @@ from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
-from cudnnpy.typing import ActivationMode
-
-MODES = ("sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish")
+from cudnnpy.names import enumerator
+from cudnnpy.typing import Array, ArrayT, Stream
 
 
 @dataclass(frozen=True)
-class Activation(Frozen):
-    """An activation and its gradient, elementwise, on device arrays of 1 to 5 axes of any size.
+class Activation(ActivationOptions, Identified):
+    """An elementwise activation and its gradient, on device arrays.
 
-    mode: "sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity" or "swish". coefficient: the ceiling of
-    clipped_relu, the alpha of elu, the beta of swish (x * sigmoid(beta * x)).
+    Parameters
+    ----------
+    mode : {"sigmoid", "relu", "tanh", "clipped_relu", "elu", "identity", "swish"}
+        The activation.
+    coefficient : float
+        The upper bound of clipped_relu, the alpha of elu, the beta of swish, x * sigmoid(beta * x). The other modes ignore
+        it.
 
-    Arrays are float16, bfloat16, float32 or float64. NaN gives NaN. Raises TypeError and ValueError for options and
-    arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size. The activation of NaN is NaN.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
     """
 
-    mode: ActivationMode = "relu"
-    coefficient: float = 1.0
+    def forward(
+        self,
+        x: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * activation(x) + beta * out (cudnnActivationForward, or an elementwise graph).
 
-    def _checked(self) -> dict[str, Any]:
-        check_option("mode", self.mode, MODES)
-        return {"coefficient": check_number("coefficient", self.coefficient)}
+        Parameters
+        ----------
+        x : array
+            The input.
+        out : array, optional
+            The result, of x's shape and dtype; it may be x itself (in place).
+        alpha, beta : float
+            Factors of the activation and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
 
-    def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
-        """alpha * activation(x) + beta * out, in `out` or a new array of x's library, shape, dtype and memory order.
-
-        `out` may be x itself (in place). Queued on `stream`, by default the library's current one.
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, shape, dtype and memory order.
         """
         prepare = Activation._forward
         return dispatch.run("Activation.forward", self, prepare, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
-        self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
-    ) -> Any:
-        """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y.
+        self,
+        dy: ArrayT,
+        x: Array,
+        y: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnActivationBackward, or a graph).
 
-        sigmoid and tanh read y alone, relu, clipped_relu and swish x alone, elu either: after a forward in place give y for
-        both (right for sigmoid, tanh, relu and clipped_relu). `out` may be dy itself (in place).
+        sigmoid and tanh read only y; relu, clipped_relu and swish read only x; elu reads either. After a forward in place,
+        pass y for both x and y: this is correct for sigmoid, tanh, relu and clipped_relu.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, y : array
+            forward's input and result, of dy's shape and dtype.
+        out : array, optional
+            The result, of dy's shape and dtype; it may be dy itself (in place).
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
         """
         name, names = "Activation.backward", ("dy", "x", "y", "out")
         return dispatch.run(name, self, Activation._backward, names, (dy, x, y), (out,), stream, alpha, beta)
@@ -149,4 +198,4 @@ def _gradient(graph: Graph, dy: Node, forward: Node, mode: str, coefficient: flo
     if mode == "clipped_relu":
         return graph.pointwise("relu_bwd", dy, forward, how={"relu_upper_clip": coefficient})
     options = {"elu": {"elu_alpha": coefficient}, "swish": {"swish_beta": coefficient}}.get(mode, {})
-    return graph.pointwise(f"{mode}_bwd", dy, forward, how=options)
+    return graph.pointwise(enumerator(raw.cudnnPointwiseMode_t, f"{mode}_bwd", "mode"), dy, forward, how=options)

@@ -8,58 +8,94 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cudnnpy._core.frozen import Frozen
-from cudnnpy._core.validation import check_layout, check_number, check_option
+from cudnnpy._core.identity import Identified
+from cudnnpy._options.arguments import wants_bias
+from cudnnpy._options.operations import BatchNormalizationOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy.ops import batch_normalization_executables as executables
-from cudnnpy.ops.parameters import gradients, wants_bias
-
-MODES = ("spatial", "per_activation")
+from cudnnpy.ops.parameters import gradients
+from cudnnpy.typing import Array, ArrayT, NormalizationActivation, Stream
 
 
 @dataclass(frozen=True)
-class BatchNormalization(Frozen):
-    """Batch normalization and its gradient, on device arrays of 2 to 5 axes.
+class BatchNormalization(BatchNormalizationOptions, Identified):
+    """Batch normalization and its gradients, on device arrays of 2 to 5 axes.
 
-    mode: "spatial" (a mean for each channel) or "per_activation" (one for each element of x.shape[1:]). epsilon: added
-    to variances; 0 or more. layout: "NCHW", or "NHWC" for arrays whose axis order is (N, spatial..., C).
+    Parameters
+    ----------
+    mode : {"spatial", "per_activation"}
+        "spatial" has statistics for each channel, over the batch and all positions; "per_activation" has statistics for each
+        element of x.shape[1:], over the batch.
+    epsilon : float
+        Added to the variance; 0 or more.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
 
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
     x is float16, bfloat16, float32 or float64. Parameters (scale, bias, means, variances) are packed, of shape (C,), or
-    x.shape[1:] for per_activation, and of x's type, or float32 beside 16 bits, which is copied less; a scale of None is
-    1, a bias of None 0. What is saved is float32 (float64 for float64). Sizes may be 0: then running statistics stay as
-    they are, and the gradients of parameters are 0. Raises TypeError and ValueError for options and arrays that do not
-    fit, NotSupportedError for what cuDNN lacks. Ioffe, Szegedy: Batch Normalization, 2015.
+    x.shape[1:] for "per_activation", and of x's dtype, or of float32 if x has 16 bits, which saves copies; a scale of None is
+    1, a bias of None 0. Saved statistics are float32, or float64 if x is float64. Sizes may be 0: then running statistics
+    stay as they are, and gradients of parameters are 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
+    Ioffe, Szegedy: Batch Normalization, 2015.
     """
-
-    mode: str = "spatial"
-    epsilon: float = 1e-5
-    layout: str = "NCHW"
-
-    def _checked(self) -> dict[str, Any]:
-        check_option("mode", self.mode, MODES)
-        check_layout(self.layout)
-        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(
         self,
-        x: Any,
-        scale: Any = None,
-        bias: Any = None,
-        running_mean: Any = None,
-        running_variance: Any = None,
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        running_mean: Array | None = None,
+        running_variance: Array | None = None,
         average_factor: float = 0.1,
-        activation: str | None = None,
-        out: Any = None,
+        activation: NormalizationActivation | None = None,
+        out: ArrayT | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
-        stream: Any = None,
-    ) -> Any:
-        """(y, saved_mean, saved_inverse_variance) with the mean and variance of the batch.
+        stream: Stream | None = None,
+    ) -> tuple[ArrayT, ArrayT, ArrayT]:
+        """Compute y by the mean and variance of the batch (cudnnBackendExecute or cudnnBatchNormalizationForwardTraining).
 
-        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out. saved_inverse_variance is
-        1 / sqrt(biased variance + epsilon). running_mean and running_variance, both or neither, are updated in place:
-        (1 - average_factor) * running + average_factor * the batch's, the variance unbiased. activation: None or "relu",
-        fused (then alpha is 1 and beta 0). Of no elements the mean is 0 and the inverse variance NaN.
+        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        scale, bias : array, optional
+            Parameters.
+        running_mean, running_variance : array, optional
+            Both or neither; they are updated in place: (1 - average_factor) * running + average_factor * the batch's, with
+            the unbiased variance.
+        average_factor : float
+            A finite number.
+        activation : {"relu"}, optional
+            Fused; then alpha is 1 and beta 0.
+        out : array, optional
+            y, of x's shape and dtype.
+        alpha, beta : float
+            Factors of the normalization and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        saved_mean, saved_inverse_variance : array
+            What `backward` takes, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
+            elements they are 0 and NaN.
         """
         return dispatch.run(
             "BatchNormalization.forward_training",
@@ -77,44 +113,88 @@ class BatchNormalization(Frozen):
 
     def forward_inference(
         self,
-        x: Any,
-        scale: Any,
-        bias: Any,
-        mean: Any,
-        variance: Any,
-        out: Any = None,
+        x: ArrayT,
+        scale: Array | None,
+        bias: Array | None,
+        mean: Array,
+        variance: Array,
+        out: ArrayT | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
-        stream: Any = None,
-    ) -> Any:
-        """alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out."""
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
+
+        C functions: cudnnBackendExecute or cudnnBatchNormalizationForwardInference.
+
+        Parameters
+        ----------
+        x : array
+            As for `forward_training`.
+        scale, bias : array or None
+            Parameters.
+        mean, variance : array
+            Parameters, such as the running ones.
+        out, alpha, beta, stream
+            As for `forward_training`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         name, names = "BatchNormalization.forward_inference", ("x", "scale", "bias", "mean", "variance", "out")
         inputs, prepare = (x, scale, bias, mean, variance), executables.inference
         return dispatch.run(name, self, prepare, names, inputs, (out,), stream, alpha, beta)
 
     def backward(
         self,
-        dy: Any,
-        x: Any,
-        scale: Any = None,
-        saved_mean: Any = None,
-        saved_inverse_variance: Any = None,
-        out: Any = None,
-        out_scale: Any = None,
-        out_bias: Any = None,
+        dy: ArrayT,
+        x: Array,
+        scale: Array | None = None,
+        saved_mean: Array | None = None,
+        saved_inverse_variance: Array | None = None,
+        out: ArrayT | None = None,
+        out_scale: Array | None = None,
+        out_bias: Array | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         parameter_alpha: float = 1.0,
         parameter_beta: float = 0.0,
-        stream: Any = None,
+        stream: Stream | None = None,
         bias: bool | None = None,
-    ) -> Any:
-        """(dx, dscale, dbias) for forward_training's x and the gradient dy in its result.
+    ) -> tuple[ArrayT, ArrayT | None, ArrayT | None]:
+        """Compute the gradients with respect to x, scale and bias of `forward_training` without an activation.
 
-        dx = alpha * ... + beta * out; dscale and dbias = parameter_alpha * ... + parameter_beta * out_scale, out_bias.
-        saved_mean and saved_inverse_variance are forward_training's, both or neither (then they are computed again).
-        dscale and dbias have scale's dtype; dscale is None without a scale. bias: whether there is a dbias; None: if there
-        is a scale. Without a scale dbias has out_bias's dtype, or x's.
+        C functions: cudnnBackendExecute or cudnnBatchNormalizationBackward.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, scale : array
+            forward_training's; scale may be None.
+        saved_mean, saved_inverse_variance : array, optional
+            forward_training's, both or neither; without them they are computed again.
+        out, out_scale, out_bias : array, optional
+            The results.
+        alpha, beta : float
+            dx = alpha * gradient + beta * out.
+        parameter_alpha, parameter_beta : float
+            dscale = parameter_alpha * gradient + parameter_beta * out_scale, and dbias likewise.
+        stream : stream, optional
+            Where the work is queued.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        dscale : array or None
+            Of scale's dtype; None without a scale.
+        dbias : array or None
+            Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
         there = scale is not None, wants_bias(bias, scale)
         names: tuple[str, ...] = (
@@ -144,7 +224,8 @@ class BatchNormalization(Frozen):
             parameter_beta,
             there[1],
         )
-        return gradients(found, *there)
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *there)
+        return made
 
 
 def _wanted_results(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
-from cudnnpy._core.validation import check_number, check_option
+from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales

@@ -8,53 +8,96 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.frozen import Frozen, Identity
+from cudnnpy._core.identity import Identified, Identity
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
-from cudnnpy._core.validation import check_integer, check_number
 from cudnnpy._memory import workspace as memory
+from cudnnpy._options.operations import DropoutOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged
 from cudnnpy._runtime.operands import given, no_overlaps, result
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
+from cudnnpy.typing import Array, ArrayT, Stream
 
 
 @dataclass(frozen=True)
-class Dropout(Frozen):
-    """Elements set to 0 at random and the others divided by 1 - probability, and the gradient, on device arrays.
+class Dropout(DropoutOptions, Identified):
+    """Dropout, which sets random elements to 0 and divides the others by 1 - probability, and its gradient.
 
-    probability: of an element to become 0; at least 0, less than 1. seed: 0 to 2 ** 64 - 1. The object holds the state
-    of its random numbers, one for each device, in device memory; forward changes it: the same seed and the same calls
-    give the same masks again. Equality compares the options, not the state; a copy begins with its seed. One thread and
-    one stream at a time.
+    The object holds the state of its random numbers in device memory, one for each device, and forward changes it: the same
+    seed and the same calls give the same masks. Equality compares the options, not the state, and a copy starts with its
+    seed. Use an object from one thread and on one stream at a time.
 
-    Arrays are float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. Raises TypeError and ValueError for
-    options and arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    Parameters
+    ----------
+    probability : float
+        The probability that an element becomes 0: 0 or more, and less than 1.
+    seed : int
+        0 to 2 ** 64 - 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Device arrays are float16, bfloat16, float32 or float64 and have 1 to 5 axes of any size.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
     """
 
-    probability: float = 0.5
-    seed: int = 0
     _states: dict[int, tuple[Any, DropoutDescriptor]] = field(init=False, repr=False, compare=False)
 
-    def _checked(self) -> dict[str, Any]:
-        return {
-            "probability": check_number("probability", self.probability, 0.0, below=1.0),
-            "seed": check_integer("seed", self.seed, 0, 2**64 - 1),
-            "_states": {},
-        }
+    def _derived(self) -> dict[str, Any]:
+        return {**super()._derived(), "_states": {}}
 
     def _identified(self) -> Identity:
         """A new identity for each object, since plans contain the state of its random numbers."""
         return Identity()
 
-    def forward(self, x: Any, out: Any = None, stream: Any = None) -> Any:
-        """(y, reserve): y in `out` or a new array like x, and a uint8 array of what backward needs to know."""
+    def forward(self, x: ArrayT, out: ArrayT | None = None, stream: Stream | None = None) -> tuple[ArrayT, ArrayT]:
+        """Compute y from x, and what `backward` needs (cudnnDropoutForward).
+
+        Parameters
+        ----------
+        x : array
+            The input.
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        reserve : array
+            Which elements were kept, as cuDNN stores it: uint8, of one axis.
+        """
         names = "x", "out", "reserve"
         return dispatch.run("Dropout.forward", self, Dropout._forward, names, (x,), (out, None), stream)
 
-    def backward(self, dy: Any, reserve: Any, out: Any = None, stream: Any = None) -> Any:
-        """The gradient in x, in `out` or a new array like dy; `reserve` is what forward returned beside y."""
+    def backward(self, dy: ArrayT, reserve: Array, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
+        """Compute the gradient with respect to x (cudnnDropoutBackward). No random numbers are drawn.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        reserve : array
+            What `forward` returned beside y.
+        out : array, optional
+            The result, of dy's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        """
         names = "dy", "reserve", "out"
         return dispatch.run("Dropout.backward", self, Dropout._backward, names, (dy, reserve), (out,), stream)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides, per_channel
-from cudnnpy._core.validation import check_layout, check_number
+from cudnnpy._options.arguments import wants_bias
+from cudnnpy._options.operations import InstanceNormalizationOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program
@@ -19,62 +19,149 @@ from cudnnpy.ops.parameters import (
     gradients,
     scale_and_bias,
     statistics_dtype,
-    wants_bias,
 )
+from cudnnpy.typing import Array, ArrayT, Stream
 
 _RANKS = range(3, 6)
 
 
 @dataclass(frozen=True)
-class InstanceNormalization(Frozen):
-    """Normalization of each channel of each n over its spatial axes, and its gradient, on device arrays of 3 to 5 axes.
+class InstanceNormalization(InstanceNormalizationOptions, Identified):
+    """Instance normalization, of each channel of each n over its spatial axes, and its gradients, on device arrays.
 
-    scale and bias are (C,), the statistics (N, C). layout: "NCHW", or "NHWC" for arrays whose axis order is (N,
-    spatial..., C). The rest is as LayerNormalization. Ulyanov, Vedaldi, Lempitsky: Instance Normalization, 2016.
+    Parameters
+    ----------
+    epsilon : float
+        Added to the variance; 0 or more.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    x has 3 to 5 axes; scale and bias are (C,), the statistics (N, C).
+    x is float16, bfloat16, float32 or float64. scale and bias are packed, of x's dtype, or of float32 if x has 16 bits; a
+    scale of None is 1, a bias of None 0. Statistics are float32, or float64 if x is float64. Sizes may be 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
+    Ulyanov, Vedaldi, Lempitsky: Instance Normalization, 2016.
     """
 
-    epsilon: float = 1e-5
-    layout: str = "NCHW"
+    def forward_training(
+        self,
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+    ) -> tuple[ArrayT, ArrayT, ArrayT]:
+        """Compute y = scale * (x - mean) * inverse_variance + bias, and the statistics (cudnnBackendExecute).
 
-    def _checked(self) -> dict[str, Any]:
-        check_layout(self.layout)
-        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        scale, bias : array, optional
+            (C,).
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
 
-    def forward_training(self, x: Any, scale: Any = None, bias: Any = None, out: Any = None, stream: Any = None) -> Any:
-        """(y, mean, inverse_variance): y = scale * (x - mean) * inverse_variance + bias."""
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        mean, inverse_variance : array
+            (N, C); inverse_variance is 1 / sqrt(variance + epsilon). For no positions they are 0 and NaN.
+        """
         name, prepare = "InstanceNormalization.forward_training", InstanceNormalization._forward
         names = "x", "scale", "bias", "out", "mean", "inverse_variance"
         return dispatch.run(name, self, prepare, names, (x, scale, bias), (out, None, None), stream, True)
 
     def forward_inference(
-        self, x: Any, scale: Any = None, bias: Any = None, out: Any = None, stream: Any = None
-    ) -> Any:
-        """The same y alone."""
+        self,
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute y as `forward_training` does, without the statistics.
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        scale, bias : array, optional
+            (C,).
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         name, prepare = "InstanceNormalization.forward_inference", InstanceNormalization._forward
         names = "x", "scale", "bias", "out"
         return dispatch.run(name, self, prepare, names, (x, scale, bias), (out,), stream, False)
 
     def backward(
         self,
-        dy: Any,
-        x: Any,
-        scale: Any,
-        mean: Any,
-        inverse_variance: Any,
-        out: Any = None,
-        stream: Any = None,
+        dy: ArrayT,
+        x: Array,
+        scale: Array | None,
+        mean: Array,
+        inverse_variance: Array,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
         bias: bool | None = None,
-    ) -> Any:
-        """(dx, dscale, dbias) for forward_training's x and statistics, and the gradient dy in y.
+    ) -> tuple[ArrayT, ArrayT | None, ArrayT | None]:
+        """Compute the gradients with respect to x, scale and bias (cudnnBackendExecute).
 
-        dscale and dbias have scale's dtype; dscale is None without a scale. bias: whether there is a dbias; None: if
-        there is a scale. Without a scale dbias has x's dtype.
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, scale : array
+            forward_training's; scale may be None.
+        mean, inverse_variance : array
+            What `forward_training` returned beside y.
+        out : array, optional
+            dx, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        dscale : array or None
+            Of scale's shape and dtype; None without a scale.
+        dbias : array or None
+            Of scale's dtype, or x's without a scale; None if it is not computed.
         """
         name, prepare = "InstanceNormalization.backward", InstanceNormalization._backward
         there = scale is not None, wants_bias(bias, scale)
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[there]
         inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]
-        return gradients(dispatch.run(name, self, prepare, names, inputs, outs, stream, there[1]), *there)
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(
+            dispatch.run(name, self, prepare, names, inputs, outs, stream, there[1]), *there
+        )
+        return made
 
     def _forward(self, call: Call, training: bool) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS, FLOATS, empty=True)

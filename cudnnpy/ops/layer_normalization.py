@@ -3,91 +3,158 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import index
-from typing import Any
+from typing import SupportsIndex
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._core.validation import check_number, elements
+from cudnnpy._options.arguments import check_normalized_shape, wants_bias
+from cudnnpy._options.operations import RowNormalizationOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy._runtime.operands import FLOATS, given, like, packed_like, result
 from cudnnpy.ops.normalization_executables import Views, backward_program, forward_program
-from cudnnpy.ops.parameters import GRADIENTS, gradients, scale_and_bias, statistics_dtype, wants_bias
+from cudnnpy.ops.parameters import GRADIENTS, gradients, scale_and_bias, statistics_dtype
+from cudnnpy.typing import Array, ArrayT, GraphNormalization, Shape, Stream
 
-Shape = tuple[int, ...]
 RANKS = range(1, 6)
 
 
 @dataclass(frozen=True)
-class LayerNormalization(Frozen):
-    """Normalization over the last axes of x, and its gradient, on device arrays of 1 to 5 axes.
+class LayerNormalization(RowNormalizationOptions, Identified):
+    """Layer normalization over the last axes of x, and its gradients, on device arrays of 1 to 5 axes.
 
-    The axes are those of scale and bias; without both, `normalized_shape` says which. They may be all of x's. epsilon:
-    added to variances; 0 or more.
+    The normalized axes are those of scale and bias; without both, `normalized_shape` has their sizes.
 
-    x is float16, bfloat16, float32 or float64. scale and bias are packed, of x's type, or float32 beside 16 bits; None
-    is 1 and 0. The statistics are float32 (float64 for float64). Sizes may be 0. Raises TypeError and ValueError for
-    options and arrays that do not fit, NotSupportedError for what cuDNN lacks. Ba, Kiros, Hinton: Layer Normalization,
-    2016.
+    Parameters
+    ----------
+    epsilon : float
+        Added to the variance; 0 or more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    x is float16, bfloat16, float32 or float64. scale and bias are packed, of x's dtype, or of float32 if x has 16 bits; a
+    scale of None is 1, a bias of None 0. Statistics are float32, or float64 if x is float64. Sizes may be 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
+    Ba, Kiros, Hinton: Layer Normalization, 2016.
     """
-
-    epsilon: float = 1e-5
-
-    def _checked(self) -> dict[str, Any]:
-        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
 
     def forward_training(
         self,
-        x: Any,
-        scale: Any = None,
-        bias: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Any:
-        """(y, mean, inverse_variance): y = scale * (x - mean) * inverse_variance + bias.
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+        normalized_shape: SupportsIndex | Shape | None = None,
+    ) -> tuple[ArrayT, ArrayT, ArrayT]:
+        """Compute y = scale * (x - mean) * inverse_variance + bias, and the statistics (cudnnBackendExecute).
 
-        mean and inverse_variance = 1 / sqrt(variance + epsilon) have x's shape without the normalized axes; of no
-        elements they are 0 and NaN.
+        Parameters
+        ----------
+        x : array
+            (..., *normalized axes).
+        scale, bias : array, optional
+            Of the shape of the normalized axes.
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale or a bias.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        mean, inverse_variance : array
+            Of x's shape without the normalized axes; inverse_variance is 1 / sqrt(variance + epsilon). For no elements they
+            are 0 and NaN.
         """
         name, names = "LayerNormalization.forward_training", ("x", "scale", "bias", "out", "mean", "inverse_variance")
-        shape = _sizes(normalized_shape)
+        shape = check_normalized_shape(normalized_shape)
         inputs, outs = (x, scale, bias), (out, None, None)
         return dispatch.run(name, self, _forward, names, inputs, outs, stream, True, True, *shape)
 
     def forward_inference(
         self,
-        x: Any,
-        scale: Any = None,
-        bias: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Any:
-        """The same y alone."""
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+        normalized_shape: SupportsIndex | Shape | None = None,
+    ) -> ArrayT:
+        """Compute y as `forward_training` does, without the statistics.
+
+        Parameters
+        ----------
+        x : array
+            (..., *normalized axes).
+        scale, bias : array, optional
+            Of the shape of the normalized axes.
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale or a bias.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         name, names = "LayerNormalization.forward_inference", ("x", "scale", "bias", "out")
-        shape = _sizes(normalized_shape)
+        shape = check_normalized_shape(normalized_shape)
         return dispatch.run(name, self, _forward, names, (x, scale, bias), (out,), stream, False, True, *shape)
 
     def backward(
         self,
-        dy: Any,
-        x: Any,
-        scale: Any,
-        mean: Any,
-        inverse_variance: Any,
-        out: Any = None,
-        stream: Any = None,
+        dy: ArrayT,
+        x: Array,
+        scale: Array | None,
+        mean: Array,
+        inverse_variance: Array,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
         bias: bool | None = None,
-    ) -> Any:
-        """(dx, dscale, dbias) for forward_training's x and statistics, and the gradient dy in y.
+    ) -> tuple[ArrayT, ArrayT | None, ArrayT | None]:
+        """Compute the gradients with respect to x, scale and bias (cudnnBackendExecute).
 
-        dscale and dbias have scale's dtype; dscale is None without a scale, when the axes are those that mean has not.
-        bias: whether there is a dbias; None: if there is a scale. Without a scale dbias has x's dtype.
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, scale : array
+            forward_training's; scale may be None, then the normalized axes are those that mean lacks.
+        mean, inverse_variance : array
+            What `forward_training` returned beside y.
+        out : array, optional
+            dx, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        dscale : array or None
+            Of scale's shape and dtype; None without a scale.
+        dbias : array or None
+            Of scale's dtype, or x's without a scale; None if it is not computed.
         """
         there = scale is not None, wants_bias(bias, scale)
         names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[there]
@@ -95,73 +162,140 @@ class LayerNormalization(Frozen):
         found = dispatch.run(
             "LayerNormalization.backward", self, _backward, names, inputs, outs, stream, True, there[1]
         )
-        return gradients(found, *there)
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *there)
+        return made
 
 
 @dataclass(frozen=True)
-class RMSNormalization(Frozen):
-    """x / sqrt(mean(x * x) + epsilon) * scale over the last axes of x, and its gradient; the rest is as LayerNormalization.
+class RMSNormalization(RowNormalizationOptions, Identified):
+    """Normalization by the root mean square over the last axes of x, scale * x / sqrt(mean(x * x) + epsilon).
 
+    The normalized axes are those of scale; without one, `normalized_shape` has their sizes. The gradients are computed, too.
+
+    Parameters
+    ----------
+    epsilon : float
+        Added to the mean square; 0 or more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    x is a device array of 1 to 5 axes, float16, bfloat16, float32 or float64. scale is packed, of x's dtype, or of float32 if
+    x has 16 bits; None is 1. inverse_rms is float32, or float64 if x is float64. Sizes may be 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
     Zhang, Sennrich: Root Mean Square Layer Normalization, 2019.
     """
 
-    epsilon: float = 1e-5
-
-    def _checked(self) -> dict[str, Any]:
-        return {"epsilon": check_number("epsilon", self.epsilon, 0.0, finite=True)}
-
     def forward_training(
         self,
-        x: Any,
-        scale: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Any:
-        """(y, inverse_rms): y = scale * x * inverse_rms, inverse_rms = 1 / sqrt(mean(x * x) + epsilon).
+        x: ArrayT,
+        scale: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+        normalized_shape: SupportsIndex | Shape | None = None,
+    ) -> tuple[ArrayT, ArrayT]:
+        """Compute y = scale * x * inverse_rms, and inverse_rms (cudnnBackendExecute).
 
-        inverse_rms has x's shape without the normalized axes; of no elements it is NaN.
+        Parameters
+        ----------
+        x : array
+            (..., *normalized axes).
+        scale : array, optional
+            Of the shape of the normalized axes.
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        inverse_rms : array
+            1 / sqrt(mean(x * x) + epsilon), of x's shape without the normalized axes; NaN for no elements.
         """
         name, names = "RMSNormalization.forward_training", ("x", "scale", "out", "inverse_rms")
-        shape = _sizes(normalized_shape)
+        shape = check_normalized_shape(normalized_shape)
         return dispatch.run(name, self, _forward, names, (x, scale), (out, None), stream, True, False, *shape)
 
     def forward_inference(
         self,
-        x: Any,
-        scale: Any = None,
-        out: Any = None,
-        stream: Any = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Any:
-        """The same y alone."""
+        x: ArrayT,
+        scale: Array | None = None,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+        normalized_shape: SupportsIndex | Shape | None = None,
+    ) -> ArrayT:
+        """Compute y as `forward_training` does, without inverse_rms.
+
+        Parameters
+        ----------
+        x : array
+            (..., *normalized axes).
+        scale : array, optional
+            Of the shape of the normalized axes.
+        out : array, optional
+            y, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         name, names = "RMSNormalization.forward_inference", ("x", "scale", "out")
-        shape = _sizes(normalized_shape)
+        shape = check_normalized_shape(normalized_shape)
         return dispatch.run(name, self, _forward, names, (x, scale), (out,), stream, False, False, *shape)
 
-    def backward(self, dy: Any, x: Any, scale: Any, inverse_rms: Any, out: Any = None, stream: Any = None) -> Any:
-        """(dx, dscale) for forward_training's x and inverse_rms, and the gradient dy in y.
+    def backward(
+        self,
+        dy: ArrayT,
+        x: Array,
+        scale: Array | None,
+        inverse_rms: Array,
+        out: ArrayT | None = None,
+        stream: Stream | None = None,
+    ) -> tuple[ArrayT, ArrayT | None]:
+        """Compute the gradients with respect to x and scale (cudnnBackendExecute).
 
-        dscale has scale's dtype, and is None without a scale, when the axes are those that inverse_rms has not.
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, scale : array
+            forward_training's; scale may be None, then the normalized axes are those that inverse_rms lacks.
+        inverse_rms : array
+            What `forward_training` returned beside y.
+        out : array, optional
+            dx, of x's shape and dtype.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        dx : array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        dscale : array or None
+            Of scale's shape and dtype; None without a scale.
         """
         names = "dy", "x", "scale", "inverse_rms", "out", *GRADIENTS[scale is not None, False]
         inputs, outs = (dy, x, scale, inverse_rms), (out, None)[: len(names) - 4]
         found = dispatch.run("RMSNormalization.backward", self, _backward, names, inputs, outs, stream, False, False)
-        return gradients(found, scale is not None)
-
-
-def _sizes(normalized_shape: Any) -> Shape:
-    """normalized_shape as a tuple of ints, () for None. Raises TypeError and ValueError."""
-    if normalized_shape is None:
-        return ()
-    sizes = elements(normalized_shape)
-    sizes = (normalized_shape,) if sizes is None else sizes
-    kinds_fit = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
-    if not kinds_fit or not sizes or any(size < 0 for size in sizes):
-        kind = ValueError if kinds_fit else TypeError
-        expected = "None, an integer of 0 or more, or a tuple of one or more of them"
-        raise kind(f"normalized_shape must be {expected}; got {normalized_shape!r}")
-    return tuple(map(index, sizes))
+        made: tuple[ArrayT, ArrayT | None] = gradients(found, scale is not None)
+        return made
 
 
 def _forward(
@@ -184,7 +318,7 @@ def _forward(
     mean = TensorSpec(x.shape[:kept], statistics_dtype(x), packed_strides(x.shape[:kept]))
     operands = [Operand("x", x), *(Operand(name, _flat(spec)) for name, spec in parameters.items())]
     operands += [Operand("out", y, True), *(Operand(name, _flat(mean), True) for name in statistics)]
-    mode = "layer_norm" if layer else "rms_norm"
+    mode: GraphNormalization = "layer_norm" if layer else "rms_norm"
     program = forward_program(call, mode, norm.epsilon, operands, _row_views(x, kept))
     return program, [y, *(mean for _ in statistics)]
 
@@ -215,7 +349,7 @@ def _backward(
     return program, [dx, *(gradient for _ in made)]
 
 
-def _kept(x: TensorSpec, shape: Shape, name: str) -> int:
+def _kept(x: TensorSpec, shape: tuple[int, ...], name: str) -> int:
     """The number of x's axes before the last ones. Raises ValueError if the last ones do not have this shape."""
     kept = len(x.shape) - len(shape)
     if not shape or kept < 0 or x.shape[kept:] != shape:

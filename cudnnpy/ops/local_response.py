@@ -6,58 +6,109 @@ On an H200 the forward function takes 0.1 of PyTorch's time channels first, and 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
-from cudnnpy._core.validation import check_integer, check_layout, check_number
+from cudnnpy._options.operations import LocalResponseOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged, described, scales
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
 from cudnnpy.descriptors import LRNDescriptor
+from cudnnpy.typing import Array, ArrayT, Stream
 
 _MODE = raw.CUDNN_LRN_CROSS_CHANNEL_DIM1
 _RANKS = range(3, 6)
 
 
 @dataclass(frozen=True)
-class LocalResponseNormalization(Frozen):
-    """y = x / (k + alpha / size * s) ** beta and its gradient, on device arrays; s sums x * x over nearby channels.
+class LocalResponseNormalization(LocalResponseOptions, Identified):
+    """y = x / (k + alpha / size * s) ** beta and its gradient, where s is the sum of x * x over nearby channels.
 
-    size: how many channels s sums over, from c - (size - 1) // 2 to c + size // 2; 1 to 16. beta: at least 0.01. k: at
-    least 1e-5. layout: "NCHW", or "NHWC" for arrays whose axis order is (N, spatial..., C); 3 to 5 axes.
+    Parameters
+    ----------
+    size : int
+        The number of channels that s sums over, 1 to 16: from c - (size - 1) // 2 to c + size // 2 for channel c.
+    alpha, beta, k : float
+        Finite numbers; beta is 0.01 or more, k is 1e-5 or more.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Device arrays are float16, bfloat16, float32 or float64 and have 3 to 5 axes; sizes may be 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3.
-
-    Arrays are float16, bfloat16, float32 or float64; sizes may be 0. Raises TypeError and ValueError for options and
-    arrays that do not fit, NotSupportedError for what cuDNN lacks.
     """
 
-    size: int = 5
-    alpha: float = 1e-4
-    beta: float = 0.75
-    k: float = 2.0
-    layout: str = "NCHW"
+    def forward(
+        self,
+        x: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * y + beta * out (cudnnLRNCrossChannelForward).
 
-    def _checked(self) -> dict[str, Any]:
-        check_layout(self.layout)
-        return {
-            "size": check_integer("size", self.size, raw.CUDNN_LRN_MIN_N, raw.CUDNN_LRN_MAX_N),
-            "alpha": check_number("alpha", self.alpha, finite=True),
-            "beta": check_number("beta", self.beta, raw.CUDNN_LRN_MIN_BETA, finite=True),
-            "k": check_number("k", self.k, raw.CUDNN_LRN_MIN_K, finite=True),
-        }
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        out : array, optional
+            The result, of x's shape and dtype.
+        alpha, beta : float
+            Factors of y and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
 
-    def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
-        """alpha * (x normalized) + beta * out, in `out` or a new array like x."""
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         name, prepare = "LocalResponseNormalization.forward", LocalResponseNormalization._forward
         return dispatch.run(name, self, prepare, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
-        self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
-    ) -> Any:
-        """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y."""
+        self,
+        dy: ArrayT,
+        x: Array,
+        y: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnLRNCrossChannelBackward).
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, y : array
+            forward's input and result, of dy's shape and dtype.
+        out : array, optional
+            The result, of dy's shape and dtype.
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        """
         name, prepare = "LocalResponseNormalization.backward", LocalResponseNormalization._backward
         return dispatch.run(name, self, prepare, ("dy", "x", "y", "out"), (dy, x, y), (out,), stream, alpha, beta)
 

@@ -21,7 +21,7 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
 from cudnnpy.ops.parameters import NAN, NUMBERS, Constant, Slots, Supplied, fills, spare, statistics_dtype, supplied
-from cudnnpy.typing import ElementName
+from cudnnpy.typing import ElementName, GraphNormalization
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
 OF_NO_ELEMENTS = {"mean": 0.0, "inverse_variance": NAN, "inverse_rms": NAN}  # as in PyTorch
@@ -40,7 +40,9 @@ class Views(NamedTuple):
         return Shapes(self.x.shape, self.mean.shape, self.row.shape)
 
 
-def forward_program(call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views) -> Program:
+def forward_program(
+    call: Call, mode: GraphNormalization, epsilon: float, operands: Sequence[Operand], views: Views
+) -> Program:
     """The program of a forward operation on x, scale, bias, out and statistics, as far as they are among the operands."""
     no_overlaps(call, operands)
     x = operands[0].spec
@@ -55,7 +57,7 @@ def forward_program(call: Call, mode: str, epsilon: float, operands: Sequence[Op
     return arranged(mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
-def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Program:
+def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Operand], views: Views) -> Program:
     """The program of a gradient on dy, x, scale, statistics, out, dscale and dbias, as far as they are among the operands."""
     no_overlaps(call, operands)
     name, x = f"{mode} gradient", operands[0].spec
@@ -69,7 +71,7 @@ def backward_program(call: Call, mode: str, operands: Sequence[Operand], views: 
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
-def _variants(mode: str, operands: Sequence[Operand]) -> Iterator[tuple[ElementName, bool]]:
+def _variants(mode: GraphNormalization, operands: Sequence[Operand]) -> Iterator[tuple[ElementName, bool]]:
     """The dtypes in which a graph may take scale and bias, the fastest first, and whether they are applied after the node.
 
     No fast engine for rows takes a scale of another dtype than x's. With a float32 scale for an x of 16 bits, the node
@@ -95,7 +97,13 @@ def _packed(operands: Sequence[Operand], kind: ElementName | None) -> list[Tenso
 
 
 def _forward_graph(
-    call: Call, mode: str, epsilon: float, operands: Sequence[Operand], views: Views, kind: ElementName, after: bool
+    call: Call,
+    mode: GraphNormalization,
+    epsilon: float,
+    operands: Sequence[Operand],
+    views: Views,
+    kind: ElementName,
+    after: bool,
 ) -> Executable | None:
     graph = Graph()
     inputs = [operand.name for operand in operands if not operand.is_result]
@@ -115,9 +123,10 @@ def _forward_graph(
     training = any(operand.name in STATISTICS for operand in operands)
     scale, bias = parameter("scale"), parameter("bias") if mode != "rms_norm" else None
     top, *statistics = graph.normalization(mode, x, scale, bias, epsilon, training=training)
-    for op, name in (("mul", "scale"), ("add", "bias")) if after else ():
-        if name in here:
-            top = graph.pointwise(op, top, here[name])
+    if after and "scale" in here:
+        top = graph.pointwise("mul", top, here["scale"])
+    if after and "bias" in here:
+        top = graph.pointwise("add", top, here["bias"])
     results = [operand.name for operand in operands if operand.is_result]
     for name, node in zip(results, (top, *statistics), strict=True):
         view = views.x if name == "out" else views.mean
@@ -129,7 +138,9 @@ def _forward_graph(
     return Supplied(planned, [*range(len(inputs)), *made, *range(len(inputs), len(operands))])
 
 
-def _backward_graph(call: Call, mode: str, operands: Sequence[Operand], views: Views) -> Executable | None:
+def _backward_graph(
+    call: Call, mode: GraphNormalization, operands: Sequence[Operand], views: Views
+) -> Executable | None:
     """The graph of a gradient, which takes scale and returns dscale and dbias in float32."""
     graph = Graph()
     seen = {"dy": views.x, "x": views.x, "scale": views.row, **dict.fromkeys(STATISTICS, views.mean)}

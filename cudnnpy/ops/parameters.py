@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent
-from cudnnpy._core.validation import check_flag
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.streams import synchronize
 from cudnnpy._runtime.dispatch import Call
@@ -66,11 +65,6 @@ GRADIENTS = {
     (False, True): ("dbias",),
     (True, True): ("dscale", "dbias"),
 }
-
-
-def wants_bias(bias: Any, scale: Any) -> bool:
-    """Whether dbias is asked for: by `bias`, or where that is None by a scale."""
-    return scale is not None if bias is None else check_flag("bias", bias)
 
 
 def gradients(found: Any, *are_there: bool) -> Any:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy import raw
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     as_lies,
@@ -23,72 +23,122 @@ from cudnnpy._core.layouts import (
     packed_strides,
     to_logical,
 )
-from cudnnpy._core.validation import check_flag, check_layout, check_option, check_per_axis, check_shape, for_each_axis
+from cudnnpy._options.checks import check_shape
+from cudnnpy._options.operations import PoolingOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
+from cudnnpy.names import enumerator
 from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, output_size
+from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
-MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
-THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}
 _SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
 @dataclass(frozen=True)
-class Pooling(Frozen):
-    """Pooling over 1, 2 or 3 spatial dimensions, and its gradient, on device arrays.
+class Pooling(PoolingOptions, Identified):
+    """Pooling over 1, 2 or 3 spatial axes and its gradient, on device arrays.
 
-    mode: "max", "max_deterministic", "average_include_padding" or "average_exclude_padding" (Theano's names
-    "average_inc_pad" and "average_exc_pad" mean these two). window, padding, stride: an int, or one for each spatial
-    axis; stride None is the window; padding is less than the window. layout: "NCHW", or "NHWC" for arrays whose axis
-    order is (N, spatial..., C); the spelled-out names are checked against the rank. ceil_mode: whether a last window may
-    reach beyond the padding, as long as it starts before it, so that sizes are rounded up; what lies beyond the padding
-    counts for nothing, in no average. (By C functions, on parts of x; the gradient takes copies.) A batch of 0 is taken;
-    other sizes are 1 or more.
+    Parameters
+    ----------
+    mode : {"max", "max_deterministic", "average_include_padding", "average_exclude_padding"}
+        What a window gives: its maximum; the sum divided by the size of the window; or the sum divided by the number of
+        elements that are not padding. Theano's names "average_inc_pad" and "average_exc_pad" are aliases of the averages.
+    window : int or tuple of ints
+        An int, or one int for each spatial axis.
+    padding : int or tuple of ints
+        The padding on both sides, less than the window.
+    stride : int or tuple of ints, optional
+        By default the window.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
+    ceil_mode : bool
+        Whether sizes are rounded up: the last window may reach beyond the padding if it starts before the end of the
+        padding. Positions beyond the padding count in no average.
 
-    Arrays are float16, bfloat16, float32 or float64. The maximum of a window with a NaN is NaN. Raises TypeError and
-    ValueError for options and arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
+    maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
     """
 
-    mode: str = "max"
-    window: Any = 2
-    padding: Any = 0
-    stride: Any = None
-    layout: str = "NCHW"
-    ceil_mode: bool = False
+    def output_shape(self, x_shape: Shape) -> tuple[int, ...]:
+        """The shape of forward's result for the shape of x, both in the arrays' axis order.
 
-    def _checked(self) -> dict[str, Any]:
-        check_option("mode", self.mode, (*MODES, *THEANO))
-        check_layout(self.layout)
-        check_flag("ceil_mode", self.ceil_mode)
-        options: dict[str, Any] = {"mode": THEANO.get(self.mode, self.mode)}
-        options["window"] = check_per_axis("window", self.window, 1)
-        options["padding"] = check_per_axis("padding", self.padding, 0)
-        options["stride"] = None if self.stride is None else check_per_axis("stride", self.stride, 1)
-        ranks = {len(value) for value in options.values() if isinstance(value, tuple)}
-        _each(options["window"], options["padding"], options["stride"], next(iter(ranks), 1))
-        return options
-
-    def output_shape(self, x_shape: Any) -> tuple[int, ...]:
-        """The shape of forward's result, in the layout's axis order: floor((size + 2 padding - window) / stride) + 1.
-
-        In ceil mode it is rounded up, and 1 less if the last window would start at size + padding or later.
+        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
+        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
+        fit the options.
         """
         shape = to_logical(check_shape("x_shape", x_shape, low=0), self._channels_last)
         return from_logical(_pooled(shape, self._axes(shape)), self._channels_last)
 
-    def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
-        """alpha * (x pooled) + beta * out, in `out` or a new array of x's library, dtype and memory order."""
+    def forward(
+        self,
+        x: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward, or a graph for averages channels last).
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        out : array, optional
+            The result, of shape `output_shape` and x's dtype.
+        alpha, beta : float
+            Factors of the pooling and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, dtype and memory order.
+        """
         return dispatch.run("Pooling.forward", self, Pooling._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
-        self, dy: Any, x: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
-    ) -> Any:
-        """alpha * (gradient in x) + beta * out, for forward's x, its result y and the gradient dy in y.
+        self,
+        dy: ArrayT,
+        x: Array,
+        y: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnPoolingBackward).
 
-        Each element of dy goes to the maximum of its window, or is spread over the elements that were averaged.
+        Each element of dy goes to the maximum of its window, or is divided among the elements that were averaged.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, y : array
+            forward's input and result, of dy's dtype.
+        out : array, optional
+            The result, of x's shape and dtype.
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, of x's shape, dtype and memory order.
         """
         name, names = "Pooling.backward", ("dy", "x", "y", "out")
         return dispatch.run(name, self, Pooling._backward, names, (dy, x, y), (out,), stream, alpha, beta)
@@ -99,10 +149,6 @@ class Pooling(Frozen):
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
         return logical(call, name, self.layout, empty=True)
-
-    def _each(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Window, padding and stride of every spatial axis."""
-        return _each(self.window, self.padding, self.stride, rank)
 
     def _axes(self, shape: tuple[int, ...]) -> list[Axis]:
         """The spatial axes of a logical shape. Raises ValueError for a shape that does not fit the options."""
@@ -147,7 +193,7 @@ class Pooling(Frozen):
             return None
         window, padding, stride = self._each(2)
         graph = Graph()
-        mode = "avgpool_" + self.mode.removeprefix("average_")
+        mode = enumerator(raw.cudnnResampleMode_t, "avgpool_" + self.mode.removeprefix("average_"), "mode")
         node = graph.resample(mode, graph.tensor("x", x), window, padding=padding, stride=stride)
         graph.output("y", node, strides=y.strides)
         planned = graph.executable(call.device, _SECOND)
@@ -188,17 +234,6 @@ class Pooling(Frozen):
             return False
         window, _, stride = self._each(len(x.shape) - 2)
         return all(size <= step for size, step in zip(window, stride, strict=True))
-
-
-def _each(
-    window: Any, padding: Any, stride: Any, rank: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Window, padding and stride of every spatial axis. Raises ValueError for padding of the window's size or more."""
-    window, padding = for_each_axis("window", window, rank), for_each_axis("padding", padding, rank)
-    for pad, size in zip(padding, window, strict=True):
-        if pad >= size:
-            raise ValueError(f"padding must be less than the window, {window}; got {padding}")
-    return window, padding, window if stride is None else for_each_axis("stride", stride, rank)
 
 
 def _pooled(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:

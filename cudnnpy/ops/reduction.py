@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._core.validation import check_flag, check_option
+from cudnnpy._options.arguments import check_axes
+from cudnnpy._options.checks import check_flag, check_option
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, scales
@@ -55,28 +56,11 @@ def _prepare(
     check_option("op", op, (*REDUCTIONS, *ALIASES))
     op = ALIASES.get(op, op)
     x = given(call, "x", empty=True)
-    reduced = _axes(axes, len(x.shape))
+    reduced = check_axes(axes or None, len(x.shape))
     shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
     y = result(call, "out", shape, x.dtype, None, beta)
     scales(alpha, beta, x.dtype)
     if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
-        raise ValueError(
-            f"x must have sizes of 1 or more on the axes {tuple(reduced)} for op={op!r}; got shape {x.shape}"
-        )
+        raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
     return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
-
-
-def _axes(axes: Any, rank: int) -> set[int]:
-    if not axes:  # all
-        return set(range(rank))
-    found = set()
-    for axis in axes:
-        if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-            raise TypeError(f"axes must be None or a tuple of integers; got {axes!r}")
-        if not -rank <= axis < rank:
-            raise ValueError(f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {axes!r}")
-        found.add(int(axis) % rank)
-    if len(found) != len(axes):
-        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {axes!r}")
-    return found

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from cudnnpy._core.frozen import Frozen
+from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
-from cudnnpy._core.validation import check_layout, check_option
+from cudnnpy._options.operations import SoftmaxOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, elsewhere, scales
@@ -22,43 +21,92 @@ from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
-from cudnnpy.typing import TensorFormat
+from cudnnpy.typing import Array, ArrayT, Stream, TensorFormat
 
-ALGORITHMS = ("fast", "accurate", "log")
-MODES = ("channel", "instance")
 _RANKS = range(2, 6)
 
 
 @dataclass(frozen=True)
-class Softmax(Frozen):
-    """Softmax and its gradient on device arrays of 2 to 5 axes of any size.
+class Softmax(SoftmaxOptions, Identified):
+    """The softmax exp(x) / sum(exp(x)) or its logarithm, and its gradient, on device arrays of 2 to 5 axes.
 
-    algorithm: "fast" (overflows above about 88 in float32), "accurate" (the maximum is subtracted first) or "log" (its
-    logarithm). mode: "channel" (the channels of each position add up to 1) or "instance" (all elements of each n do).
-    layout: "NCHW", or "NHWC" for arrays whose axis order is (N, spatial..., C).
+    Parameters
+    ----------
+    algorithm : {"accurate", "fast", "log"}
+        "accurate" subtracts the maximum first, so that exp does not overflow; "fast" does not; "log" is the logarithm.
+    mode : {"channel", "instance"}
+        What is summed over: the channels, for each n and position; or channels and positions, for each n.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
 
-    Arrays are float16, bfloat16, float32 or float64. Raises TypeError and ValueError for options and arrays that do not
-    fit, NotSupportedError for what cuDNN lacks.
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    Arrays are float16, bfloat16, float32 or float64; sizes may be 0. "fast" overflows for x above about 88 in float32.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
     """
 
-    algorithm: str = "accurate"
-    mode: str = "channel"
-    layout: str = "NCHW"
+    def forward(
+        self,
+        x: ArrayT,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * softmax(x) + beta * out (cudnnSoftmaxForward).
 
-    def _checked(self) -> dict[str, Any]:
-        check_option("algorithm", self.algorithm, ALGORITHMS)
-        check_option("mode", self.mode, MODES)
-        check_layout(self.layout)
-        return {}
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        out : array, optional
+            The result, of x's shape and dtype; it may be x itself (in place).
+        alpha, beta : float
+            Factors of the softmax and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
 
-    def forward(self, x: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None) -> Any:
-        """alpha * softmax(x) + beta * out, in `out` (which may be x: in place) or a new array like x."""
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
         return dispatch.run("Softmax.forward", self, Softmax._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
 
     def backward(
-        self, dy: Any, y: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0, stream: Any = None
-    ) -> Any:
-        """alpha * (gradient in x) + beta * out, for forward's result y and the gradient dy in it; `out` may be dy."""
+        self,
+        dy: ArrayT,
+        y: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnSoftmaxBackward).
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        y : array
+            forward's result, of dy's shape and dtype.
+        out : array, optional
+            The result, of dy's shape and dtype; it may be dy itself (in place).
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        """
         name, names = "Softmax.backward", ("dy", "y", "out")
         return dispatch.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
 

@@ -19,7 +19,7 @@ from cudnnpy._core.layouts import (
     packed,
     packed_strides,
 )
-from cudnnpy._core.validation import check_number, check_option
+from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import (

@@ -6,12 +6,13 @@ bfloat16 and float8 are recognized by the names of their dtypes, which ml_dtypes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+ScalarT = TypeVar("ScalarT", bound=np.generic)
 Float64: TypeAlias = NDArray[np.float64]
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

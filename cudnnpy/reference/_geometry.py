@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import numpy as np
+from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._options.convolution import ConvolutionOptions as Options
 
-from cudnnpy.reference._numbers import integer
-from cudnnpy.reference._options import LAYOUTS, Options, PerAxis
+if TYPE_CHECKING:
+    from cudnnpy.typing import Layout, PerAxis
 
 Shape: TypeAlias = tuple[int, ...]
 
 
 class HasLayout(Protocol):
-    """Options with a layout, one of LAYOUTS."""
+    """Options with a layout."""
 
     @property
-    def layout(self) -> str:
-        """Its name."""
+    def layout(self) -> Layout:
+        """The order of an array's axes."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _cropped(
     """Stride, dilation, output_padding, dilated kernel and padding of each spatial axis of a transposed convolution."""
     rank = len(kernel)
     stride, dilation = _each(options, "stride", rank), _each(options, "dilation", rank)
-    extra = spread("output_padding", output_padding, rank)
+    extra = for_each_axis("output_padding", output_padding, rank)
     for axis in range(rank):
         if extra[axis] >= max(stride[axis], dilation[axis]):
             raise ValueError(
@@ -138,27 +139,22 @@ def _cropped(
     return stride, dilation, extra, reach, padding
 
 
-def shape(name: str, value: object, empty: Sequence[int] = ()) -> Shape:
+def shape(name: str, value: Any, empty: Sequence[int] = ()) -> Shape:
     """Return a shape as a tuple of ints, each at least 1, or at least 0 for the axes in empty (-1 is the last)."""
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes)):
-        raise TypeError(f"{name} must be a tuple of ints; got {value!r}")
-    rank = len(value)
-    return tuple(
-        integer(f"{name}[{axis}]", size, 0 if axis in empty or axis - rank in empty else 1)
-        for axis, size in enumerate(value)
-    )
+    sizes = check_shape(name, value, low=0)
+    rank = len(sizes)
+    for axis, size in enumerate(sizes):
+        if not size and axis not in empty and axis - rank not in empty:
+            raise ValueError(f"{name}[{axis}] must be 1 or more; got shape {sizes}")
+    return sizes
 
 
 def check_rank(name: str, array_shape: Shape, options: HasLayout, ranks: Sequence[int] = (3, 4, 5)) -> None:
-    """Refuse a number of axes that the layout, or the operation, does not have."""
-    axes = LAYOUTS[options.layout]
-    allowed = [rank for rank in ranks if axes in (None, rank)]
-    if len(array_shape) not in allowed:
-        *most, last = map(str, allowed)
-        expected = f"{', '.join(most)} or {last}" if most else last
-        raise ValueError(
-            f"{name} must have {expected} axes; got shape {tuple(array_shape)} (layout={options.layout!r})"
-        )
+    """Refuse a number of axes that the operation, or the layout, does not have."""
+    if len(array_shape) not in ranks:
+        *most, last = map(str, ranks)
+        raise ValueError(f"{name} must have {', '.join(most)} or {last} axes; got shape {tuple(array_shape)}")
+    check_layout_rank(options.layout, name, len(array_shape))
 
 
 def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = "x") -> int:
@@ -170,16 +166,7 @@ def _spatial_rank(options: Options, x_shape: Shape, w_shape: Shape, name: str = 
 
 
 def _each(options: Options, name: str, rank: int) -> Shape:
-    return spread(name, getattr(options, name), rank)
-
-
-def spread(name: str, value: PerAxis, rank: int) -> Shape:
-    """One int for each spatial axis."""
-    if isinstance(value, int):
-        return (value,) * rank
-    if len(value) != rank:
-        raise ValueError(f"{name} must be an int, or one for each of {rank} spatial axes; got {value}")
-    return tuple(value)
+    return for_each_axis(name, getattr(options, name), rank)
 
 
 def _reach(kernel: Shape, dilation: Shape) -> Shape:
@@ -189,8 +176,6 @@ def _reach(kernel: Shape, dilation: Shape) -> Shape:
 def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """(before, after) for each spatial axis; same holds the totals that "same" means here."""
     padding = options.padding
-    if isinstance(padding, int):
-        return ((padding, padding),) * rank
     if padding == "valid":
         return ((0, 0),) * rank
     if padding == "same":
@@ -199,6 +184,5 @@ def _pads(options: Options, rank: int, reach: Shape, same: Sequence[int]) -> tup
         return tuple((span // 2, span // 2) for span in reach)
     if padding == "full":
         return tuple((span - 1, span - 1) for span in reach)
-    if len(padding) != rank:
-        raise ValueError(f"padding must be an int, or one for each of {rank} spatial axes; got {padding}")
-    return padding  # type: ignore[return-value]  # Options has made these pairs
+    sides = for_each_axis("padding", padding, rank)
+    return tuple(side if isinstance(side, tuple) else (side, side) for side in sides)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, prod
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import real
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -60,14 +59,6 @@ def gradient(g: Float64, normalized: Float64, inverse: Float64, axes: Shape, cen
     return dx
 
 
-def epsilon_of(value: object) -> float:
-    """Return epsilon as a float; below 0, infinite or NaN is a ValueError."""
-    epsilon = real("epsilon", value)
-    if not 0 <= epsilon < inf:
-        raise ValueError(f"epsilon must be a finite number of 0 or more; got {epsilon}")
-    return epsilon
-
-
 def parameter_dtypes(x: Array) -> tuple[str, ...]:
     """Return the dtypes allowed for scale and bias: x's dtype, and float32 for an x of 16 bits."""
     return (x.dtype.name,) if x.dtype.itemsize > 2 else ("float32", x.dtype.name)
@@ -92,13 +83,6 @@ def check_channels(channels: int, scale: object, bias: object) -> None:
     if not channels and not (scale is None and bias is None):
         name = "scale" if scale is not None else "bias"
         raise ValueError(f"{name} must be None for an x of 0 channels; got an array")
-
-
-def wants_bias(bias: object, scale: object) -> bool:
-    """Whether dbias is asked for: by `bias`, or where that is None by a scale."""
-    if bias is not None and not isinstance(bias, bool):
-        raise TypeError(f"bias must be a bool or None; got {bias!r}")
-    return scale is not None if bias is None else bias
 
 
 def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], inputs: Mapping[str, Array | None]) -> None:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_activation, check_scales
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Geometry, Shape
-from cudnnpy.reference._numbers import scales
-from cudnnpy.reference._options import Options
-from cudnnpy.reference.activation import activation as activation_named
+from cudnnpy.reference.activation import ACTIVATIONS
+from cudnnpy.typing import ConvolutionActivation
+from cudnnpy.typing import Shape as ShapeArgument
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 
-class Operation(Options):
+class Operation(ConvolutionOptions):
     """The four operations, in terms of three products that a subclass defines."""
 
     # Whether x may have 0 channels, over which the sums are 0. It may always have a batch of 0.
     _channels_may_be_empty = False
+
+    @property
+    def options(self) -> Self:
+        """The options in canonical form: the object itself."""
+        return self
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the arrays' last axis holds the channels."""
+        return self.layout.endswith("C")
 
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         """Check that the shapes, both channels first, fit together; return the geometry."""
@@ -40,10 +53,10 @@ class Operation(Options):
     def _product_filter(self, dy: Float64, x: Float64, geometry: Geometry) -> Float64:
         raise NotImplementedError
 
-    def output_shape(self, x_shape: Shape, w_shape: Shape) -> Shape:
-        """Return the shape of forward's result, in the layout's axis order, without computing it.
+    def output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
+        """Return the shape of forward's result for the shapes of x and w, all in the layout's axis order.
 
-        Raises TypeError for sizes that are not ints and ValueError for shapes that do not fit together.
+        Raises TypeError and ValueError for shapes that do not fit together.
         """
         return self._shapes(x_shape, w_shape)[1]
 
@@ -52,22 +65,39 @@ class Operation(Options):
         x: Array,
         w: Array,
         bias: Array | None = None,
-        activation: str | None = None,
+        activation: ConvolutionActivation | None = None,
         out: Array | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
     ) -> Array:
-        """Return activation(alpha * (x with w) + beta * out + bias).
+        """Return activation(alpha * (x with w) + beta * out + bias), computed in float64 (int8 exactly) and rounded once.
 
-        x and w have one dtype: float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 or int8. The result has
-        that dtype (int8: int32), or goes to out, of x's dtype; for float8 also float16, bfloat16 or float32; for int8
-        int32, float32 or int8, where integers are rounded to nearest even and saturate. bias has one entry for each
-        output channel, in the dtype of the result (float32 for results of 8 bits). activation is None, "identity", "relu",
-        "sigmoid", "tanh", "elu" (with factor 1) or "swish". With beta 0, out is not read. stream is ignored.
+        Parameters
+        ----------
+        x, w : numpy.ndarray
+            Of one dtype: float16, bfloat16, float32, float64, float8_e4m3fn, float8_e5m2 or int8.
+        bias : numpy.ndarray, optional
+            One entry for each output channel, of the result's dtype; float32 for results of 8 bits.
+        activation : {"identity", "relu", "sigmoid", "tanh", "elu", "swish"}, optional
+            elu with the factor 1.
+        out : numpy.ndarray, optional
+            The result, of x's dtype; for int8 int32, float32 or int8, where integers are rounded to nearest even and saturate;
+            for float8 also float16, bfloat16 or float32.
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
-        or overlaps an input.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's dtype (int32 for int8).
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         floats = (*_arrays.FLOATS, *_arrays.FLOAT8)
         x = _arrays.check_array("x", x, (*floats, *_arrays.INT8))
@@ -75,8 +105,8 @@ class Operation(Options):
         _arrays.check_same_dtype("w", w, "x", x)
         self._check_compute_dtype(x.dtype.name)
         geometry, y_shape = self._shapes(x.shape, w.shape, "x.shape", "w.shape")
-        alpha, beta = scales(alpha, beta, out=out)
-        act = activation_named(activation)
+        alpha, beta = check_scales(alpha, beta, out=out)
+        act = ACTIVATIONS[check_activation(activation, tuple(ACTIVATIONS)) or "identity"]
         dtype = np.dtype(np.int32) if x.dtype.name in _arrays.INT8 else x.dtype
         if out is not None:
             _arrays.check_out(out, y_shape, _result_dtypes(x.dtype.name), x=x, w=w, bias=bias)
@@ -89,23 +119,41 @@ class Operation(Options):
 
     def backward_data(
         self,
-        dy: Array,
-        w: Array,
-        x_shape: Shape | None = None,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        w: NDArray[ScalarT],
+        x_shape: ShapeArgument | None = None,
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in x, of shape x_shape) + beta * out, for the gradient dy of forward's result.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
 
-        x_shape may be left to out. dy, w and out have one dtype, and so has the result: float16, bfloat16,
-        float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
+        w : numpy.ndarray
+            The filter, of dy's dtype.
+        x_shape : tuple of ints, optional
+            The shape of x, in the layout's axis order. May be None if `out` is given.
+        out, alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of shape x_shape and dy's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy, w = self._check_pair(dy, "w", w)
         x_shape = self._x_shape(dy, w, x_shape, out)
         geometry = self._check_dy(dy, x_shape, w.shape, "x_shape", "w.shape")
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x_shape, (dy.dtype.name,), dy=dy, w=w)
         with np.errstate(all="ignore"):
@@ -114,23 +162,41 @@ class Operation(Options):
 
     def backward_filter(
         self,
-        dy: Array,
-        x: Array,
-        w_shape: Shape | None = None,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
+        w_shape: ShapeArgument | None = None,
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in w, of shape w_shape) + beta * out, for the gradient dy of forward's result.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dw + beta * out, with the gradient dw with respect to w.
 
-        w_shape may be left to out. dy, x and out have one dtype, and so has the result: float16, bfloat16,
-        float32 or float64. With beta 0, out is not read. stream is ignored. Raises as `forward` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
+        x : numpy.ndarray
+            forward's input, of dy's dtype.
+        w_shape : tuple of ints, optional
+            The shape of w, in the layout's axis order. May be None if `out` is given.
+        out, alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of shape w_shape and dy's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy, x = self._check_pair(dy, "x", x)
         w_shape = _geometry.shape("w_shape", shape_or_outs("w_shape", w_shape, out), self._may_be_empty[1])
         geometry = self._check_dy(dy, x.shape, w_shape, "x.shape", "w_shape")
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, w_shape, (dy.dtype.name,), dy=dy, x=x)
         with np.errstate(all="ignore"):
@@ -138,16 +204,35 @@ class Operation(Options):
             return _arrays.store(self._in_layout(self._scaled(gradient, out, alpha, beta)), dy.dtype, out)
 
     def backward_bias(
-        self, dy: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
-    ) -> Array:
-        """Return alpha * (sum of dy over all axes but the channels) + beta * out, of shape (channels,).
+        self,
+        dy: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return alpha * db + beta * out, with db the sum of dy over all axes except the channels.
 
-        dy and out are float16, bfloat16, float32 or float64, both the same, as is the result. With beta 0, out is not
-        read. stream is ignored. Raises as `forward` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result: float16, bfloat16, float32 or float64.
+        out, alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of shape (channels,) and dy's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
         _geometry.check_rank("dy", _geometry.shape("dy.shape", dy.shape, (0,)), self)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, (dy.shape[-1 if self.channels_last else 1],), (dy.dtype.name,), dy=dy)
         with np.errstate(all="ignore"):
@@ -155,7 +240,7 @@ class Operation(Options):
             return _arrays.store_scaled(values, dy.dtype, out, alpha, beta)
 
     def _shapes(
-        self, x_shape: Shape, w_shape: Shape, x_name: str = "x_shape", w_name: str = "w_shape"
+        self, x_shape: ShapeArgument, w_shape: ShapeArgument, x_name: str = "x_shape", w_name: str = "w_shape"
     ) -> tuple[Geometry, Shape]:
         """Return the geometry, and the shape of forward's result in the layout's axis order."""
         of_x, of_w = self._may_be_empty
@@ -190,7 +275,7 @@ class Operation(Options):
         self._check_compute_dtype(dy.dtype.name)
         return dy, array
 
-    def _x_shape(self, dy: Array, w: Array, x_shape: Shape | None, out: Array | None) -> Shape:
+    def _x_shape(self, dy: Array, w: Array, x_shape: ShapeArgument | None, out: Array | None) -> Shape:
         """Return the shape of the gradient with respect to x: x_shape, or out's."""
         return _geometry.shape("x_shape", shape_or_outs("x_shape", x_shape, out), self._may_be_empty[0])
 
@@ -244,7 +329,7 @@ def _result_dtypes(dtype: str) -> tuple[str, ...]:
     return (dtype,)
 
 
-def shape_or_outs(name: str, shape: Shape | None, out: Array | None) -> Shape:
+def shape_or_outs(name: str, shape: ShapeArgument | None, out: Array | None) -> ShapeArgument:
     """Return the shape of a gradient: the given one, or out's. Raise TypeError if both are None."""
     if shape is not None:
         return shape

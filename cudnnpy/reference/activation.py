@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isnan
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_scales
+from cudnnpy._options.operations import ActivationOptions
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import real, scales
-from cudnnpy.reference._options import one_of
+from cudnnpy.reference._arrays import ScalarT
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
 
-def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
+def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
     """Return alpha * 1 / (1 + exp(-x)) + beta * out, of x's shape.
 
     x is float16, bfloat16, float32 or float64; the result has its dtype, or is written to out, which may be x itself
@@ -27,7 +27,7 @@ def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float 
     Raises TypeError for a wrong type or dtype and ValueError for an out of another shape or one that is read-only.
     """
     x = _arrays.check_array("x", x, _arrays.FLOATS)
-    alpha, beta = scales(alpha, beta, out=out)
+    alpha, beta = check_scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS)
     with np.errstate(all="ignore"):
@@ -35,7 +35,7 @@ def sigmoid(x: Array, out: Array | None = None, alpha: float = 1.0, beta: float 
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(ActivationOptions):
     """An activation and its gradient, on NumPy arrays.
 
     ============  ======================================  ===================================
@@ -63,29 +63,39 @@ class Activation:
         c: the ceiling of clipped_relu, the factor of elu or of the exponent of swish. The other modes do not use it.
     """
 
-    mode: str = "relu"
-    coefficient: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        one_of("mode", self.mode, tuple(GRADIENTS))
-        object.__setattr__(self, "coefficient", real("coefficient", self.coefficient))
-        if isnan(self.coefficient):
-            raise ValueError("coefficient must be a number; got nan")
-
     def forward(
-        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
-    ) -> Array:
-        """Return alpha * f(x) + beta * out, of x's shape and dtype.
+        self,
+        x: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return alpha * f(x) + beta * out, computed in float64 and rounded once.
 
-        x is float16, bfloat16, float32 or float64 and has 1 to 5 axes. out may be x itself (in place). Computed in
-        float64 and rounded once. With beta 0, out is not read. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64, of 1 to 5 axes.
+        out : numpy.ndarray, optional
+            The result, of x's shape and dtype; it may be x itself (in place).
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps x otherwise.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         x = _arrays.check_tensor("x", x, empty="any")
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
         with np.errstate(all="ignore"):
@@ -94,23 +104,43 @@ class Activation:
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
-        y: Array,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
+        y: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
 
-        sigmoid and tanh read y, the others x; of the one that is not read only shape and dtype are checked. So after a
-        forward in place y may be given for both with sigmoid, tanh, relu and clipped_relu. out may be dy itself (in
-        place). The rest is as for `forward`.
+        sigmoid and tanh read y, the others x; of the one that is not read, only shape and dtype are checked. After a forward
+        in place, y may be given for both with sigmoid, tanh, relu and clipped_relu.
+
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result y.
+        x, y : numpy.ndarray
+            forward's input and result, of dy's shape and dtype.
+        out : numpy.ndarray, optional
+            The result, of dy's shape and dtype; it may be dy itself (in place).
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of dy's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy = _arrays.check_tensor("dy", dy, empty="any")
         x, y = _arrays.check_like("x", x, "dy", dy), _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, x=x, y=y)
         with np.errstate(all="ignore"):
@@ -176,14 +206,3 @@ GRADIENTS: dict[str, Callable[[Float64, Float64, float], Float64]] = {
     "identity": lambda dy, x, c: dy,
     "swish": _swish_gradient,
 }
-
-
-def activation(name: object) -> Callable[[Float64], Float64]:
-    """Return the function of a name (None is "identity"); an unknown one is a ValueError."""
-    if name is None:
-        return _identity
-    if not isinstance(name, str):
-        raise TypeError(f"activation must be None or one of {', '.join(map(repr, ACTIVATIONS))}; got {name!r}")
-    if name not in ACTIVATIONS:
-        raise ValueError(f"activation must be None or one of {', '.join(map(repr, ACTIVATIONS))}; got {name!r}")
-    return ACTIVATIONS[name]

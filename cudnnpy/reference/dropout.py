@@ -8,17 +8,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.operations import DropoutOptions
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import integer, real
+from cudnnpy.reference._arrays import ScalarT
 
 Array: TypeAlias = NDArray[Any]
 UInt8: TypeAlias = NDArray[np.uint8]
 
-SEEDS = 1 << 64
-
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(DropoutOptions):
     """Elements set to 0 at random and the others made larger, and the gradient, on NumPy arrays.
 
     The object holds the state of its random numbers, which forward changes: the same seed and the same calls give the
@@ -33,29 +32,45 @@ class Dropout:
         From 0 to 2 ** 64 - 1.
     """
 
-    probability: float = 0.5
-    seed: int = 0
     _random: np.random.Generator = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        """Check the options, and begin with the random numbers."""
-        probability, seed = real("probability", self.probability), integer("seed", self.seed, 0)
-        if not 0 <= probability < 1:
-            raise ValueError(f"probability must be a number of 0 or more and below 1; got {probability}")
-        if seed >= SEEDS:
-            raise ValueError(f"seed must be an integer below 2 ** 64; got {seed}")
-        for name, value in {"probability": probability, "seed": seed, "_random": np.random.default_rng(seed)}.items():
-            object.__setattr__(self, name, value)
+    def _derived(self) -> dict[str, Any]:
+        return {**super()._derived(), "_random": np.random.default_rng(self.seed)}
 
-    def forward(self, x: Array, out: Array | None = None, stream: object = None) -> tuple[Array, UInt8]:
-        """Return y, of x's shape and dtype, and what backward needs to know.
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By the options and the state of the random numbers."""
+        return *super().__reduce__(), {"_random": self._random}
 
-        y is x / (1 - probability), or 0 where an element is dropped, whatever it was. x is float16, bfloat16, float32
-        or float64 and has 1 to 5 axes of any size. The second is a uint8 array of one bit for each element of x in C
-        order, 1 where it is kept. Computed in float64 and rounded once. stream is ignored.
+    def forward(
+        self,
+        x: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        stream: object = None,
+    ) -> tuple[NDArray[ScalarT], UInt8]:
+        """Return y and what `backward` needs.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps x. A call that is refused draws no random numbers.
+        y is x / (1 - probability), or 0 where an element is dropped, whatever it is; computed in float64 and rounded once.
+
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64, of 1 to 5 axes of any size.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+
+        Returns
+        -------
+        y : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        reserve : numpy.ndarray
+            uint8, one bit for each element of x in C order: 1 where it is kept.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input. No random numbers are drawn then.
         """
         x = _arrays.check_tensor("x", x, empty="any")
         if out is not None:
@@ -63,11 +78,35 @@ class Dropout:
         kept = self._random.random(x.shape) >= self.probability
         return self._apply(x, kept, out), np.packbits(kept)
 
-    def backward(self, dy: Array, reserve: UInt8, out: Array | None = None, stream: object = None) -> Array:
-        """Return the gradient in x: dy / (1 - probability), or 0 where forward dropped the element.
+    def backward(
+        self,
+        dy: NDArray[ScalarT],
+        reserve: UInt8,
+        out: NDArray[ScalarT] | None = None,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return the gradient with respect to x: dy / (1 - probability), or 0 where forward dropped the element.
 
-        reserve is what forward returned beside y; it is not changed, and may be used again. The rest is as for
-        `forward`; no random numbers are drawn.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to y.
+        reserve : numpy.ndarray
+            What `forward` returned beside y.
+        out : numpy.ndarray, optional
+            The result, of dy's shape and dtype.
+        stream : object
+            Ignored.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of dy's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy = _arrays.check_tensor("dy", dy, empty="any")
         reserve = _arrays.check_array("reserve", reserve, ("uint8",))

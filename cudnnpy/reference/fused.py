@@ -8,11 +8,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_activation
+from cudnnpy._options.convolution import FusedOptions
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Shape
-from cudnnpy.reference._options import Padding, PerAxis, one_of
-from cudnnpy.reference.activation import activation as activation_named
+from cudnnpy.reference.activation import ACTIVATIONS as FUNCTIONS
 from cudnnpy.reference.convolution import Convolution
+from cudnnpy.typing import FusedActivation
+from cudnnpy.typing import Shape as ShapeArgument
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -22,59 +26,64 @@ RANKS = (3, 4, 5)
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 
 
-@dataclass(frozen=True)
-class FusedConvolution:
+@dataclass(frozen=True, kw_only=True)
+class FusedConvolution(FusedOptions):
     """activation(scale * convolution(x, w) + bias + residual) in one step, on NumPy arrays.
 
-    The options are those of `Convolution`, fewer of them. Everything is computed in float64 and rounded once.
+    Everything is computed in float64 and rounded once. An instance is immutable and may be shared by threads.
 
-    An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
+    Parameters
+    ----------
+    padding, stride, dilation, groups, mode, layout
+        As for `Convolution`.
+    prefer, workspace_limit, deterministic, tf32, tune_seconds
+        Validated as on a GPU, and without effect here.
     """
 
-    padding: Padding = 0
-    stride: PerAxis = 1
-    dilation: PerAxis = 1
-    groups: int = 1
-    mode: str = "cross_correlation"
-    layout: str = "NCHW"
-    prefer: str = "fastest"
-    workspace_limit: int | None = None
-    deterministic: bool = False
-    tf32: bool = True
-    tune_seconds: float = 5.0
+    def output_shape(self, x_shape: ShapeArgument, w_shape: ShapeArgument) -> Shape:
+        """Return the shape of forward's result for the shapes of x and w, all in the layout's axis order.
 
-    def __post_init__(self) -> None:
-        """Check every option and store it as `Convolution` does."""
-        checked = self._convolution()
-        for option in fields(self):
-            object.__setattr__(self, option.name, getattr(checked, option.name))
-
-    def output_shape(self, x_shape: Shape, w_shape: Shape) -> Shape:
-        """Return the shape of forward's result, in the layout's axis order, without computing it.
-
-        Raises TypeError for sizes that are not ints and ValueError for shapes that do not fit together.
+        Raises TypeError and ValueError for shapes that do not fit together.
         """
         return self._convolution().output_shape(x_shape, w_shape)
 
     def forward(
         self,
-        x: Array,
-        w: Array,
+        x: NDArray[ScalarT],
+        w: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
         residual: Array | None = None,
-        activation: str | None = "relu",
-        out: Array | None = None,
+        activation: FusedActivation | None = "relu",
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-    ) -> Array:
-        """Return activation(scale * convolution(x, w) + bias + residual), of x's dtype.
+    ) -> NDArray[ScalarT]:
+        """Return activation(scale * convolution(x, w) + bias + residual).
 
-        x and w have one dtype: float16, bfloat16 or float32; their shapes are those of `Convolution`. scale and bias
-        have one entry for each output channel, in x's dtype or float32. residual has the result's shape and x's dtype.
-        activation is None, "relu", "sigmoid", "tanh", "elu" (with factor 1) or "swish". stream is ignored.
+        Parameters
+        ----------
+        x, w : numpy.ndarray
+            Of one dtype: float16, bfloat16 or float32.
+        scale, bias : numpy.ndarray, optional
+            One entry for each output channel, of x's dtype or float32.
+        residual : numpy.ndarray, optional
+            Of the result's shape and x's dtype.
+        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
+            elu with the factor 1.
+        out : numpy.ndarray, optional
+            The result, of x's dtype.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an out that is read-only
-        or overlaps an input.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         x, w = (_arrays.check_tensor(name, a, RANKS, DTYPES, empty="any") for name, a in (("x", x), ("w", w)))
         _arrays.check_same_dtype("w", w, "x", x)
@@ -86,8 +95,7 @@ class FusedConvolution:
             residual = _arrays.check_array("residual", residual, (x.dtype.name,))
             if residual.shape != y_shape:
                 raise ValueError(f"residual must have shape {y_shape}, as the result; got shape {residual.shape}")
-        if activation is not None:
-            one_of("activation", activation, ACTIVATIONS)
+        check_activation(activation, ACTIVATIONS)
         if out is not None:
             _arrays.check_out(out, y_shape, (x.dtype.name,), x=x, w=w, scale=scale, bias=bias, residual=residual)
 
@@ -103,10 +111,10 @@ class FusedConvolution:
                 values += spread(bias)
             if residual is not None:
                 values += residual.astype(np.float64)
-            return _arrays.store(activation_named(activation)(values), x.dtype, out)
+            return _arrays.store(FUNCTIONS[activation or "identity"](values), x.dtype, out)
 
     def _convolution(self) -> Convolution:
-        return Convolution(**{option.name: getattr(self, option.name) for option in fields(self)})
+        return Convolution(**{option.name: getattr(self, option.name) for option in fields(FusedOptions)})
 
 
 def _parameter(name: str, array: Array | None, channels: int, x: Array) -> Array | None:

@@ -8,20 +8,20 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import wants_bias
+from cudnnpy._options.operations import InstanceNormalizationOptions
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._moments import (
     check_affine,
     check_channels,
     check_parameter,
     check_results,
-    epsilon_of,
     gradient,
     moments,
     spread,
     statistics_dtype,
-    wants_bias,
 )
-from cudnnpy.reference._options import LAYOUTS, one_of
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
@@ -31,7 +31,7 @@ RANKS = (3, 4, 5)
 
 
 @dataclass(frozen=True)
-class InstanceNormalization:
+class InstanceNormalization(InstanceNormalizationOptions):
     """Normalization of each channel of each sample over its positions, on NumPy arrays.
 
     y = scale * (x - mean) / sqrt(variance + epsilon) + bias. x is float16, bfloat16, float32 or float64 and has 3 to 5
@@ -50,29 +50,38 @@ class InstanceNormalization:
         NDHWC require one number of them.
     """
 
-    epsilon: float = 1e-5
-    layout: str = "NCHW"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
-        one_of("layout", self.layout, tuple(LAYOUTS))
-
     def forward_training(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-    ) -> tuple[Array, Array, Array]:
-        """Return (y, mean, inverse_variance): y of x's shape and dtype, and what `backward` needs.
+    ) -> tuple[NDArray[ScalarT], Array, Array]:
+        """Return y = scale * (x - mean) * inverse_variance + bias, and the statistics.
 
-        inverse_variance is 1 / sqrt(variance + epsilon); of no positions mean is 0 and inverse_variance NaN. y goes to
-        out if there is one. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray, optional
+            (C,), of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps an input.
+        Returns
+        -------
+        y : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        mean, inverse_variance : numpy.ndarray
+            (N, C); inverse_variance is 1 / sqrt(variance + epsilon). For no positions they are 0 and NaN.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         statistics_shape = self._check(x, scale, bias)
         _check_out(out, x, scale=scale, bias=bias)
@@ -91,32 +100,78 @@ class InstanceNormalization:
 
     def forward_inference(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-    ) -> Array:
-        """Return y alone. Takes and raises what `forward_training` does."""
+    ) -> NDArray[ScalarT]:
+        """Return y as `forward_training` does, without the statistics.
+
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray, optional
+            (C,), of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
+        """
         return self.forward_training(x, scale, bias, out)[0]
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
         scale: Array | None,
         mean: Array,
         inverse_variance: Array,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
         bias: bool | None = None,
-    ) -> tuple[Array, Array | None, Array | None]:
-        """Return the gradients (dx, dscale, dbias) for the gradient dy of y.
+    ) -> tuple[NDArray[ScalarT], Array | None, Array | None]:
+        """Return the gradients with respect to x, scale and bias.
 
-        dx has x's shape and dtype and goes to out if there is one. dscale and dbias have shape (C,) and scale's dtype;
-        dscale is None without a scale. bias says whether there is a dbias, None that there is one with a scale; without
-        a scale it has x's dtype. mean and inverse_variance are those of `forward_training`. stream is ignored. Raises as
-        `forward_training` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to y.
+        x, scale : numpy.ndarray
+            forward_training's; scale may be None.
+        mean, inverse_variance : numpy.ndarray
+            What `forward_training` returned beside y.
+        out : numpy.ndarray, optional
+            dx, of x's shape and dtype.
+        stream : object
+            Ignored.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        dscale : numpy.ndarray or None
+            Of scale's shape and dtype; None without a scale.
+        dbias : numpy.ndarray or None
+            Of scale's dtype, or x's without a scale; None if it is not computed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         with_bias = wants_bias(bias, scale)
         statistics_shape = self._check(x, scale)

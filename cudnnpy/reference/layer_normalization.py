@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_normalized_shape, wants_bias
+from cudnnpy._options.operations import RowNormalizationOptions
 from cudnnpy.reference import _arrays
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._moments import (
     check_affine,
     check_parameter,
     check_results,
-    epsilon_of,
     gradient,
     mean_square,
     moments,
     parameter_dtypes,
     spread,
     statistics_dtype,
-    wants_bias,
 )
-from cudnnpy.reference._numbers import integer
+from cudnnpy.typing import Shape as ShapeArgument
 
 Array: TypeAlias = NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class LayerNormalization:
+class LayerNormalization(RowNormalizationOptions):
     """Normalization over the last axes of x, on NumPy arrays: scale * (x - mean) / sqrt(variance + epsilon) + bias.
 
     The axes are those of scale and bias: x is `(..., *scale.shape)`. Without both, `normalized_shape` says which; it may
@@ -46,29 +46,42 @@ class LayerNormalization:
         Added to the biased variance; 0 or more.
     """
 
-    epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
-
     def forward_training(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> tuple[Array, Array, Array]:
-        """Return (y, mean, inverse_variance): y of x's shape and dtype, and what `backward` needs.
+        normalized_shape: SupportsIndex | ShapeArgument | None = None,
+    ) -> tuple[NDArray[ScalarT], Array, Array]:
+        """Return y = scale * (x - mean) * inverse_variance + bias, and the statistics.
 
-        Without scale it is 1, without bias 0. normalized_shape, the sizes of the axes that are normalized, is that of
-        scale or bias if there is one. mean and inverse_variance, 1 / sqrt(variance + epsilon), have x's shape without
-        the normalized axes; of no elements they are 0 and NaN. y goes to out if there is one. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray, optional
+            Of the shape of the normalized axes, and of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale or a bias.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps an input.
+        Returns
+        -------
+        y : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        mean, inverse_variance : numpy.ndarray
+            Of x's shape without the normalized axes; inverse_variance is 1 / sqrt(variance + epsilon). For no elements they
+            are 0 and NaN.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         kept = _check(x, normalized_shape, scale, bias)
         _check_out(out, x, scale=scale, bias=bias)
@@ -87,33 +100,81 @@ class LayerNormalization:
 
     def forward_inference(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Array:
-        """Return y alone. Takes and raises what `forward_training` does."""
+        normalized_shape: SupportsIndex | ShapeArgument | None = None,
+    ) -> NDArray[ScalarT]:
+        """Return y as `forward_training` does, without the statistics.
+
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray, optional
+            Of the shape of the normalized axes, and of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale or a bias.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
+        """
         return self.forward_training(x, scale, bias, out, stream, normalized_shape)[0]
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
         scale: Array | None,
         mean: Array,
         inverse_variance: Array,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
         bias: bool | None = None,
-    ) -> tuple[Array, Array | None, Array | None]:
-        """Return the gradients (dx, dscale, dbias) for the gradient dy of y.
+    ) -> tuple[NDArray[ScalarT], Array | None, Array | None]:
+        """Return the gradients with respect to x, scale and bias.
 
-        dx has x's shape and dtype and goes to out if there is one. dscale and dbias have scale's shape and dtype; dscale
-        is None without a scale, when the axes are those that mean has not. bias says whether there is a dbias, None that
-        there is one with a scale; without a scale it has x's dtype. mean and inverse_variance are those of
-        `forward_training`. stream is ignored. Raises as `forward_training` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to y.
+        x, scale : numpy.ndarray
+            forward_training's; scale may be None, then the normalized axes are those that mean lacks.
+        mean, inverse_variance : numpy.ndarray
+            What `forward_training` returned beside y.
+        out : numpy.ndarray, optional
+            dx, of x's shape and dtype.
+        stream : object
+            Ignored.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        dscale : numpy.ndarray or None
+            Of scale's shape and dtype; None without a scale.
+        dbias : numpy.ndarray or None
+            Of scale's dtype, or x's without a scale; None if it is not computed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         with_bias = wants_bias(bias, scale)
         statistics = {"mean": mean, "inverse_variance": inverse_variance}
@@ -132,7 +193,7 @@ class LayerNormalization:
 
 
 @dataclass(frozen=True)
-class RMSNormalization:
+class RMSNormalization(RowNormalizationOptions):
     """Division by the root mean square over the last axes of x, on NumPy arrays: scale * x / sqrt(mean(x^2) + epsilon).
 
     As `LayerNormalization`, without mean and bias: x is `(..., *scale.shape)` or `(..., *normalized_shape)`, float16,
@@ -147,28 +208,40 @@ class RMSNormalization:
         Added to the mean square; 0 or more.
     """
 
-    epsilon: float = 1e-5
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
-
     def forward_training(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> tuple[Array, Array]:
-        """Return (y, inverse_rms): y of x's shape and dtype, and what `backward` needs.
+        normalized_shape: SupportsIndex | ShapeArgument | None = None,
+    ) -> tuple[NDArray[ScalarT], Array]:
+        """Return y = scale * x * inverse_rms, and inverse_rms.
 
-        Without scale it is 1. normalized_shape, the sizes of the axes that are normalized, is that of scale if there is
-        one. inverse_rms, 1 / sqrt(mean(x^2) + epsilon), has x's shape without the normalized axes; of no elements it is
-        NaN. y goes to out if there is one. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale : numpy.ndarray, optional
+            Of the shape of the normalized axes, and of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps an input.
+        Returns
+        -------
+        y : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        inverse_rms : numpy.ndarray
+            1 / sqrt(mean(x^2) + epsilon), of x's shape without the normalized axes; NaN for no elements.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         kept = _check(x, normalized_shape, scale)
         _check_out(out, x, scale=scale)
@@ -184,29 +257,74 @@ class RMSNormalization:
 
     def forward_inference(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-        normalized_shape: int | Sequence[int] | None = None,
-    ) -> Array:
-        """Return y alone. Takes and raises what `forward_training` does."""
+        normalized_shape: SupportsIndex | ShapeArgument | None = None,
+    ) -> NDArray[ScalarT]:
+        """Return y as `forward_training` does, without inverse_rms.
+
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale : numpy.ndarray, optional
+            Of the shape of the normalized axes, and of x's dtype, or float32 if x has 16 bits.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        stream : object
+            Ignored.
+        normalized_shape : int or tuple of ints, optional
+            The sizes of the normalized axes; may be None if there is a scale.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
+        """
         return self.forward_training(x, scale, out, stream, normalized_shape)[0]
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
         scale: Array | None,
         inverse_rms: Array,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         stream: object = None,
-    ) -> tuple[Array, Array | None]:
-        """Return the gradients (dx, dscale) for the gradient dy of y.
+    ) -> tuple[NDArray[ScalarT], Array | None]:
+        """Return the gradients with respect to x and scale.
 
-        dx has x's shape and dtype and goes to out if there is one. dscale has scale's shape and dtype, and is None
-        without a scale, when the axes are those that inverse_rms has not. inverse_rms is that of `forward_training`.
-        stream is ignored. Raises as `forward_training` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to y.
+        x, scale : numpy.ndarray
+            forward_training's; scale may be None, then the normalized axes are those that inverse_rms lacks.
+        inverse_rms : numpy.ndarray
+            What `forward_training` returned beside y.
+        out : numpy.ndarray, optional
+            dx, of x's shape and dtype.
+        stream : object
+            Ignored.
+
+        Returns
+        -------
+        dx : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        dscale : numpy.ndarray or None
+            Of scale's shape and dtype; None without a scale.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         kept = _check_gradients(dy, x, scale, {"inverse_rms": inverse_rms}, out)
         with np.errstate(all="ignore"):
@@ -226,7 +344,7 @@ def _check(x: object, normalized_shape: object, scale: object, bias: object = No
     x = _arrays.check_tensor("x", x, empty="any")
     source, first = ("scale", scale) if scale is not None else ("bias", bias)
     if normalized_shape is not None:
-        shape = _sizes(normalized_shape)
+        shape = check_normalized_shape(normalized_shape)
         kept = _kept(x, shape, "normalized_shape")
         source = "normalized_shape"
     elif first is None:
@@ -237,14 +355,6 @@ def _check(x: object, normalized_shape: object, scale: object, bias: object = No
         kept = _kept(x, first.shape, source)
     check_affine(x, scale, bias, x.shape[kept:], source if source == "normalized_shape" else f"the shape of {source}")
     return kept
-
-
-def _sizes(normalized_shape: object) -> Shape:
-    if isinstance(normalized_shape, (Sequence, np.ndarray)) and not isinstance(normalized_shape, (str, bytes)):
-        return tuple(integer(f"normalized_shape[{axis}]", size, 0) for axis, size in enumerate(normalized_shape))
-    if not hasattr(normalized_shape, "__index__"):
-        raise TypeError(f"normalized_shape must be None, an int or a tuple of ints; got {normalized_shape!r}")
-    return (integer("normalized_shape", normalized_shape, 0),)
 
 
 def _kept(x: Array, shape: Shape, name: str) -> int:

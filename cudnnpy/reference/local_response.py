@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_scales
+from cudnnpy._options.operations import LocalResponseOptions
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._numbers import integer, real, scales
-from cudnnpy.reference._options import LAYOUTS, one_of
+from cudnnpy.reference._arrays import ScalarT
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
-LARGEST_SIZE, SMALLEST_BETA, SMALLEST_K = 16, 0.01, 1e-5  # cuDNN's limits
 RANKS = (3, 4, 5)
 
 
 @dataclass(frozen=True)
-class LocalResponseNormalization:
+class LocalResponseNormalization(LocalResponseOptions):
     """y = x / (k + alpha / size * s) ** beta and its gradient, on NumPy arrays; s sums x * x over nearby channels.
 
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
@@ -48,42 +47,39 @@ class LocalResponseNormalization:
         NDHWC require one number of them.
     """
 
-    size: int = 5
-    alpha: float = 1e-4
-    beta: float = 0.75
-    k: float = 2.0
-    layout: str = "NCHW"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        self._set("size", integer("size", self.size, 1))
-        if self.size > LARGEST_SIZE:
-            raise ValueError(f"size must be an integer of 1 to {LARGEST_SIZE}; got {self.size}")
-        for name, least in (("alpha", None), ("beta", SMALLEST_BETA), ("k", SMALLEST_K)):
-            value = real(name, getattr(self, name))
-            if not isfinite(value):
-                raise ValueError(f"{name} must be a finite number; got {value}")
-            if least is not None and value < least:
-                raise ValueError(f"{name} must be a number of {least} or more; got {value}")
-            self._set(name, value)
-        one_of("layout", self.layout, tuple(LAYOUTS))
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
     def forward(
-        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
-    ) -> Array:
-        """Return alpha * (x normalized) + beta * out, of x's shape and dtype.
+        self,
+        x: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return alpha * (x normalized) + beta * out, computed in float64 and rounded once.
 
-        x is float16, bfloat16, float32 or float64 and has 3 to 5 axes, which may have size 0. Computed in float64 and
-        rounded once. With beta 0, out is not read. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64, of 3 to 5 axes.
+        out : numpy.ndarray, optional
+            The result, of x's shape and dtype.
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps x.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         self._check("x", x)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x)
         values = np.asarray(_arrays.channels_first(x, self.layout), np.float64)
@@ -93,22 +89,43 @@ class LocalResponseNormalization:
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
-        y: Array,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
+        y: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
 
-        y is checked for shape and dtype, and computed again from x. The rest is as for `forward`.
+        y is checked for shape and dtype, and computed again from x.
+
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result y.
+        x, y : numpy.ndarray
+            forward's input and result, of dy's shape and dtype.
+        out : numpy.ndarray, optional
+            The result, of dy's shape and dtype.
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of dy's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         self._check("dy", dy)
         _arrays.check_like("x", x, "dy", dy)
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), dy=dy, x=x, y=y)
         dy64 = np.asarray(_arrays.channels_first(dy, self.layout), np.float64)

@@ -8,31 +8,31 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_activation, check_scales, wants_bias
+from cudnnpy._options.checks import check_number
+from cudnnpy._options.operations import BatchNormalizationOptions
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._moments import (
     check_channels,
     check_parameter,
     check_results,
-    epsilon_of,
     gradient,
     moments,
     parameter_dtypes,
     statistics_dtype,
-    wants_bias,
 )
-from cudnnpy.reference._numbers import finite, scales
-from cudnnpy.reference._options import LAYOUTS, one_of
+from cudnnpy.typing import NormalizationActivation
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 Shape: TypeAlias = tuple[int, ...]
 
 RANKS = (2, 3, 4, 5)
-MODES = ("spatial", "per_activation")
 
 
 @dataclass(frozen=True)
-class BatchNormalization:
+class BatchNormalization(BatchNormalizationOptions):
     """Normalization by the mean and variance of a batch, on NumPy arrays: (x - mean) / sqrt(variance + epsilon).
 
     x is float16, bfloat16, float32 or float64 and has 2 to 5 axes, which may have size 0. Its parameters have x's dtype, or
@@ -54,58 +54,65 @@ class BatchNormalization:
         NDHWC require one number of them.
     """
 
-    mode: str = "spatial"
-    epsilon: float = 1e-5
-    layout: str = "NCHW"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        one_of("mode", self.mode, MODES)
-        object.__setattr__(self, "epsilon", epsilon_of(self.epsilon))
-        one_of("layout", self.layout, tuple(LAYOUTS))
-
     def forward_training(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         bias: Array | None = None,
         running_mean: Array | None = None,
         running_variance: Array | None = None,
         average_factor: float = 0.1,
-        activation: str | None = None,
-        out: Array | None = None,
+        activation: NormalizationActivation | None = None,
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> tuple[Array, Array, Array]:
-        """Return (y, saved_mean, saved_inverse_variance), by the mean and variance of x itself.
+    ) -> tuple[NDArray[ScalarT], Array, Array]:
+        """Return y by the mean and variance of the batch, and the statistics.
 
-        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out, of x's shape and dtype; with
-        activation "relu" its values below 0 are 0, and alpha and beta must be 1 and 0. saved_inverse_variance is
-        1 / sqrt(variance + epsilon), the variance of m values being their squares' sum over m.
+        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out. If a call raises, nothing is written.
 
-        running_mean and running_variance, both or neither, become (1 - average_factor) * what they were +
-        average_factor * the batch's, in place; there the variance is the sum over m - 1 (over m if m is 1).
-        average_factor is any finite number. An x of no elements leaves them as they are; the mean of no elements is 0, the
-        inverse variance NaN. With beta 0, out is not read. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray, optional
+            Parameters.
+        running_mean, running_variance : numpy.ndarray, optional
+            Both or neither; they become (1 - average_factor) * running + average_factor * the batch's, in place, with the
+            unbiased variance (the biased one of a single value). An x without elements leaves them as they are.
+        average_factor : float
+            A finite number.
+        activation : {"relu"}, optional
+            Then alpha is 1 and beta 0.
+        out : numpy.ndarray, optional
+            y, of x's shape and dtype.
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or option, or an array to write to that
-        is read-only or overlaps another. Then nothing has been written.
+        Returns
+        -------
+        y : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        saved_mean, saved_inverse_variance : numpy.ndarray
+            Of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no elements they are 0 and NaN.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         shape = self._check(x)
         running = {"running_mean": running_mean, "running_variance": running_variance}
         _check_pair(running)
         self._check_parameters(x, shape, scale=scale, bias=bias, **running)
         dtype = statistics_dtype(x)
-        factor = finite("average_factor", average_factor)
-        alpha, beta = scales(alpha, beta, out=out)
-        if activation is not None:
-            one_of("activation", activation, ("relu",))
-            if (alpha, beta) != (1, 0):
-                raise ValueError(
-                    "alpha and beta must be 1 and 0 with an activation; "
-                    f"got {alpha} and {beta} (activation={activation!r})"
-                )
+        factor = check_number("average_factor", average_factor, finite=True)
+        alpha, beta = check_scales(alpha, beta, out=out)
+        if check_activation(activation, ("relu",)) and (alpha, beta) != (1, 0):
+            raise ValueError(f"alpha and beta must be 1 and 0 with an activation; got {alpha} and {beta}")
         results = [("out", out, x.shape, x.dtype.name)]
         results += [(name, array, shape, array.dtype.name) for name, array in running.items() if array is not None]
         check_results(results, {"x": x, "scale": scale, "bias": bias})
@@ -130,24 +137,42 @@ class BatchNormalization:
 
     def forward_inference(
         self,
-        x: Array,
+        x: NDArray[ScalarT],
         scale: Array | None,
         bias: Array | None,
         mean: Array,
         variance: Array,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out, of x's shape and dtype.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
 
-        mean and variance are parameters, such as the running ones. With beta 0, out is not read. stream is ignored.
-        Raises as `forward_training` does.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        scale, bias : numpy.ndarray or None
+            Parameters.
+        mean, variance : numpy.ndarray
+            Parameters, such as the running ones.
+        out, alpha, beta, stream
+            As for `forward_training`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         shape = self._check(x)
         self._check_parameters(x, shape, scale=scale, bias=bias, mean=mean, variance=variance)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), x=x, scale=scale, bias=bias, mean=mean, variance=variance)
         if not x.size:
@@ -159,12 +184,12 @@ class BatchNormalization:
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
         scale: Array | None = None,
         saved_mean: Array | None = None,
         saved_inverse_variance: Array | None = None,
-        out: Array | None = None,
+        out: NDArray[ScalarT] | None = None,
         out_scale: Array | None = None,
         out_bias: Array | None = None,
         alpha: float = 1.0,
@@ -173,15 +198,41 @@ class BatchNormalization:
         parameter_beta: float = 0.0,
         stream: object = None,
         bias: bool | None = None,
-    ) -> tuple[Array, Array | None, Array | None]:
-        """Return the gradients (dx, dscale, dbias) of forward_training, without activation, for the gradient dy of y.
+    ) -> tuple[NDArray[ScalarT], Array | None, Array | None]:
+        """Return the gradients with respect to x, scale and bias of `forward_training` without an activation.
 
-        dx = alpha * (gradient in x) + beta * out, of x's shape and dtype. dscale = parameter_alpha * (gradient in
-        scale) + parameter_beta * out_scale, and dbias likewise with out_bias; they have scale's dtype. saved_mean and
-        saved_inverse_variance are forward_training's, both or neither; without them they are computed again. With beta
-        0, out is not read, and with parameter_beta 0 neither out_scale nor out_bias. dscale is None without a scale;
-        bias says whether there is a dbias, None that there is one with a scale; without a scale it has out_bias's dtype,
-        or x's. stream is ignored. Raises as `forward_training` does.
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to y.
+        x, scale : numpy.ndarray
+            forward_training's; scale may be None.
+        saved_mean, saved_inverse_variance : numpy.ndarray, optional
+            forward_training's, both or neither; without them they are computed again.
+        out, out_scale, out_bias : numpy.ndarray, optional
+            The results.
+        alpha, beta : float
+            dx = alpha * gradient + beta * out.
+        parameter_alpha, parameter_beta : float
+            dscale = parameter_alpha * gradient + parameter_beta * out_scale, and dbias likewise.
+        stream : object
+            Ignored.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+        dscale : numpy.ndarray or None
+            Of scale's dtype; None without a scale.
+        dbias : numpy.ndarray or None
+            Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         shape = self._check(x)
         _arrays.check_like("dy", dy, "x", x)
@@ -191,13 +242,13 @@ class BatchNormalization:
         for name, array in saved.items():
             if array is not None:
                 check_parameter(name, array, shape, (statistics_dtype(x).name,), self._meaning)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         with_bias = wants_bias(bias, scale)
         _check_none_unless("out_scale", out_scale, wanted=scale is not None)
         _check_none_unless("out_bias", out_bias, wanted=with_bias)
         outs = {"out_scale": out_scale} if scale is not None else {}
         outs |= {"out_bias": out_bias} if with_bias else {}
-        parameter_alpha, parameter_beta = scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
+        parameter_alpha, parameter_beta = check_scales(parameter_alpha, parameter_beta, prefix="parameter_", **outs)
         dtype = x.dtype if scale is None else scale.dtype
         if scale is None and out_bias is not None:
             self._check_parameters(x, shape, out_bias=out_bias)

@@ -13,17 +13,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_scales
+from cudnnpy._options.operations import PoolingOptions
 from cudnnpy.reference import _arrays, _geometry
+from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._geometry import Shape
-from cudnnpy.reference._numbers import scales
-from cudnnpy.reference._options import LAYOUTS, PerAxis, one_of, per_axis
+from cudnnpy.typing import Shape as ShapeArgument
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 Int64: TypeAlias = NDArray[np.int64]
-
-MODES = ("max", "max_deterministic", "average_include_padding", "average_exclude_padding")
-THEANO = {"average_inc_pad": "average_include_padding", "average_exc_pad": "average_exclude_padding"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Pooling:
+class Pooling(PoolingOptions):
     """Pooling over 1, 2 or 3 spatial dimensions and its gradient, on NumPy arrays.
 
     The maximum of a window with a NaN is NaN. A batch of 0 gives an empty result; all other sizes are 1 or more.
@@ -96,57 +95,51 @@ class Pooling:
         its end. Positions beyond the padding take part in no maximum and no average.
     """
 
-    mode: str = "max"
-    window: PerAxis = 2
-    padding: PerAxis = 0
-    stride: PerAxis | None = None
-    layout: str = "NCHW"
-    ceil_mode: bool = False
+    def output_shape(self, x_shape: ShapeArgument) -> Shape:
+        """Return the shape of forward's result for the shape of x, both in the layout's axis order.
 
-    def __post_init__(self) -> None:
-        """Check the options, and bring them to one form."""
-        one_of("mode", self.mode, (*MODES, *THEANO))
-        self._set("mode", THEANO.get(self.mode, self.mode))
-        self._set("window", per_axis("window", self.window, 1))
-        self._set("padding", per_axis("padding", self.padding, 0))
-        if self.stride is not None:
-            self._set("stride", per_axis("stride", self.stride, 1))
-        one_of("layout", self.layout, tuple(LAYOUTS))
-        if not isinstance(self.ceil_mode, bool):
-            raise TypeError(f"ceil_mode must be a bool; got {self.ceil_mode!r}")
-        counts = {len(option) for option in (self.window, self.padding, self.stride) if isinstance(option, tuple)}
-        for rank in counts or {1}:
-            self._each(rank)
-
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
-
-    def output_shape(self, x_shape: Shape) -> Shape:
-        """Return the shape of forward's result, in the layout's axis order, without computing it.
-
-        Each spatial axis has the size floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and
-        1 less if the last window would start at size + padding or later.
-
-        Raises TypeError for sizes that are not ints and ValueError for a shape that does not fit the options.
+        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
+        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
+        fit the options.
         """
         x_shape = _geometry.shape("x_shape", x_shape, (0,))
         return self._output_shape(x_shape, self._axes("x_shape", x_shape))
 
     def forward(
-        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
-    ) -> Array:
-        """Return alpha * (x pooled) + beta * out, of the shape `output_shape` and x's dtype.
+        self,
+        x: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return alpha * (x pooled) + beta * out, computed in float64 and rounded once.
 
-        x is float16, bfloat16, float32 or float64. Computed in float64 and rounded once. With beta 0, out is not read.
-        stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64.
+        out : numpy.ndarray, optional
+            The result, of shape `output_shape` and x's dtype.
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps x.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         x = _arrays.check_tensor("x", x, empty="batch")
         axes = self._axes("x", x.shape)
         y_shape = self._output_shape(x.shape, axes)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, y_shape, (x.dtype.name,), x=x)
         values = _arrays.channels_first(x, self.layout).astype(np.float64)
@@ -159,19 +152,39 @@ class Pooling:
 
     def backward(
         self,
-        dy: Array,
-        x: Array,
-        y: Array,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        x: NDArray[ScalarT],
+        y: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
 
-        For a maximum, each element of dy goes to the maximum of its window in x: to the first, in C order, of equal
-        ones, or of the NaNs. For an average, it is spread over the elements that were counted. y, and for an average x,
-        are checked for shape and dtype and not read. The rest is as for `forward`.
+        For a maximum, each element of dy goes to the maximum of its window in x: to the first, in C order, of equal ones, or
+        of the NaNs. For an average, it is divided among the elements that were averaged.
+
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result y.
+        x, y : numpy.ndarray
+            forward's input and result, of dy's dtype. y, and x of an average, are checked and not read.
+        out : numpy.ndarray, optional
+            The result, of x's shape and dtype.
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy = _arrays.check_array("dy", dy, _arrays.FLOATS)
         x = _arrays.check_tensor("x", x, empty="batch")
@@ -183,7 +196,7 @@ class Pooling:
                 f"dy must have shape {y_shape}, the output's for x of shape {x.shape}; got shape {dy.shape}"
             )
         _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), dy=dy, x=x, y=y)
         values = _arrays.channels_first(dy, self.layout).astype(np.float64)
@@ -193,16 +206,6 @@ class Pooling:
             else:
                 values = _spread_out(values / self._counts(axes), axes)
             return _arrays.store_scaled(_arrays.in_layout(values, self.layout), x.dtype, out, alpha, beta)
-
-    def _each(self, rank: int) -> tuple[Shape, Shape, Shape]:
-        """Window, padding and stride of every spatial axis, once they agree."""
-        window = _geometry.spread("window", self.window, rank)
-        padding = _geometry.spread("padding", self.padding, rank)
-        stride = window if self.stride is None else _geometry.spread("stride", self.stride, rank)
-        for axis, (pad, span) in enumerate(zip(padding, window, strict=True)):
-            if pad >= span:
-                raise ValueError(f"padding must be less than the window, {span}; got {pad} (on spatial axis {axis})")
-        return window, padding, stride
 
     def _axes(self, name: str, x_shape: Shape) -> list[Axis]:
         """Check a shape in the layout's axis order; return its spatial axes."""

@@ -8,20 +8,19 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_scales
+from cudnnpy._options.operations import SoftmaxOptions
 from cudnnpy.reference import _arrays, _geometry
-from cudnnpy.reference._numbers import scales
-from cudnnpy.reference._options import LAYOUTS, one_of
+from cudnnpy.reference._arrays import ScalarT
 
 Array: TypeAlias = NDArray[Any]
 Float64: TypeAlias = NDArray[np.float64]
 
-ALGORITHMS = ("fast", "accurate", "log")
-MODES = ("channel", "instance")
 RANKS = (2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(SoftmaxOptions):
     """The softmax exp(x) / sum(exp(x)) and its gradient, on NumPy arrays.
 
     A NaN or infinity makes all that is summed with it NaN. Where exp overflows in "fast", for x above 709 (88 on a GPU)
@@ -43,29 +42,39 @@ class Softmax:
         NDHWC require one number of them.
     """
 
-    algorithm: str = "accurate"
-    mode: str = "channel"
-    layout: str = "NCHW"
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        one_of("algorithm", self.algorithm, ALGORITHMS)
-        one_of("mode", self.mode, MODES)
-        one_of("layout", self.layout, tuple(LAYOUTS))
-
     def forward(
-        self, x: Array, out: Array | None = None, alpha: float = 1.0, beta: float = 0.0, stream: object = None
-    ) -> Array:
-        """Return alpha * (softmax of x, or its logarithm) + beta * out, of x's shape and dtype.
+        self,
+        x: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: object = None,
+    ) -> NDArray[ScalarT]:
+        """Return alpha * softmax(x) + beta * out, computed in float64 and rounded once.
 
-        x is float16, bfloat16, float32 or float64 and has 2 to 5 axes. out may be x itself (in place). Computed in
-        float64 and rounded once. With beta 0, out is not read. stream is ignored.
+        Parameters
+        ----------
+        x : numpy.ndarray
+            float16, bfloat16, float32 or float64, of 2 to 5 axes.
+        out : numpy.ndarray, optional
+            The result, of x's shape and dtype; it may be x itself (in place).
+        alpha, beta : float
+            Factors; out is not read if beta is 0.
+        stream : object
+            Ignored.
 
-        Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or
-        overlaps x otherwise.
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of x's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         x, axes = self._checked("x", x)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
         values = x.astype(np.float64)
@@ -79,21 +88,41 @@ class Softmax:
 
     def backward(
         self,
-        dy: Array,
-        y: Array,
-        out: Array | None = None,
+        dy: NDArray[ScalarT],
+        y: NDArray[ScalarT],
+        out: NDArray[ScalarT] | None = None,
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: object = None,
-    ) -> Array:
-        """Return alpha * (gradient in x) + beta * out, for the gradient dy of forward's result y.
+    ) -> NDArray[ScalarT]:
+        """Return alpha * dx + beta * out, with the gradient dx with respect to x.
 
-        The gradient is y * (dy - sum(dy * y)), for "log" dy - exp(y) * sum(dy), the sums as in forward. out may be dy
-        itself (in place). The rest is as for `forward`.
+        The gradient is y * (dy - sum(dy * y)), for "log" dy - exp(y) * sum(dy), with the sums of forward.
+
+        Parameters
+        ----------
+        dy : numpy.ndarray
+            The gradient with respect to forward's result y.
+        y : numpy.ndarray
+            forward's result, of dy's shape and dtype.
+        out : numpy.ndarray, optional
+            The result, of dy's shape and dtype; it may be dy itself (in place).
+        alpha, beta, stream
+            As for `forward`.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out`, or a new array of dy's shape and dtype.
+
+        Raises
+        ------
+        TypeError, ValueError
+            Arguments do not fit, or out is read-only or overlaps an input.
         """
         dy, axes = self._checked("dy", dy)
         y = _arrays.check_like("y", y, "dy", dy)
-        alpha, beta = scales(alpha, beta, out=out)
+        alpha, beta = check_scales(alpha, beta, out=out)
         if out is not None:
             _arrays.check_out(out, dy.shape, (dy.dtype.name,), in_place=("dy",), dy=dy, y=y)
         dy64, y64 = dy.astype(np.float64), y.astype(np.float64)

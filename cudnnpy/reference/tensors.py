@@ -8,9 +8,9 @@ from typing import Any, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cudnnpy._options.arguments import check_axes, check_scales
+from cudnnpy._options.checks import check_flag, check_number, check_option
 from cudnnpy.reference import _arrays
-from cudnnpy.reference._numbers import finite, integer, real, scales
-from cudnnpy.reference._options import one_of
 from cudnnpy.typing import Dtype, MemoryLayout, Reduction
 
 Array: TypeAlias = NDArray[Any]
@@ -40,7 +40,7 @@ def add_tensor(
     _arrays.check_same_dtype("a", a, "b", b)
     if a.ndim != b.ndim or any(size not in (1, full) for size, full in zip(a.shape, b.shape, strict=True)):
         raise ValueError(f"a must have shape {b.shape}, as b, or 1 for any of its sizes; got shape {a.shape}")
-    alpha, beta = scales(alpha, beta)
+    alpha, beta = check_scales(alpha, beta)
     if out is not None:
         _arrays.check_out(out, b.shape, (b.dtype.name,), in_place=("a", "b"), a=a, b=b)
     with np.errstate(all="ignore"):
@@ -59,7 +59,7 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
     otherwise.
     """
     x = _arrays.check_tensor("x", x, empty="any")
-    alpha = finite("alpha", alpha)
+    alpha = check_number("alpha", alpha, finite=True)
     if out is not None:
         _arrays.check_out(out, x.shape, (x.dtype.name,), in_place=("x",), x=x)
     with np.errstate(all="ignore"):
@@ -74,7 +74,7 @@ def set_tensor(out: Array, value: float, stream: object = None) -> Array:
     Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only.
     """
     _arrays.check_tensor("out", out, empty="any")
-    value = real("value", value)
+    value = check_number("value", value, nan=True)
     _arrays.check_out(out, out.shape, (out.dtype.name,))
     with np.errstate(all="ignore"):
         return _arrays.store(np.array(value), out.dtype, out)
@@ -113,11 +113,11 @@ def transform_tensor(
     """
     x = _arrays.check_tensor("x", x, empty="any")
     if layout is not None:
-        one_of("layout", layout, MEMORY_LAYOUTS)
+        check_option("layout", layout, MEMORY_LAYOUTS)
     target = x.dtype if dtype is None else _dtype(dtype)
     if layout == "channels_last" and x.ndim < 3:
         raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
-    alpha, beta = scales(alpha, beta, out=out)
+    alpha, beta = check_scales(alpha, beta, out=out)
     if out is not None:
         _arrays.check_out(out, x.shape, _arrays.FLOATS, x=x)
     else:
@@ -211,35 +211,15 @@ def reduce_tensor(
         A wrong op, axis or shape; "min", "max" or "amax" over an axis of size 0; an out that is read-only or overlaps x.
     """
     x = _arrays.check_tensor("x", x, empty="any")
-    one_of("op", op, (*REDUCTIONS, *ALIASES))
-    reduced = _axes(axes, x.ndim)
+    check_option("op", op, (*REDUCTIONS, *ALIASES))
+    reduced = check_axes(axes, x.ndim)
     if op in EXTREMES and not _count(x, reduced):
         raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
-    if not isinstance(deterministic, bool):
-        raise TypeError(f"deterministic must be a bool; got {deterministic!r}")
-    alpha, beta = scales(alpha, beta, out=out)
+    check_flag("deterministic", deterministic)
+    alpha, beta = check_scales(alpha, beta, out=out)
     if out is not None:
         shape = tuple(1 if axis in reduced else size for axis, size in enumerate(x.shape))
         _arrays.check_out(out, shape, (x.dtype.name,), x=x)
     with np.errstate(all="ignore"):
         values = REDUCTIONS[ALIASES.get(op, op)](x.astype(np.float64), reduced)
         return _arrays.store_scaled(values, x.dtype, out, alpha, beta)
-
-
-def _axes(axes: object, rank: int) -> Shape:
-    """The axes to reduce, counted from the first."""
-    if axes is None:
-        return tuple(range(rank))
-    if not isinstance(axes, (Sequence, np.ndarray)) or isinstance(axes, (str, bytes)):
-        raise TypeError(f"axes must be None or a tuple of ints; got {axes!r}")
-    found = []
-    for at, axis in enumerate(axes):
-        number = integer(f"axes[{at}]", axis, -rank)
-        if number >= rank:
-            raise ValueError(f"axes[{at}] must be less than {rank}, the number of axes of x; got {number}")
-        found.append(number % rank)
-    if not found:
-        raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
-    if len(set(found)) < len(found):
-        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {tuple(axes)}")
-    return tuple(found)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cudnnpy._options.convolution import TransposeOptions
 from cudnnpy.reference import _geometry, _products
 from cudnnpy.reference._geometry import Geometry, Shape
 from cudnnpy.reference._operation import Array, Float64, Operation
-from cudnnpy.reference._options import PerAxis, per_axis
+from cudnnpy.typing import Shape as ShapeArgument
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionTranspose(Operation):
+class ConvolutionTranspose(TransposeOptions, Operation):
     """The transpose of a `Convolution` with the same options, whose filter it takes; on NumPy arrays.
 
     forward scatters what the convolution gathers. x is (N, C_in, spatial...), w (C_in, C_out / groups, spatial...) and
@@ -33,17 +34,10 @@ class ConvolutionTranspose(Operation):
         As for `Convolution`.
     """
 
-    output_padding: PerAxis = 0
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self._set("output_padding", per_axis("output_padding", self.output_padding, 0))
-
     def _geometry(self, x_shape: Shape, w_shape: Shape) -> Geometry:
         return _geometry.transpose(self, self.output_padding, x_shape, w_shape)
 
-    def _x_shape(self, dy: Array, w: Array, x_shape: Shape | None, out: Array | None) -> Shape:
+    def _x_shape(self, dy: Array, w: Array, x_shape: ShapeArgument | None, out: Array | None) -> Shape:
         if x_shape is not None or out is not None:
             return super()._x_shape(dy, w, x_shape, out)
         dy_shape = self._first(_geometry.shape("dy.shape", dy.shape, (0,)))

@@ -16,9 +16,10 @@ from whole_numbers import assert_same, exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, NoAlgorithmError, Plan, TensorSpec, raw
+from cudnnpy._options.algorithms import algorithm_names
 from cudnnpy._planning import selection
 from cudnnpy.backend import Descriptor
-from cudnnpy.convolution import legacy, space_to_depth
+from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
@@ -189,9 +190,7 @@ def test_bias_and_activation_with_beta() -> None:
 # Algorithms by name, engines, plans
 
 
-@pytest.mark.parametrize(
-    ("operation", "name"), [(op, name) for op in OPERATIONS for name in legacy.algorithm_names(op)]
-)
+@pytest.mark.parametrize(("operation", "name"), [(op, name) for op in OPERATIONS for name in algorithm_names(op)])
 def test_a_v7_algorithm_by_name(operation: str, name: str) -> None:
     """It runs right, or the error has cuDNN's reason."""
     given = arguments(operation)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cudnnpy._options.convolution import PREFERENCES
 from cudnnpy._planning import selection
-from cudnnpy._planning.options import PREFERENCES
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import edges, pictures
 from cudnnpy.errors import NoAlgorithmError

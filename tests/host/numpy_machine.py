@@ -193,7 +193,7 @@ def _activate(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: An
 
 def _pooling(how: Any) -> reference.Pooling:
     """As the function knows it: every window lies in the padded tensor."""
-    return reference.Pooling(how.mode, how.window, how.padding, how.stride)
+    return reference.Pooling(how.mode, how.window, padding=how.padding, stride=how.stride)
 
 
 def _pool(memories: Memories, how: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import cudnnpy
-from cudnnpy import availability, backend, descriptors, errors, names, raw, workspace
+from cudnnpy import availability, backend, descriptors, errors, names, raw, reference, workspace
 
-MODULES: list[ModuleType] = [cudnnpy, availability, backend, descriptors, errors, names, raw, workspace]
+MODULES: list[ModuleType] = [cudnnpy, availability, backend, descriptors, errors, names, raw, reference, workspace]
 SPECIAL = ("__init__", "__call__", "__getitem__", "__setitem__")
 
 # What no type can say: it depends on a name or on an attribute that is given, or on data.
@@ -25,31 +25,13 @@ DEPENDS = {
     "Descriptor.__getitem__": "what the attribute has",
 }
 
-# Classes whose signatures still have Any.
-UNTYPED = {
-    "Activation",
-    "BatchNormalization",
-    "Convolution",
-    "ConvolutionTranspose",
-    "Dropout",
-    "Engine",
-    "FusedConvolution",
-    "Graph",
-    "InstanceNormalization",
-    "LayerNormalization",
-    "LocalResponseNormalization",
-    "Pooling",
-    "RMSNormalization",
-    "Softmax",
-}
-
 
 def functions_of(name: str, value: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """A function, or the public methods and properties of a class and of its bases in this package."""
     value = inspect.unwrap(value) if callable(value) else value
     if inspect.isfunction(value):
         yield name, value
-    if not inspect.isclass(value) or name in UNTYPED:
+    if not inspect.isclass(value):
         return
     for kind in value.__mro__:
         for member, one in vars(kind).items() if kind.__module__.startswith("cudnnpy") else ():
@@ -82,22 +64,6 @@ def test_there_are_functions() -> None:
     names = {name for _, name, _ in FUNCTIONS}
     assert {"to_numpy", "call", "Handle.__init__", "TensorDescriptor.__init__", "Descriptor.set"} <= names
     assert set(DEPENDS) <= names
-
-
-def test_a_class_without_any_is_not_called_untyped() -> None:
-    names = {name for kind in UNTYPED for name, value in [(kind, getattr(cudnnpy, kind))] if "Any" in told_of(value)}
-    assert names == UNTYPED
-
-
-def told_of(kind: type) -> str:
-    """The annotations of a class's methods and fields."""
-    return " ".join(
-        str(annotation)
-        for base in kind.__mro__
-        if base.__module__.startswith("cudnnpy")
-        for one in (base, *vars(base).values())
-        for annotation in getattr(one, "__annotations__", {}).values()
-    )
 
 
 @pytest.mark.parametrize(("module", "name", "function"), FUNCTIONS, ids=[f"{at}.{name}" for at, name, _ in FUNCTIONS])

@@ -12,8 +12,9 @@ import pages
 import pytest
 
 from cudnnpy import errors, raw
-from cudnnpy._planning import options
-from cudnnpy.convolution import legacy, problem
+from cudnnpy._options.algorithms import algorithm_named, algorithm_names
+from cudnnpy._options.convolution import POLICIES, PREFERENCES
+from cudnnpy.convolution import problem
 
 DOCS = pages.ROOT / "docs"
 WITH_PROGRAMS = [page for page in pages.PAGES if () in pages.packages(page, gpu=False)]
@@ -68,13 +69,13 @@ def test_every_exception_is_in_the_tree():
 
 def test_every_preference_policy_and_algorithm_is_listed():
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
-    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(options.PREFERENCES)
-    assert all(f'policy="{policy}"' in text for policy in options.POLICIES)
+    assert re.findall(r'^\| `"(\w+)"`', text, re.M) == list(PREFERENCES)
+    assert all(f'policy="{policy}"' in text for policy in POLICIES)
     for operation in problem.OPERATIONS:
         names, theano = re.findall(rf"^\| {operation} \| ([\w, ]+) \| ([\w, ]+) \|$", text, re.M)[0]
-        assert tuple(names.split(", ")) == legacy.algorithm_names(operation)
+        assert tuple(names.split(", ")) == algorithm_names(operation)
         for name in theano.split(", "):
-            assert legacy.algorithm_named(operation, name) in legacy.algorithm_names(operation)
+            assert algorithm_named(operation, name) in algorithm_names(operation)
 
 
 # How the programs are found

@@ -18,8 +18,8 @@ from stand_in_device import Array, StandInDevice, calls_of_c
 
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
-from cudnnpy._core import frozen
-from cudnnpy._core.frozen import Frozen, Identity, identity_of
+from cudnnpy._core import identity as identities
+from cudnnpy._core.identity import Identified, Identity, identity_of
 from cudnnpy._runtime import dispatch, plan_cache
 from cudnnpy._runtime.dispatch import Call
 
@@ -49,7 +49,7 @@ def misses() -> int:
 
 def test_every_operation_class_is_tried() -> None:
     found = {name for name in cudnnpy.__all__ if isinstance(getattr(cudnnpy, name), type)}
-    assert {name for name in found if issubclass(getattr(cudnnpy, name), Frozen)} == set(OBJECTS)
+    assert {name for name in found if issubclass(getattr(cudnnpy, name), Identified)} == set(OBJECTS)
     reference = {name for name in cudnnpy.reference.__all__ if name[0].isupper()}
     assert reference == set(OBJECTS)
 
@@ -147,14 +147,14 @@ def test_values_of_other_types_have_other_identities() -> None:
 
 def test_an_identity_lives_as_long_as_it_is_used() -> None:
     gc.collect()  # what other tests left
-    before = len(frozen._of_values)
+    before = len(identities._of_values)
     identity = identity_of(str, "a value that nothing else has")
     assert identity_of(str, "a value that nothing else has") is identity
     gone = weakref.ref(identity)
     del identity
     gc.collect()
     assert gone() is None
-    assert len(frozen._of_values) == before
+    assert len(identities._of_values) == before
 
 
 class Slow(str):
@@ -199,13 +199,10 @@ def test_threads_that_make_options_at_once_get_no_identity_of_another() -> None:
 
 
 @dataclass(frozen=True)
-class MadeUp(Frozen):
+class MadeUp(Identified):
     """An operation that nobody has told dispatch.run about."""
 
     option: Any = 0
-
-    def _checked(self) -> dict[str, Any]:
-        return {}
 
     def prepare(self, call: Call, *arguments: Any) -> Any:
         seen.append((self.option, arguments))

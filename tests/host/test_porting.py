@@ -9,6 +9,7 @@ import pytest
 
 import cudnnpy
 from cudnnpy import descriptors, raw, reference
+from cudnnpy._options.algorithms import algorithm_named
 from cudnnpy.convolution import legacy
 from cudnnpy.raw._removed import REMOVED
 
@@ -92,9 +93,9 @@ def test_theanos_algorithm_names_are_what_the_page_says() -> None:
             for name in re.findall(r"`(\w+)`", row[0]):
                 if not row[column]:
                     with pytest.raises(ValueError, match="must be one of"):
-                        legacy.algorithm_named(operation, name)
+                        algorithm_named(operation, name)
                     continue
-                found = legacy.algorithm_named(operation, name)
+                found = algorithm_named(operation, name)
                 assert found == (name.replace("non_fused", "nonfused") if row[column] == "the same" else ours)
                 assert legacy.is_deterministic(operation, found) is ("not deterministic" not in row[column])
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import cudnnpy
 from cudnnpy import Convolution, ConvolutionTranspose, Engine, TensorSpec, raw, reference
 from cudnnpy._core.layouts import from_logical
+from cudnnpy._options.convolution import MODES, PADDINGS
 from cudnnpy._planning.problem import is_strict
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.operation import Operation, checked
@@ -29,7 +30,7 @@ LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 def paddings(draw: st.DrawFn, rank: int) -> Any:
     amount = st.integers(0, 3)
     per_axis = st.lists(st.one_of(amount, st.tuples(amount, amount)), min_size=rank, max_size=rank)
-    return draw(st.one_of(st.sampled_from(ask.PADDINGS), amount, per_axis, per_axis.map(tuple)))
+    return draw(st.one_of(st.sampled_from(PADDINGS), amount, per_axis, per_axis.map(tuple)))
 
 
 @st.composite
@@ -44,7 +45,7 @@ def asked(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[int, ...], tuple[int, 
         "dilation": draw(steps),
         "groups": groups,
         "layout": draw(st.sampled_from((*LAYOUTS[rank], "NCHW", "NHWC"))),
-        "mode": draw(st.sampled_from(ask.MODES)),
+        "mode": draw(st.sampled_from(MODES)),
     }
     per_group = draw(st.integers(1, 3))
     x = (draw(st.integers(1, 2)), per_group * groups, *(draw(st.integers(1, 9)) for _ in range(rank)))
@@ -188,8 +189,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"groups": 2.0}, TypeError, r"groups must .*; got 2.0"),
     ({"mode": "correlation"}, ValueError, r"mode must be one of 'cross_correlation', 'conv.*; got 'correlation'"),
     ({"layout": "NHCW"}, ValueError, r"layout must be one of .*'NCHW'.*; got 'NHCW'"),
-    ({"compute_dtype": "bfloat16"}, ValueError, r"compute_dtype must be one of 'float32'.*; got 'bfloat16'"),
-    ({"compute_dtype": "coffee"}, TypeError, r"compute_dtype must be one of 'float32'.*; got 'coffee'"),
+    ({"compute_dtype": "bfloat16"}, ValueError, r"compute_dtype must be None or one of 'float32'.*; got 'bfloat16'"),
+    ({"compute_dtype": "coffee"}, TypeError, r"compute_dtype must be None or one of 'float32'.*; got 'coffee'"),
     ({"prefer": "quickest"}, ValueError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got 'quickest'"),
     ({"prefer": None}, TypeError, r"prefer must be one of 'fastest', 'limited_workspace'.*; got None"),
     ({"workspace_limit": -1}, ValueError, r"workspace_limit must be a number of bytes, 0 or more.*; got -1"),

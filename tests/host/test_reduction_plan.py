@@ -18,10 +18,10 @@ from stand_in_device import Array, StandInDevice
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_as, packed_strides
+from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime.executables import Function
 from cudnnpy.graph import reductions
 from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _runs, _view
-from cudnnpy.ops.reduction import _axes
 
 LONGEST = 32  # in place of the 4096 elements of a row that is reduced at once, so that small tensors have long rows
 LAST = 80  # in place of the 16,384 of a single row
@@ -350,7 +350,7 @@ def test_results_lie_in_the_order_of_what_was_reduced(problem: tuple[TensorSpec,
     ("axes", "found"), [(None, {0, 1, 2}), ((0,), {0}), ((-1,), {2}), ((2, 0), {0, 2}), ((np.int64(1),), {1})]
 )
 def test_axes_count_from_either_end(axes: Any, found: set[int]) -> None:
-    assert _axes(axes, 3) == found
+    assert set(check_axes(axes, 3)) == found
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_axes_count_from_either_end(axes: Any, found: set[int]) -> None:
 )
 def test_other_axes_are_refused(axes: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
-        _axes(axes, 3)
+        check_axes(axes, 3)
 
 
 def test_no_axis_is_not_every_axis(stand_in: StandInDevice) -> None:

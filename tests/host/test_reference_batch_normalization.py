@@ -45,7 +45,7 @@ class Problem:
 
     @property
     def operation(self) -> BatchNormalization:
-        return BatchNormalization(self.mode, self.epsilon, self.layout)
+        return BatchNormalization(self.mode, self.epsilon, layout=self.layout)
 
     @property
     def parameter_shape(self) -> tuple[int, ...]:

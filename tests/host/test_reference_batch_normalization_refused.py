@@ -39,8 +39,8 @@ OP = BatchNormalization()
         ({"epsilon": -1e-5}, ValueError, "epsilon must be a finite number of 0 or more...; got -1e-05"),
         ({"epsilon": NAN}, ValueError, "epsilon must be a finite number of 0 or more...; got nan"),
         ({"epsilon": float("inf")}, ValueError, "epsilon must be a finite number of 0 or more...; got inf"),
-        ({"epsilon": "0"}, TypeError, "epsilon must be a real number...; got '0'"),
-        ({"epsilon": True}, TypeError, "epsilon must be a real number...; got True"),
+        ({"epsilon": "0"}, TypeError, "epsilon must be a finite number of 0 or more; got '0'"),
+        ({"epsilon": True}, TypeError, "epsilon must be a finite number of 0 or more; got True"),
         ({"layout": "CHWN"}, ValueError, "layout must be one of...; got 'CHWN'"),
         ({"layout": 4}, TypeError, "layout must be one of 'NCW', 'NCHW', 'NCDHW', 'NWC', 'NHWC', 'NDHWC'; got 4"),
     ],
@@ -104,10 +104,10 @@ def test_bad_array(name: str) -> None:
 
 
 def test_bad_rank() -> None:
-    for layout, rank, expected in (("NCW", 4, "3"), ("NDHWC", 3, "5"), ("NWC", 2, "3")):
+    for layout, rank in (("NCW", 4), ("NDHWC", 3), ("NWC", 2)):
         op = BatchNormalization(layout=layout)
         x = np.ones((3,) * rank, np.float32)
-        message = f"x must have {expected} axes; got ... (layout={layout!r})"
+        message = f"layout must have {rank} axes, as x; got {layout!r}"
         assert_refused(lambda op=op, x=x: op.forward_training(x, ONES, ONES), ValueError, message)
         assert_refused(lambda op=op, x=x: op.forward_inference(x, ONES, ONES, ONES, ONES), ValueError, message)
         assert_refused(lambda op=op, x=x: op.backward(x, x, ONES), ValueError, message)
@@ -160,12 +160,12 @@ def test_nothing_is_written_when_training_is_refused() -> None:
         ({"running_variance": shared[:3], "bias": shared[:3]}, ValueError, "running_variance must not overlap bias"),
         ({"average_factor": float("inf")}, ValueError, "average_factor must be a finite number...; got inf"),
         ({"average_factor": NAN}, ValueError, "average_factor must be a finite number...; got nan"),
-        ({"average_factor": None}, TypeError, "average_factor must be a real number...; got None"),
+        ({"average_factor": None}, TypeError, "average_factor must be a finite number; got None"),
         ({"activation": "tanh"}, ValueError, "activation must be one of...; got 'tanh'"),
         ({"activation": 1}, TypeError, "activation must be one of ...; got 1"),
         ({"activation": "relu", "alpha": 2.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 2.0 and 0.0"),
         ({"activation": "relu", "beta": 1.0}, ValueError, "alpha and beta must be 1 and 0 ...; got 1.0 and 1.0"),
-        ({"alpha": None}, TypeError, "alpha must be a real number; got None"),
+        ({"alpha": None}, TypeError, "alpha must be a finite number; got None"),
         ({"bias": np.ones(4, np.float32)}, ValueError, "bias must have shape (3,), one for each ...; got shape (4,)"),
     ]:  # fmt: skip
         given = {
@@ -307,8 +307,8 @@ def test_nothing_is_written_when_backward_is_refused() -> None:
         ({"out_scale": shared[:3], "scale": shared[1:]}, ValueError, "out_scale must not overlap scale in memory"),
         ({"out_bias": shared[:3], "saved_mean": shared[:3], "saved_inverse_variance": ONES}, ValueError,
          "out_bias must not overlap saved_mean in memory"),
-        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha must be a real number...; got '1'"),
-        ({"parameter_beta": None}, TypeError, "parameter_beta must be a real number...; got None"),
+        ({"parameter_alpha": "1"}, TypeError, "parameter_alpha must be a finite number; got '1'"),
+        ({"parameter_beta": None}, TypeError, "parameter_beta must be a finite number; got None"),
     ]:  # fmt: skip
         given = {
             "scale": ONES,
@@ -324,7 +324,7 @@ def test_nothing_is_written_when_backward_is_refused() -> None:
 
 
 def test_options_are_the_object() -> None:
-    assert BatchNormalization() == BatchNormalization("spatial", 1e-5, "NCHW")
+    assert BatchNormalization() == BatchNormalization("spatial", 1e-5, layout="NCHW")
     assert hash(BatchNormalization(epsilon=1)) == hash(BatchNormalization(epsilon=1.0))
     assert BatchNormalization(epsilon=1e-3) != BatchNormalization()
     with pytest.raises(AttributeError):

@@ -230,7 +230,7 @@ def test_rms_matches_the_textbook(problem: Problem) -> None:
 @settings(deadline=None, max_examples=300)
 @given(instances())
 def test_instance_matches_the_textbook(problem: Problem) -> None:
-    op = InstanceNormalization(problem.epsilon, problem.layout)
+    op = InstanceNormalization(problem.epsilon, layout=problem.layout)
     (x,) = problem.tensors(1)
     last = problem.layout.endswith("C")
 

@@ -28,7 +28,7 @@ def test_bad_option(kind: Any) -> None:
     assert_refused(lambda: kind(-1.0), ValueError, "epsilon must be a finite number of 0 or more...; got -1.0")
     assert_refused(lambda: kind(NAN), ValueError, "epsilon must be a finite number of 0 or more...; got nan")
     assert_refused(lambda: kind(float("inf")), ValueError, "epsilon must be a finite number of 0 or more...; got inf")
-    assert_refused(lambda: kind(None), TypeError, "epsilon must be a real number...; got None")
+    assert_refused(lambda: kind(None), TypeError, "epsilon must be a finite number of 0 or more; got None")
     if kind is InstanceNormalization:
         assert_refused(lambda: kind(layout="CHW"), ValueError, "layout must be one of...; got 'CHW'")
         assert_refused(
@@ -113,15 +113,15 @@ def test_bad_scale() -> None:
     ("given", "error", "message"),
     [
         (None, TypeError, "normalized_shape must be the sizes of x's last axes where there is no scale...; got None"),
-        ((), ValueError, "normalized_shape must be the sizes of the last axes of x, (4,) or (3, 4) or (2...; got ()"),
+        ((), ValueError, "normalized_shape must be None...; got ()"),
         (3, ValueError, "of the last axes of x, (4,) or (3, 4) or (2, 3, 4); got (3,)"),
         ((2, 3), ValueError, "(2, 3, 4); got (2, 3)"),
         ((1, 2, 3, 4), ValueError, "(2, 3, 4); got (1, 2, 3, 4)"),
-        (4.0, TypeError, "normalized_shape must be None, an int or a tuple of ints; got 4.0"),
-        (True, TypeError, "normalized_shape must be an int...; got True"),
-        ("4", TypeError, "normalized_shape must be None, an int or a tuple of ints; got '4'"),
-        ((4.0,), TypeError, "normalized_shape[0] must be an int...; got 4.0"),
-        ((3, -4), ValueError, "normalized_shape[1] must be an integer of 0 or more...; got -4"),
+        (4.0, TypeError, "normalized_shape must be None...; got 4.0"),
+        (True, TypeError, "normalized_shape must be None...; got True"),
+        ("4", TypeError, "normalized_shape must be None...; got '4'"),
+        ((4.0,), TypeError, "normalized_shape must be None...; got (4.0,)"),
+        ((3, -4), ValueError, "normalized_shape must be None...; got (3, -4)"),
     ],
 )
 def test_bad_normalized_shape(kind: Any, given: Any, error: type[Exception], message: str) -> None:
@@ -181,12 +181,12 @@ def test_parameters_of_no_channels() -> None:
 
 def test_bad_rank() -> None:
     one = np.ones(3, np.float32)
-    for layout, rank, expected in (("NCW", 4, "3"), ("NDHWC", 4, "5"), ("NWC", 5, "3")):
+    for layout, rank in (("NCW", 4), ("NDHWC", 4), ("NWC", 5)):
         x = np.ones((3,) * rank, np.float32)
         assert_refused(
             lambda layout=layout, x=x: InstanceNormalization(layout=layout).forward_training(x, one, one),
             ValueError,
-            f"x must have {expected} axes; got ... (layout={layout!r})",
+            f"layout must have {rank} axes, as x; got {layout!r}",
         )
     assert_refused(
         lambda: InstanceNormalization().forward_inference(np.ones((2, 3), np.float32), one, one),

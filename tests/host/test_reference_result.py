@@ -241,7 +241,7 @@ x, w = np.ones((1, 2, 4, 4), np.float32), np.ones((2, 2, 3, 3), np.float32)
 y = Convolution(padding=1).forward(x, w, activation="swish")
 print(float(ConvolutionTranspose().forward(sigmoid(y), w).sum()) > 0)
 own = sorted(name for name in sys.modules if name.startswith("cudnnpy.") and sys.modules[name] is not None)
-print(all(name.startswith(("cudnnpy.reference", "cudnnpy._version", "cudnnpy.typing")) for name in own))
+print(all(name.startswith(("cudnnpy.reference", "cudnnpy._options", "cudnnpy.typing", "cudnnpy._version")) for name in own))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.stdout.split(), done.stderr) == (["True", "True"], "")

@@ -146,7 +146,7 @@ def test_set(shape: Any, dtype: Any, memory: str, value: float) -> None:
 def test_set_refuses() -> None:
     out = np.full(3, 7.0)
     for value in (None, "0", 1j, True, np.ones(3)):
-        assert_refused(lambda value=value: set_tensor(out, value), TypeError, "value must be a real number; got")
+        assert_refused(lambda value=value: set_tensor(out, value), TypeError, f"value must be a number; got {value!r}")
     assert (out == 7).all()
     for name, array, error, message in BAD_ARRAYS:
         assert_refused(lambda array=array: set_tensor(array, 1.0), error, "out" + message)
@@ -250,8 +250,8 @@ except TypeError as error:
         ({"dtype": ml_dtypes.float8_e5m2}, TypeError, "dtype must be float16 or bfloat16 or float32 or float64"),
         ({"dtype": float}, TypeError, "dtype must be float16...; got <class 'float'>"),
         ({"dtype": []}, TypeError, "dtype must be float16...; got []"),
-        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
-        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
+        ({"alpha": "1"}, TypeError, "alpha must be a finite number; got '1'"),
+        ({"beta": None}, TypeError, "beta must be a finite number; got None"),
     ],
 )
 def test_transform_refuses(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -371,17 +371,16 @@ def test_reduce_sums_what_a_narrow_dtype_would_lose() -> None:
     [
         ({"op": "median"}, ValueError, "op must be one of 'add', 'avg', 'mul', 'min', 'max'...; got 'median'"),
         ({"op": None}, TypeError, "op must be one of 'add', 'avg', 'mul', 'min', 'max', 'amax', 'norm1'...; got None"),
-        ({"axes": 1}, TypeError, "axes must be None or a tuple of ints...; got 1"),
-        ({"axes": "1"}, TypeError, "axes must be None or a tuple of ints...; got '1'"),
-        ({"axes": {1}}, TypeError, "axes must be None or a tuple of ints...; got {1}"),
-        ({"axes": (1.0,)}, TypeError, "axes[0] must be an int...; got 1.0"),
-        ({"axes": (True,)}, TypeError, "axes[0] must be an int...; got True"),
+        ({"axes": 1}, TypeError, "axes must be None or a tuple of integers; got 1"),
+        ({"axes": "1"}, TypeError, "axes must be None or a tuple of integers; got '1'"),
+        ({"axes": (1.0,)}, TypeError, "axes must be None or a tuple of integers; got (1.0,)"),
+        ({"axes": (True,)}, TypeError, "axes must be None or a tuple of integers; got (True,)"),
         ({"axes": ()}, ValueError, "axes must be one axis or more, each once, or None for all; got ()"),
-        ({"axes": (0, 4)}, ValueError, "axes[1] must be less than 4, the number of axes of x...; got 4"),
-        ({"axes": (-5,)}, ValueError, "axes[0] must be an integer of -4 or more...; got -5"),
+        ({"axes": (0, 4)}, ValueError, "axes must be integers of -4 to 3 for the 4 axes of x; got (0, 4)"),
+        ({"axes": (-5,)}, ValueError, "axes must be integers of -4 to 3 for the 4 axes of x; got (-5,)"),
         ({"axes": (1, -3)}, ValueError, "axes must be one axis or more, each once, or None for all; got (1, -3)"),
-        ({"alpha": "1"}, TypeError, "alpha must be a real number...; got '1'"),
-        ({"beta": None}, TypeError, "beta must be a real number...; got None"),
+        ({"alpha": "1"}, TypeError, "alpha must be a finite number; got '1'"),
+        ({"beta": None}, TypeError, "beta must be a finite number; got None"),
     ],
 )
 def test_reduce_refuses(given: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -428,8 +427,8 @@ def test_mixed_dtypes() -> None:
 def test_bad_scale(given: dict[str, Any]) -> None:
     out = np.full(X.shape, 7, np.float32)
     ((name, value),) = given.items()
-    assert_refused(lambda: add_tensor(X, X, out, **given), TypeError, f"{name} must be a real number...; got {value!r}")
-    assert_refused(lambda: scale_tensor(X, value, out), TypeError, f"alpha must be a real number...; got {value!r}")
+    assert_refused(lambda: add_tensor(X, X, out, **given), TypeError, f"{name} must be a finite number; got {value!r}")
+    assert_refused(lambda: scale_tensor(X, value, out), TypeError, f"alpha must be a finite number; got {value!r}")
     assert (out == 7).all()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from messages import says
 
 from cudnnpy import Pooling, Softmax
-from cudnnpy._core.validation import (
+from cudnnpy._options.checks import (
     check_flag,
     check_integer,
     check_layout,

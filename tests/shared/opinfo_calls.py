@@ -279,7 +279,7 @@ def local_response_norm(
     nn: Any, x: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Computed:
     """Of a window of an even size torch has the extra channel before, ours behind: the same with the channels reversed."""
-    layer = nn.LocalResponseNormalization(size, alpha, beta, k)
+    layer = nn.LocalResponseNormalization(size, alpha=alpha, beta=beta, k=k)
     turned = _reversed(x)
     y = layer.forward(turned)
     return Computed(_reversed(y), lambda dy: {"x": _reversed(layer.backward(_reversed(dy), turned, y))})

@@ -31,6 +31,63 @@ conv.plan("forward", x, w).execute(x, w, x, 0, 0)  # E: arg-type reportArgumentT
 cudnnpy.Plan.from_json(b"{}")  # E: arg-type reportArgumentType
 cudnnpy.Graph().pointwise("add", x)  # E: arg-type reportArgumentType
 
+# Convolutions
+
+cudnnpy.Convolution(padding="nonsense", prefer="quickest").forward(1, "w")  # E: arg-type reportArgumentType
+
+cudnnpy.Convolution(padding="nonsense")  # E: arg-type reportArgumentType
+cudnnpy.Convolution(padding=1.5)  # E: arg-type reportArgumentType
+cudnnpy.Convolution(prefer="quickest")  # E: arg-type reportArgumentType
+cudnnpy.Convolution(mode="correlation")  # E: arg-type reportArgumentType
+cudnnpy.Convolution(layout="CHWN")  # E: arg-type reportArgumentType
+cudnnpy.Convolution(algorithm="fastest")  # E: arg-type reportArgumentType
+cudnnpy.Convolution(algorithm=7)  # E: arg-type reportArgumentType
+cudnnpy.Convolution(1)  # E: call-arg reportCallIssue
+cudnnpy.ConvolutionTranspose(output_padding="same")  # E: arg-type reportArgumentType
+cudnnpy.FusedConvolution(policy="once")  # E: call-arg reportCallIssue
+conv.forward(1, w)  # E: type-var reportArgumentType
+conv.forward(x, "w")  # E: arg-type reportArgumentType
+conv.forward(x, w, activation="gelu")  # E: arg-type reportArgumentType
+conv.forward(x, w, stream="default")  # E: arg-type reportArgumentType
+conv.forward(x, w).get()  # E: attr-defined reportAttributeAccessIssue
+conv.backward_data(x, w, 8)  # E: arg-type reportArgumentType
+conv.backward_filter(x, w, "w")  # E: arg-type reportArgumentType
+conv.output_shape(x, w)  # E: arg-type reportArgumentType
+conv.plan("backwards", x, w)  # E: arg-type reportArgumentType
+conv.candidates("forward", x)  # E: call-arg reportCallIssue
+conv.candidates("forward", x, w)[0].refusal  # E: attr-defined reportAttributeAccessIssue
+cudnnpy.FusedConvolution().forward(x, w, activation="swish6")  # E: arg-type reportArgumentType
+cudnnpy.Engine("7")  # E: arg-type reportArgumentType
+cudnnpy.Engine(7, {"tile": 1})  # E: arg-type reportArgumentType
+cudnnpy.Engine(7, None, True)  # E: call-arg reportCallIssue
+
+# The operations beside the convolutions
+
+cudnnpy.Pooling("max", 2, 1)  # E: call-arg reportCallIssue
+cudnnpy.Pooling("maximum")  # E: arg-type reportArgumentType
+cudnnpy.Pooling(window="2")  # E: arg-type reportArgumentType
+cudnnpy.Pooling().backward(x, x)  # E: call-arg reportCallIssue
+cudnnpy.Softmax(mode="channels")  # E: arg-type reportArgumentType
+cudnnpy.BatchNormalization("batch")  # E: arg-type reportArgumentType
+cudnnpy.BatchNormalization().forward_training(x, activation="tanh")  # E: arg-type reportArgumentType
+cudnnpy.LayerNormalization(layout="NHWC")  # E: call-arg reportCallIssue
+cudnnpy.LayerNormalization().forward_inference(x, normalized_shape="8")  # E: arg-type reportArgumentType
+cudnnpy.LocalResponseNormalization(5, 1e-4)  # E: call-arg reportCallIssue
+cudnnpy.Dropout(0.5).forward(x).relu()  # E: attr-defined reportAttributeAccessIssue
+
+# Graphs
+
+graph = cudnnpy.Graph(prefer="autotune")
+node = graph.tensor("x", x)
+cudnnpy.Graph(prefer="quickest")  # E: arg-type reportArgumentType
+cudnnpy.Graph("float32")  # E: call-arg reportCallIssue
+graph.tensor("y", 1)  # E: arg-type reportArgumentType
+graph.pointwise("plus", node)  # E: arg-type reportArgumentType
+graph.resample("max", node, 2)  # E: arg-type reportArgumentType
+graph.convolution(node, node, padding="same")  # E: arg-type reportArgumentType
+graph.output("z", node, "floot32")  # E: arg-type reportArgumentType
+graph.run(x=1)  # E: type-var reportArgumentType
+
 # Options are fixed
 
 conv.groups = 2  # E: misc reportAttributeAccessIssue
@@ -40,4 +97,8 @@ conv.groups = 2  # E: misc reportAttributeAccessIssue
 reference.reduce_tensor(host, "total")  # E: arg-type reportArgumentType
 reference.transform_tensor(host, layout="NHWC")  # E: arg-type reportArgumentType
 reference.scale_tensor("x", 2.0)  # E: arg-type reportArgumentType
+reference.Convolution(prefer="quickest")  # E: arg-type reportArgumentType
+reference.Activation("gelu")  # E: arg-type reportArgumentType
+reference.Softmax().forward([1.0])  # E: arg-type reportArgumentType
+reference.Convolution().forward(host, host, activation="gelu")  # E: arg-type reportArgumentType
 reference.Convolutoin()  # E: attr-defined reportAttributeAccessIssue

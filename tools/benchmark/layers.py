@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from cudnnpy.typing import ConvolutionOperation
+
 BATCH = 128
-OPERATIONS = ("forward", "backward_data", "backward_filter")
+OPERATIONS: tuple[ConvolutionOperation, ...] = ("forward", "backward_data", "backward_filter")
 
 
 class Kind(NamedTuple):

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from cudnnpy.typing import ConvolutionOperation
 from tools.benchmark.layers import OPERATIONS, Kind
 from tools.benchmark.networks.catalogue import Layer, Network
 
@@ -25,7 +26,7 @@ class Cell(NamedTuple):
     layer: Layer
     batch: int
     kind: Kind
-    operation: str
+    operation: ConvolutionOperation
     networks: tuple[str, ...]
 
     @property

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from cudnnpy.typing import ConvolutionOperation
 from tools.benchmark.layers import Kind
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.timing import rotation
@@ -27,7 +28,7 @@ class Operands(NamedTuple):
 class Asked(NamedTuple):
     """What Convolution.plan is asked for: a transposed convolution's forward is a convolution's backward_data."""
 
-    operation: str
+    operation: ConvolutionOperation
     first: Any
     second: Any
     shape: tuple[int, ...] | None

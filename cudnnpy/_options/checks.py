@@ -1,6 +1,6 @@
 """Options, checked. Each error reads `{name} must be {expected}; got {given}`.
 
-What is of another type is a TypeError; what is of the right type and out of range, or none of the names, a ValueError.
+A value of another type raises TypeError; one of the right type that is out of range, or an unknown name, raises ValueError.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from math import inf, isfinite, isnan
 from numbers import Real
 from operator import index
-from typing import Any
+from typing import Any, TypeVar, cast, get_args
 
-from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import LAYOUTS, TensorSpec
+from cudnnpy.typing import Layout
 
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+NameT = TypeVar("NameT", bound=str)
 LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
 
 
@@ -27,23 +28,23 @@ def shown(value: object) -> str:
 # One value
 
 
-def check_option(name: str, value: object, allowed: Sequence[str]) -> str:
+def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
     """The name that is given: one of those allowed."""
     if isinstance(value, str) and value in allowed:
-        return value
+        return cast(NameT, value)
     kind = ValueError if isinstance(value, str) else TypeError
     raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False, which no number stands for."""
+    """A bool; integers are rejected."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool; got {value!r}")
     return value
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None, *, expected: str = "") -> int:
-    """An int within bounds that belong to it; `expected` says in other words what it is to be."""
+    """An int from `low` to `high`, both included; `expected` replaces the error's description of these bounds."""
     expected = expected or ("an integer of " + (f"{low} or more" if high is None else f"{low} to {high}"))
     try:
         number = None if isinstance(value, bool) else index(value)
@@ -69,9 +70,9 @@ def check_number(
     finite: bool = False,
     nan: bool = False,
 ) -> float:
-    """A number as a float: `low` to `high`, which belong to it, and between `above` and `below`, which do not.
+    """A number as a float, from `low` to `high`, both included, and between `above` and `below`, both excluded.
 
-    `finite` says that infinities do not belong to it, `nan` that NaN does.
+    `finite` excludes infinities; `nan` includes NaN.
     """
     bounds = []
     if high < inf:
@@ -99,7 +100,7 @@ def check_number(
 
 
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
-    """An int (for every axis), or a tuple of one int for each spatial axis."""
+    """An int, which stands for every axis, or a tuple of one int for each spatial axis."""
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
     entries = elements(value)
     if entries is None:
@@ -109,8 +110,11 @@ def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     return tuple(check_integer(name, number, low, expected=expected) for number in entries)
 
 
-def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
-    """One of the names; an int; or a tuple whose elements are ints or (before, after) pairs."""
+def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[int | tuple[int, int], ...]:
+    """One of the names, an int, or a tuple of one int or (before, after) pair for each spatial axis.
+
+    A pair of equal numbers becomes an int.
+    """
     if names and isinstance(value, str):
         return check_option("padding", value, names)
     expected = f"an integer of 0 or more,{'' if names else ' or'} a tuple of 1 to 3 integers or (before, after) pairs"
@@ -121,12 +125,11 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> Any:
     pairs = [elements(axis) for axis in entries]
     if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
         raise ValueError(f"padding must be {expected}; got {value!r}")
-    return tuple(
-        check_integer("padding", axis, 0, expected=expected)
-        if pair is None
-        else tuple(check_integer("padding", side, 0, expected=expected) for side in pair)
-        for axis, pair in zip(entries, pairs, strict=True)
-    )
+    found: list[int | tuple[int, int]] = []
+    for axis, pair in zip(entries, pairs, strict=True):
+        before, after = (check_integer("padding", side, 0, expected=expected) for side in pair or (axis, axis))
+        found.append(before if before == after else (before, after))
+    return tuple(found)
 
 
 def elements(value: Any) -> tuple[Any, ...] | None:
@@ -139,7 +142,7 @@ def elements(value: Any) -> tuple[Any, ...] | None:
 
 
 def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
-    """What `check_per_axis` or `check_padding` returned, once the number of spatial axes is known: one for each."""
+    """One element for each of `rank` spatial axes, from what `check_per_axis` or `check_padding` returned."""
     each = value if isinstance(value, tuple) else (value,) * rank
     if len(each) != rank:
         raise ValueError(f"{name} must be an integer, or one for each of {rank} spatial axes; got {value}")
@@ -166,33 +169,12 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
     return numbers
 
 
-def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
-    """A caller's own TensorSpec in one form: a shape of ints, a dtype by its first name, whole strides, a real alignment."""
-    shape, dtype = check_shape(f"{name}.shape", spec.shape, low=0), dtype_of(spec.dtype, f"{name}.dtype")
-    strides = spec.strides
-    if strides is not None:
-        try:
-            strides = tuple(index(stride) for stride in strides)
-        except TypeError:
-            expected = f"None, or a tuple of {len(shape)} integers"
-            raise TypeError(f"{name}.strides must be {expected}; got {strides!r}") from None
-        if any(abs(stride) > LARGEST for stride in strides):
-            raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(shown, strides))}")
-        if len(strides) != len(shape):
-            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {strides} (shape {shape})")
-    expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
-    alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
-    if alignment & (alignment - 1):
-        raise ValueError(f"{name}.alignment must be {expected}; got {alignment}")
-    return TensorSpec(shape, dtype.name, strides, alignment)
-
-
-def check_layout(layout: object) -> str:
+def check_layout(layout: object) -> Layout:
     """A layout's name."""
     return check_option("layout", layout, LAYOUTS)
 
 
 def check_layout_rank(layout: str, name: str, rank: int) -> None:
-    """A layout's name is of as many axes as an array has. "NCHW" and "NHWC" stand for every rank."""
+    """ValueError for a layout of another number of axes than an array has. "NCHW" and "NHWC" stand for every rank."""
     if layout not in ("NCHW", "NHWC") and len(layout) != rank:
         raise ValueError(f"layout must have {rank} axes, as {name}; got {layout!r}")

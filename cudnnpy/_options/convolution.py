@@ -1,0 +1,123 @@
+"""The options of Convolution, ConvolutionTranspose and FusedConvolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
+from cudnnpy._options.checks import (
+    check_flag,
+    check_integer,
+    check_layout,
+    check_number,
+    check_option,
+    check_padding,
+    check_per_axis,
+)
+from cudnnpy._options.element_types import element_name
+from cudnnpy._options.frozen import Frozen
+from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
+
+if TYPE_CHECKING:
+    from cudnnpy.typing import ComputeDtype, ConvolutionAlgorithm, Layout, Padding, PerAxis
+
+MODES: tuple[ConvolutionMode, ...] = get_args(ConvolutionMode)
+PADDINGS: tuple[PaddingName, ...] = get_args(PaddingName)
+PREFERENCES: tuple[Preference, ...] = get_args(Preference)
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+COMPUTE_DTYPES = ("float32", "float64", "float16", "int32")
+
+
+def _workspace_limit(value: Any) -> int | None:
+    expected = "a number of bytes, 0 or more, or None"
+    return None if value is None else check_integer("workspace_limit", value, 0, expected=expected)
+
+
+def _compute_dtype(value: Any) -> str | None:
+    if value is None:
+        return None
+    name = element_name(value)
+    if name is None or name not in COMPUTE_DTYPES:
+        kind = TypeError if name is None else ValueError
+        raise kind(f"compute_dtype must be None or one of {', '.join(map(repr, COMPUTE_DTYPES))}; got {value!r}")
+    return name
+
+
+# The canonical form of each option.
+_CANONICAL: dict[str, Callable[[Any], Any]] = {
+    "padding": lambda value: check_padding(value, PADDINGS),
+    "stride": lambda value: check_per_axis("stride", value, 1),
+    "dilation": lambda value: check_per_axis("dilation", value, 1),
+    "output_padding": lambda value: check_per_axis("output_padding", value, 0),
+    "groups": lambda value: check_integer("groups", value, 1),
+    "mode": lambda value: check_option("mode", value, MODES),
+    "layout": check_layout,
+    "compute_dtype": _compute_dtype,
+    "prefer": lambda value: check_option("prefer", value, PREFERENCES),
+    "workspace_limit": _workspace_limit,
+    "deterministic": lambda value: check_flag("deterministic", value),
+    "tf32": lambda value: check_flag("tf32", value),
+    "algorithm": check_algorithm,
+    "policy": lambda value: check_option("policy", value, POLICIES),
+    "tune_seconds": lambda value: check_number("tune_seconds", value, above=0.0),
+}
+
+
+def canonical(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of a convolution, by name, in canonical form.
+
+    Raises TypeError for an option of another type, ValueError for one that is out of range.
+    """
+    return {name: _CANONICAL[name](value) for name, value in options.items() if name in _CANONICAL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionOptions(Frozen):
+    """The options of Convolution."""
+
+    padding: Padding = 0
+    stride: PerAxis = 1
+    dilation: PerAxis = 1
+    groups: int = 1
+    mode: ConvolutionMode = "cross_correlation"
+    layout: Layout = "NCHW"
+    compute_dtype: ComputeDtype | None = None
+    prefer: Preference = "fastest"
+    workspace_limit: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
+    policy: Policy = "on_shape_change"
+    tune_seconds: float = 5.0
+
+    def _canonical(self) -> dict[str, Any]:
+        return canonical(self._fields())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransposeOptions(ConvolutionOptions):
+    """The options of ConvolutionTranspose."""
+
+    output_padding: PerAxis = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedOptions(Frozen):
+    """The options of FusedConvolution."""
+
+    padding: Padding = 0
+    stride: PerAxis = 1
+    dilation: PerAxis = 1
+    groups: int = 1
+    mode: ConvolutionMode = "cross_correlation"
+    layout: Layout = "NCHW"
+    prefer: Preference = "fastest"
+    workspace_limit: int | None = None
+    deterministic: bool = False
+    tf32: bool = True
+    tune_seconds: float = 5.0
+
+    def _canonical(self) -> dict[str, Any]:
+        return canonical(self._fields())

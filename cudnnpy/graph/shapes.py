@@ -1,0 +1,49 @@
+"""The shapes of the results of a graph's operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cudnnpy import raw
+
+
+def convolved(
+    x: tuple[int, ...],
+    w: tuple[int, ...],
+    before: Sequence[int],
+    after: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+) -> list[int]:
+    """The spatial sizes of a convolution's result for the shapes of x and w. Raises ValueError for those that do not fit."""
+    if x[1] % w[1] or w[0] % (x[1] // w[1]):
+        raise ValueError(
+            f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
+        )
+    spatial = [
+        (size + a + b - d * (taps - 1) - 1) // s + 1
+        for size, taps, a, b, s, d in zip(x[2:], w[2:], before, after, strides, dilations, strict=True)
+    ]
+    if min(spatial) < 1:
+        raise ValueError(f"w must fit into x with padding, {x}; got shape {w}")
+    return spatial
+
+
+def broadcast(*sizes: int) -> int:
+    """The size of an axis that tensors have with these sizes, of which those that are 1 are repeated."""
+    return next((size for size in sizes if size != 1), 1)
+
+
+def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tuple[int, ...]) -> list[int]:
+    """The shape of the mean and the inverse variance."""
+    if kind == raw.CUDNN_BATCH_NORM:
+        return list(scale)
+    if kind == raw.CUDNN_INSTANCE_NORM:
+        return [*x[:2], *(1,) * (len(x) - 2)]
+    return [1 if n == s else n for n, s in zip(x, scale, strict=True)]
+
+
+def share(whole: Sequence[int], part: Sequence[int]) -> int:
+    """How many elements of a shape there are for each one of another."""
+    return math.prod(whole) // max(math.prod(part), 1)

@@ -1,0 +1,299 @@
+"""The reference implementation takes what the classes on device arrays take, and refuses the same with the same words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from stand_in_device import Array, StandInDevice
+
+import cudnnpy
+from cudnnpy import reference
+
+Shape = tuple[int, ...]
+
+CLASSES = ("Convolution", "ConvolutionTranspose")
+METHODS = ("forward", "backward_data", "backward_filter", "backward_bias", "output_shape")
+OPERATIONS = sorted(set(reference.__all__) - {*CLASSES, "sigmoid"})  # sigmoid is only there
+
+
+def shape(function: Any) -> list[tuple[str, Any, Any]]:
+    """Name, kind and default of each parameter; keyword-only ones by name, since their order means nothing."""
+    found = [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+    by_keyword = [p for p in found if p[1] is inspect.Parameter.KEYWORD_ONLY]
+    return [p for p in found if p not in by_keyword] + sorted(by_keyword, key=lambda p: p[0])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_objects_are_made_with_the_same_options(name: str) -> None:
+    ours, theirs = shape(getattr(cudnnpy, name)), shape(getattr(reference, name))
+    assert ours == theirs
+    assert len(ours) >= 14
+    assert all(kind is inspect.Parameter.KEYWORD_ONLY for _, kind, _ in ours)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_are_called_with_the_same_arguments(name: str, method: str) -> None:
+    ours, theirs = getattr(getattr(cudnnpy, name), method), getattr(getattr(reference, name), method)
+    assert shape(ours) == shape(theirs)
+    assert len(shape(ours)) >= 3
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_options_are_read_in_the_same_way(name: str) -> None:
+    for package in (cudnnpy, reference):
+        assert getattr(package, name)(padding=1, stride=(2, 3)).options.stride == (2, 3)
+
+
+@pytest.mark.parametrize("given", [2, [1, 2], (1, 2), range(1, 3), np.array([1, 2]), np.array(2), np.int64(2)], ids=str)
+def test_sequences_of_any_kind_are_taken(given: Any) -> None:
+    wanted = 2 if np.ndim(given) == 0 else (1, 2)
+    for package in (cudnnpy, reference):
+        options = package.Convolution(stride=given, padding=given, tune_seconds=np.float32(2), dilation=given).options
+        assert options.stride == options.dilation == wanted
+        assert options.padding == wanted
+        assert options.tune_seconds == 2
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_reference_leaves_out_only_what_needs_a_gpu(name: str) -> None:
+    public = [
+        {member for member in dir(kind) if not member.startswith("_") and callable(getattr(kind, member))}
+        for kind in (getattr(cudnnpy, name), getattr(reference, name))
+    ]
+    assert set(METHODS) <= public[1]
+    assert public[0] - public[1] <= {"plan", "candidates"}
+    assert public[1] - public[0] == set()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_options_read_the_same_on_both(name: str) -> None:
+    given = {"padding": 1, "stride": (2, 1), "mode": "convolution", "prefer": "no_workspace", "tf32": False}
+    ours, theirs = getattr(cudnnpy, name)(**given), getattr(reference, name)(**given)
+    for option in inspect.signature(type(ours)).parameters:
+        got = getattr(ours.options, option)
+        assert getattr(theirs, option) == got, option
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_out_may_stand_for_the_shape_of_a_gradient(name: str) -> None:
+    kind = getattr(reference, name)(stride=2)
+    rng = np.random.default_rng(0)
+    x, w = rng.random((2, 4, 7, 7)), rng.random((4, 4, 3, 3))
+    dy = rng.random(kind.output_shape(x.shape, w.shape))
+    for method, first, second, like in (("backward_data", dy, w, x), ("backward_filter", dy, x, w)):
+        gradient = getattr(kind, method)
+        out = np.empty_like(like)
+        assert gradient(first, second, out=out) is out
+        np.testing.assert_array_equal(out, gradient(first, second, like.shape))
+        if (name, method) == ("ConvolutionTranspose", "backward_data"):  # the shape follows
+            np.testing.assert_array_equal(out, gradient(first, second))
+            continue
+        with pytest.raises(TypeError, match="_shape must be the shape of the result where out is None; got None"):
+            gradient(first, second)
+
+
+# The operations beside the convolutions
+
+
+def public_of(kind: type) -> dict[str, Any]:
+    """Public methods and properties of a class by name."""
+    return {name: value for name, value in inspect.getmembers_static(kind) if not name.startswith("_")}
+
+
+def calls_of(kind: Any) -> dict[str, Any]:
+    """A class and its public methods, or a function, by name."""
+    if not inspect.isclass(kind):
+        return {kind.__name__: kind}
+    return {"": kind, **{name: value for name, value in public_of(kind).items() if inspect.isfunction(value)}}
+
+
+def test_every_reference_implementation_is_public_but_sigmoid() -> None:
+    assert {*CLASSES, *OPERATIONS} == set(reference.__all__) & set(cudnnpy.__all__)
+    assert set(reference.__all__) - set(cudnnpy.__all__) == {"sigmoid"}
+    assert len(OPERATIONS) == 15
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_are_called_as_their_reference_implementations_are(name: str) -> None:
+    """The same methods; parameters of the same names, kinds and defaults, in the same order."""
+    ours, theirs = calls_of(getattr(cudnnpy, name)), calls_of(getattr(reference, name))
+    assert set(ours) == set(theirs)
+    for call, function in ours.items():
+        assert shape(function) == shape(theirs[call]), call
+        assert len(shape(function)) >= 1, call
+    stream = [call for call, function in ours.items() if call and "stream" in inspect.signature(function).parameters]
+    assert set(ours) - set(stream) <= {"", "output_shape"}  # everything that runs takes a stream
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name[0].isupper()])
+def test_options_of_operations_read_the_same_on_both(name: str) -> None:
+    ours, theirs = getattr(cudnnpy, name), getattr(reference, name)
+    given: dict[str, Any] = {
+        "epsilon": 1,
+        "coefficient": 2,
+        "window": [3, 2],
+        "probability": 0.25,
+        "size": 3,
+        "padding": 1,
+    }
+    given = {option: value for option, value in given.items() if option in inspect.signature(ours).parameters}
+    for options in ({}, given):
+        one, other = ours(**options), theirs(**options)
+        for option in inspect.signature(ours).parameters:
+            assert getattr(one, option) == getattr(other, option), option
+            with pytest.raises(AttributeError):
+                setattr(one, option, getattr(one, option))  # frozen
+        if name != "Dropout":
+            assert one == ours(**options)
+            assert hash(one) == hash(ours(**options))
+            assert repr(one) == repr(other)
+
+
+# The same mistake has the same error
+
+# options that are wrong, for every class that has them
+BAD_OPTIONS: dict[str, tuple[Any, ...]] = {
+    "algorithm": (5, "nonsense", type(None)),
+    "alpha": ("1", True, float("nan"), float("inf"), 10**400),
+    "beta": (0.009, None, float("inf")),
+    "ceil_mode": (0, None, "yes"),
+    "coefficient": ("1", None, True, float("nan")),
+    "compute_dtype": ("int8", "bfloat16", "coffee", object, 4),
+    "deterministic": (1, None),
+    "dilation": (0, (1, 0), (), "2", (1, 1, 1, 1)),
+    "epsilon": (-1, "0", True, float("nan"), float("inf")),
+    "groups": (0, 1.0, (1,), True, 2**70),
+    "k": (0.0, True, float("nan")),
+    "layout": ("CHWN", None, ["NCHW"]),
+    "mode": ("nonsense", None, 1),
+    "output_padding": (-1, (0, -1), 1.5),
+    "padding": (-1, 1.5, True, None, b"same", (), (1, 2, 3, 4), (1, "same"), ((1, 2), (3,)), ((1, 2), (3, -4))),
+    "policy": ("always", 1),
+    "prefer": ("quickest", None),
+    "probability": (1.0, -0.1, "0.5", True, float("nan")),
+    "seed": (-1, 2**64, 0.5, True),
+    "size": (0, 17, 2.0),
+    "stride": (0, "2", {1, 2}, np.float32(2), np.array(2.0)),
+    "tf32": (0, None),
+    "tune_seconds": (0, -1, "5", float("nan")),
+    "window": (0, (2, 0), (2, 2, 2, 2), "2", None),
+    "workspace_limit": (-1, "1GiB", 1.5),
+}
+
+
+def error_of(call: Callable[[], Any]) -> tuple[type[Exception], str]:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        call()
+    return caught.type, re.sub(r" at 0x[0-9a-f]+", "", str(caught.value))
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+def test_a_wrong_option_has_the_same_error_on_both(name: str) -> None:
+    options = [option for option in inspect.signature(getattr(cudnnpy, name)).parameters if option in BAD_OPTIONS]
+    assert options
+    for option in options:
+        for value in BAD_OPTIONS[option]:
+            kinds = [getattr(package, name) for package in (cudnnpy, reference)]
+            ours, theirs = (error_of(partial(kind, **{option: value})) for kind in kinds)
+            assert ours == theirs
+            assert f"{option} must " in ours[1]
+            assert "; got " in ours[1]
+
+
+def test_every_option_has_wrong_values() -> None:
+    kinds = [getattr(cudnnpy, name) for name in (*CLASSES, *OPERATIONS) if name[0].isupper()]
+    assert {option for kind in kinds for option in inspect.signature(kind).parameters} == set(BAD_OPTIONS)
+
+
+ONES = {shape: np.ones(shape, np.float32) for shape in ((1, 2, 3, 3), (2, 2, 1, 1), (2,))}
+X, W, C = ONES
+
+# (what is called, its arrays, its other arguments)
+BAD_CALLS: list[tuple[Callable[[Any], Any], tuple[Shape, ...], dict[str, Any]]] = [
+    (lambda nn: nn.Convolution().forward, (X, W), {"beta": 1.0}),
+    (lambda nn: nn.Convolution().forward, (X, W), {"alpha": float("nan")}),
+    (lambda nn: nn.Convolution().forward, (X, W), {"alpha": 10**400}),
+    (lambda nn: nn.Convolution().forward, (X, W), {"alpha": "1"}),
+    (lambda nn: nn.Convolution().forward, (X, W), {"activation": "gelu"}),
+    (lambda nn: nn.Convolution().forward, (X, W), {"activation": 3}),
+    (lambda nn: nn.Convolution(stride=(1, 1, 1)).forward, (X, W), {}),
+    (lambda nn: nn.Convolution(padding=(1, (1, 2), 1)).forward, (X, W), {}),
+    (lambda nn: nn.Convolution(layout="NCW").forward, (X, W), {}),
+    (lambda nn: nn.Convolution(compute_dtype="int32").forward, (X, W), {}),
+    (lambda nn: nn.Convolution().backward_data, (X, W), {"x_shape": X, "beta": 0.5}),
+    (lambda nn: nn.Convolution().backward_data, (X, W), {}),
+    (lambda nn: nn.Convolution().backward_data, (X, W), {"x_shape": 7}),
+    (lambda nn: nn.Convolution().backward_data, (X, W), {"x_shape": [1, 2, -3, 3]}),
+    (lambda nn: nn.Convolution().backward_filter, (X, X), {"w_shape": W, "beta": 0.5}),
+    (lambda nn: nn.Convolution().backward_filter, (X, X), {"w_shape": "3x3"}),
+    (lambda nn: nn.Convolution().backward_bias, (X,), {"beta": 0.5}),
+    (lambda nn: nn.FusedConvolution().forward, (X, W), {"activation": "swish6"}),
+    (lambda nn: nn.Activation().forward, (X,), {"alpha": float("inf")}),
+    (lambda nn: nn.Softmax().forward, (X,), {"beta": 1.0}),
+    (lambda nn: nn.Pooling(window=(2,)).forward, (X,), {}),
+    (lambda nn: nn.BatchNormalization().forward_training, (X,), {"average_factor": "1"}),
+    (lambda nn: nn.BatchNormalization().forward_training, (X,), {"activation": "tanh"}),
+    (lambda nn: nn.BatchNormalization().forward_training, (X,), {"activation": "relu", "alpha": 2.0}),
+    (lambda nn: nn.BatchNormalization().backward, (X, X), {"bias": 1}),
+    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": 3.0}),
+    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": ()}),
+    (lambda nn: nn.LayerNormalization().forward_inference, (X,), {"normalized_shape": (3, -3)}),
+    (lambda nn: nn.RMSNormalization().forward_inference, (X,), {"normalized_shape": "3"}),
+    (lambda nn: nn.LocalResponseNormalization(layout="NDHWC").forward, (X,), {}),
+    (lambda nn: nn.scale_tensor, (X,), {"alpha": True}),
+    (lambda nn: nn.set_tensor, (X,), {"value": "0"}),
+    (lambda nn: nn.add_tensor, (X, X), {"alpha": None}),
+    (lambda nn: nn.transform_tensor, (X,), {"layout": "F"}),
+    (lambda nn: nn.reduce_tensor, (X,), {"op": "median"}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": ()}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": 1}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1.0,)}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": (4,)}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1, -3)}),
+    (lambda nn: nn.reduce_tensor, (X,), {"deterministic": 1}),
+    (lambda nn: nn.reduce_tensor, (X,), {"axes": (1,), "beta": 1.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("bound", "shapes", "given"), BAD_CALLS)
+def test_a_wrong_argument_has_the_same_error_on_both(
+    stand_in: StandInDevice, bound: Callable[[Any], Any], shapes: tuple[Shape, ...], given: dict[str, Any]
+) -> None:
+    ours = error_of(lambda: bound(cudnnpy)(*(Array(*shape) for shape in shapes), **given))
+    theirs = error_of(lambda: bound(reference)(*(ONES[shape] for shape in shapes), **given))
+    assert ours == theirs
+
+
+# Options are given by keyword
+
+# how many options of each class may be positional; the other classes' options are given by keyword alone
+POSITIONAL = {
+    "Activation": 2,
+    "BatchNormalization": 2,
+    "Dropout": 2,
+    "InstanceNormalization": 1,
+    "LayerNormalization": 1,
+    "LocalResponseNormalization": 1,
+    "Pooling": 2,
+    "RMSNormalization": 1,
+    "Softmax": 2,
+}
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+def test_few_options_are_positional(name: str) -> None:
+    for package in (cudnnpy, reference):
+        kind = getattr(package, name)
+        defaults = [parameter.default for parameter in inspect.signature(kind).parameters.values()]
+        count = POSITIONAL.get(name, 0)
+        assert kind(*defaults[:count]) == kind()
+        if len(defaults) > count:
+            with pytest.raises(TypeError, match="positional argument"):
+                kind(*defaults[: count + 1])
