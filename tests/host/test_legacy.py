@@ -8,7 +8,8 @@ import pytest
 from stand_in_device import STREAM, StandInDevice
 
 from cudnnpy import TensorSpec, raw
-from cudnnpy.convolution.legacy import LegacyExecutable, algorithm_names
+from cudnnpy._options.algorithms import algorithm_names
+from cudnnpy.convolution.legacy import LegacyExecutable
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem
 from cudnnpy.handle import Handle
 
