@@ -155,7 +155,7 @@ class Tensors:
                 node.spec = node.spec._replace(strides=there.strides)
         node.spec, node.name, node.virtual = node.spec._replace(dtype=kind), name, False
         self.outputs.append(node)
-        self._record("output", name=name, node=node, dtype=kind, strides=strides)
+        self._record("output", name=name, node=node, dtype=kind, strides=node.spec.strides)
         return node
 
     @property
