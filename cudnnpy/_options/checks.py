@@ -101,6 +101,8 @@ def check_number(
 
 def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     """An int, which stands for every axis, or a tuple of one int for each spatial axis."""
+    if value.__class__ is int and low <= value <= LARGEST:
+        return value
     expected = f"an integer of {low} or more, or one for each of 1 to 3 spatial axes"
     entries = elements(value)
     if entries is None:
@@ -115,6 +117,8 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
 
     A pair of equal numbers becomes an int.
     """
+    if value.__class__ is int and 0 <= value <= LARGEST:
+        return value
     if names and isinstance(value, str):
         return check_option("padding", value, names)
     expected = f"an integer of 0 or more,{'' if names else ' or'} a tuple of 1 to 3 integers or (before, after) pairs"

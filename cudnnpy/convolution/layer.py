@@ -10,7 +10,7 @@ from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.plan import Plan
-from cudnnpy.convolution.operation import checked
+from cudnnpy.convolution.operation import check_forced
 from cudnnpy.convolution.problem import Options
 from cudnnpy.typing import ConvolutionAlgorithm, Shape
 
@@ -23,8 +23,9 @@ class Layer(ConvolutionOptions, Identified):
     options: Options = field(init=False, repr=False, compare=False)
 
     def _derived(self) -> dict[str, Any]:
-        given = {name: value for name, value in self._fields().items() if name in Options._fields}
-        return {**super()._derived(), "options": checked(Options(**given))}
+        check_forced(self.algorithm)
+        options = Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
+        return {**super()._derived(), "options": options}
 
     def __repr__(self) -> str:
         return self.options.text(type(self))

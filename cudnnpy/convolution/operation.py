@@ -275,11 +275,14 @@ def logical(spec: TensorSpec, name: str, layout: str) -> TensorSpec:
 
 def checked(options: Options) -> Options:
     """The options in canonical form. Raises ValueError or TypeError, which names the option."""
-    given = options.algorithm
-    if isinstance(given, str):
-        check_algorithm(given)
-    elif not (given is None or isinstance(given, Engine | Plan)):
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
-    elif isinstance(given, Plan) and given.problem.kind != "convolution":
-        raise TypeError("algorithm must be the plan of a convolution; got that of a graph")
+    check_forced(options.algorithm)
     return ask.checked(options)
+
+
+def check_forced(given: object) -> None:
+    """TypeError or ValueError for what is not None, the name of a v7 algorithm, an Engine or the plan of a convolution."""
+    check_algorithm(given)
+    if not (given is None or isinstance(given, str | Engine | Plan)):
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+    if isinstance(given, Plan) and given.problem.kind != "convolution":
+        raise TypeError("algorithm must be the plan of a convolution; got that of a graph")
