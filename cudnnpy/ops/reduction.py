@@ -26,15 +26,41 @@ def reduce_tensor(
     stream: Stream | None = None,
     deterministic: bool = False,
 ) -> ArrayT:
-    """alpha * (x reduced over some axes, which stay with size 1) + beta * out (cudnnReduceTensor).
+    """Compute alpha * (x reduced over axes, which are kept with size 1) + beta * out (cudnnReduceTensor).
 
-    op: "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
-    absolute values), "norm2" (the root of the sum of squares), "mul_no_zeros" (the product of what is not 0). axes: a
-    tuple, negative ones counted from the last; None: all. x is float16, bfloat16, float32 or float64, of 1 to 5 axes.
-    deterministic: the same bits every time, which large sums have not by themselves; up to 6 times as long. Over an axis
-    of size 0 a sum or norm is 0, a product 1, an average NaN, and a minimum or maximum a ValueError.
+    Over an axis of size 0 a sum or norm is 0, a product 1 and an average NaN.
 
-    Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
+    Parameters
+    ----------
+    x : array
+        float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    op : str
+        "add" or "sum", "avg" or "mean", "mul", "min", "max", "amax" (the largest absolute value), "norm1" (the sum of
+        absolute values), "norm2" (the square root of the sum of squares), or "mul_no_zeros" (the product of the elements
+        other than 0).
+    axes : tuple of int, optional
+        The axes, of which negative ones count from the last; all by default.
+    out : array, optional
+        The result, of x's dtype.
+    alpha, beta : float
+        Factors of the reduction and of `out`; out is not read if beta is 0.
+    stream : stream, optional
+        Where the work is queued; the library's current stream by default.
+    deterministic : bool
+        Whether the result is bitwise the same every time. Large sums are not by default; deterministic ones take up to 6
+        times as long.
+
+    Returns
+    -------
+    array
+        `out`, or a new array of x's library and dtype.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments do not fit; also for "min", "max" or "amax" over an axis of size 0.
+    NotSupportedError
+        cuDNN does not support the operation.
     """
     if axes is not None and type(axes) is not tuple:
         try:

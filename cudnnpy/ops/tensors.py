@@ -49,28 +49,84 @@ def add_tensor(
     beta: float = 1.0,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1 (cudnnAddTensor, cudnnOpTensor).
+    """Compute alpha * a + beta * b, where a is broadcast to the shape of b (cudnnAddTensor, cudnnOpTensor).
 
-    a and b are device arrays of one dtype, float16, bfloat16, float32 or float64, of 1 to 5 axes of any size. The result is
-    `out`, which may be b itself (in place), or a if it has b's shape; or a new array like b.
+    Parameters
+    ----------
+    a : array
+        float16, bfloat16, float32 or float64, with as many axes as b, each of b's size or of size 1.
+    b : array
+        Of a's dtype, with 1 to 5 axes of any size.
+    out : array, optional
+        The result, of b's shape and dtype; it may be b itself (in place), or a if it has b's shape.
+    alpha, beta : float
+        Factors of a and of b.
+    stream : stream, optional
+        Where the work is queued; the library's current stream by default.
 
-    Raises TypeError and ValueError for arrays that do not fit, NotSupportedError for what cuDNN lacks.
+    Returns
+    -------
+    array
+        `out`, or a new array of a's library, of b's shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments do not fit.
+    NotSupportedError
+        cuDNN does not support the operation.
     """
     return dispatch.run("add_tensor", None, _add, ("a", "b", "out"), (a, b), (out,), stream, alpha, beta)
 
 
 def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Stream | None = None) -> ArrayT:
-    """alpha * x (cudnnScaleTensor), in `out`, which may be x itself (in place), or a new array like x.
+    """Compute alpha * x (cudnnScaleTensor).
 
-    x is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
+    Parameters
+    ----------
+    x : array
+        float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    alpha : float
+        The factor.
+    out : array, optional
+        The result, of x's shape and dtype; it may be x itself (in place).
+    stream : stream, optional
+        Where the work is queued; the library's current stream by default.
+
+    Returns
+    -------
+    array
+        `out`, or a new array of x's library, shape, dtype and memory order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments do not fit.
     """
     return dispatch.run("scale_tensor", None, _scale, ("x", "out"), (x,), (out,), stream, alpha)
 
 
 def set_tensor(out: ArrayT, value: float, stream: Stream | None = None) -> ArrayT:
-    """Fills out with a value, and returns it (cudnnSetTensor).
+    """Fill an array with a value (cudnnSetTensor).
 
-    out is float16, bfloat16, float32 or float64, of 1 to 5 axes. Raises TypeError and ValueError for what does not fit.
+    Parameters
+    ----------
+    out : array
+        The array, which is written: float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    value : float
+        The value, which is rounded to out's dtype.
+    stream : stream, optional
+        Where the work is queued; the library's current stream by default.
+
+    Returns
+    -------
+    array
+        `out`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments do not fit.
     """
     number = value if value.__class__ is float else check_number("value", value, nan=True)
     # Plans are found by the number's text, since 0.0 equals -0.0 and NaN does not equal itself.
@@ -86,13 +142,35 @@ def transform_tensor(
     beta: float = 0.0,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """alpha * x + beta * out in another memory order or dtype; the order of the axes stays (cudnnTransformTensor).
+    """Compute alpha * x + beta * out in another memory order or dtype; the axes keep their order (cudnnTransformTensor).
 
-    layout: how a new array lies in memory: "C", "channels_last" (3 to 5 axes) or None, as x. dtype: its element type,
-    None for x's. `out` decides both if there is one. x is float16, bfloat16, float32 or float64, of 1 to 5
-    axes; float64 is made of float64 alone.
+    Parameters
+    ----------
+    x : array
+        float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    out : array, optional
+        The result, of x's shape; its memory order and dtype take precedence over layout and dtype.
+    layout : {"C", "channels_last"}, optional
+        The memory order of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
+        the last one; 3 to 5 axes); that of x by default.
+    dtype : str or dtype, optional
+        The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; that of x by default.
+    alpha, beta : float
+        Factors of x and of `out`; out is not read if beta is 0.
+    stream : stream, optional
+        Where the work is queued; the library's current stream by default.
 
-    Raises TypeError and ValueError for what does not fit, NotSupportedError for what cuDNN lacks.
+    Returns
+    -------
+    array
+        `out`, or a new array of x's library and shape.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Arguments do not fit.
+    NotSupportedError
+        cuDNN does not support the operation.
     """
     name, names = "transform_tensor", ("x", "out")
     return dispatch.run(name, None, _transform, names, (x,), (out,), stream, layout, dtype, alpha, beta)

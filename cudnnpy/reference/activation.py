@@ -19,12 +19,25 @@ Float64: TypeAlias = NDArray[np.float64]
 
 
 def sigmoid(x: NDArray[ScalarT], out: Array | None = None, alpha: float = 1.0, beta: float = 0.0) -> Array:
-    """Return alpha * 1 / (1 + exp(-x)) + beta * out, of x's shape.
+    """Return alpha * 1 / (1 + exp(-x)) + beta * out.
 
-    x is float16, bfloat16, float32 or float64; the result has its dtype, or is written to out, which may be x itself
-    (in place). Computed in float64 and rounded once; no input overflows. With beta 0, out is not read.
+    The result is computed in float64, without overflow for any input, and rounded once. With beta 0, out is not read.
 
-    Raises TypeError for a wrong type or dtype and ValueError for an out of another shape or one that is read-only.
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float16, bfloat16, float32 or float64, of any shape.
+    out : numpy.ndarray, optional
+        The result, of x's shape; it may be x itself (in place). A new array of x's dtype by default.
+    alpha, beta : float
+        Factors of the sigmoid and of out.
+
+    Raises
+    ------
+    TypeError
+        The type or dtype of an argument is wrong.
+    ValueError
+        The shape of out is wrong, or it is read-only.
     """
     x = _arrays.check_array("x", x, _arrays.FLOATS)
     alpha, beta = check_scales(alpha, beta, out=out)

@@ -28,13 +28,27 @@ def add_tensor(
     beta: float = 1.0,
     stream: object = None,
 ) -> Array:
-    """Return alpha * a + beta * b, of b's shape and dtype; each axis of a has b's size, or 1.
+    """Return alpha * a + beta * b, where a is broadcast to the shape of b.
 
-    a and b have one dtype, float16, bfloat16, float32 or float64, and 1 to 5 axes of any size. out may be b itself (in
-    place), or a if it has b's shape. Computed in float64 and rounded once. With beta 0, b is not read. stream is ignored.
+    The result is computed in float64 and rounded once. With beta 0, b is not read. stream is ignored.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps an
-    input otherwise.
+    Parameters
+    ----------
+    a : numpy.ndarray
+        float16, bfloat16, float32 or float64, with as many axes as b, each of b's size or of size 1.
+    b : numpy.ndarray
+        Of a's dtype, with 1 to 5 axes of any size.
+    out : numpy.ndarray, optional
+        The result, of b's shape and dtype; it may be b itself (in place), or a if it has b's shape.
+    alpha, beta : float
+        Factors of a and of b.
+
+    Raises
+    ------
+    TypeError
+        The type or dtype of an argument is wrong.
+    ValueError
+        A shape is wrong, or out is read-only or overlaps an input without being it.
     """
     a, b = _arrays.check_tensor("a", a, empty="any"), _arrays.check_tensor("b", b, empty="any")
     _arrays.check_same_dtype("a", a, "b", b)
@@ -50,13 +64,25 @@ def add_tensor(
 
 
 def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: object = None) -> Array:
-    """Return alpha * x, of x's shape and dtype.
+    """Return alpha * x.
 
-    x is float16, bfloat16, float32 or float64 and has 1 to 5 axes. out may be x itself (in place). Computed in float64
-    and rounded once. stream is ignored.
+    The result is computed in float64 and rounded once. stream is ignored.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only or overlaps x
-    otherwise.
+    Parameters
+    ----------
+    x : numpy.ndarray
+        float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    alpha : float
+        The factor.
+    out : numpy.ndarray, optional
+        The result, of x's shape and dtype; it may be x itself (in place).
+
+    Raises
+    ------
+    TypeError
+        The type or dtype of an argument is wrong.
+    ValueError
+        A shape is wrong, or out is read-only or overlaps x without being it.
     """
     x = _arrays.check_tensor("x", x, empty="any")
     alpha = check_number("alpha", alpha, finite=True)
@@ -67,11 +93,21 @@ def scale_tensor(x: Array, alpha: float, out: Array | None = None, stream: objec
 
 
 def set_tensor(out: Array, value: float, stream: object = None) -> Array:
-    """Fill out with a value, rounded to its dtype, and return it.
+    """Fill an array with a value and return it. stream is ignored.
 
-    out is float16, bfloat16, float32 or float64 and has 1 to 5 axes. stream is ignored.
+    Parameters
+    ----------
+    out : numpy.ndarray
+        The array, which is written: float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
+    value : float
+        The value, which is rounded to out's dtype.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape, or an out that is read-only.
+    Raises
+    ------
+    TypeError
+        The type or dtype of an argument is wrong.
+    ValueError
+        The shape of out is wrong, or it is read-only.
     """
     _arrays.check_tensor("out", out, empty="any")
     value = check_number("value", value, nan=True)
@@ -108,8 +144,12 @@ def transform_tensor(
     alpha, beta : float
         Factors of x and of out.
 
-    Raises TypeError for a wrong type or dtype, ValueError for a wrong shape or layout, or an out that is read-only or
-    overlaps x.
+    Raises
+    ------
+    TypeError
+        The type or dtype of an argument is wrong.
+    ValueError
+        A shape or layout is wrong, or out is read-only or overlaps x.
     """
     x = _arrays.check_tensor("x", x, empty="any")
     if layout is not None:
