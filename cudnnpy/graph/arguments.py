@@ -18,7 +18,7 @@ def each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
 
 
 def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
-    """Axes of a tensor, each given once, counted from the first."""
+    """Check axes of a tensor, of which none may occur twice; return them counted from the first."""
     expected = f"one or more of {-rank} to {rank - 1}, each axis once"
     given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else tuple(axes)
     try:
@@ -34,7 +34,7 @@ def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
 
 
 def checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
-    """The options of an elementwise operation; infinite ones are numbers too."""
+    """Check the options of an elementwise operation, which may be infinite; return them by name."""
     if how is None:
         return {}
     if not isinstance(how, Mapping):
@@ -45,7 +45,7 @@ def checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def check_statistic(name: str, node: Node, x: Node) -> None:
-    """ValueError for a tensor that does not broadcast to x."""
+    """Raise ValueError for a tensor that does not broadcast to x."""
     if len(node.shape) != len(x.shape) or any(s not in (1, n) for s, n in zip(node.shape, x.shape, strict=True)):
         raise ValueError(
             f"{name} must have {len(x.shape)} axes of the sizes of x, {x.shape}, or 1; got shape {node.shape}"

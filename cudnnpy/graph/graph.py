@@ -195,13 +195,13 @@ class Graph(Nodes):
                 )
         problem = self.problem(call.device, call.specs)
         if self._empty():
-            return self._on_nothing(call, problem), [node.spec for node in self.outputs]
+            return self._without_elements(call, problem), [node.spec for node in self.outputs]
         addresses = tuple(call.addresses[node.name] for node in self.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
         plan = plan_to_keep(problem, self.options, tuner, cap=call.cap)
         return plan, [node.spec for node in self.outputs]
 
-    def _on_nothing(self, call: dispatch.Call, problem: GraphProblem) -> Program:
+    def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:
         """The program of a graph without elements. Raises ValueError for a result that has some."""
         for node in self.outputs:
             if 0 not in node.shape:
@@ -211,4 +211,4 @@ class Graph(Nodes):
                     "For such inputs use reduce_tensor or Convolution"
                 )
         operands = [Operand(name, spec) for name, spec in zip(problem.operands, problem.specs, strict=True)]
-        return Program("graph on nothing", call.device, operands, [])
+        return Program("graph without elements", call.device, operands, [])

@@ -160,7 +160,7 @@ class Tensors:
 
     @property
     def facts(self) -> Facts:
-        """What known issues of engines may depend on: a convolution's y, and each output of its shape, is a y of it."""
+        """The properties that known issues of engines depend on. Each output of a convolution's shape counts as its y."""
         return Facts(
             "graph",
             tuple(
@@ -218,7 +218,7 @@ class Tensors:
                 self._constants.append(node)
 
     def _record(self, method: str, **arguments: Any) -> None:
-        """Notes a call that was made, with its arguments in one form."""
+        """Record a call of one of the graph's methods, with its arguments in canonical form, for the texts of plans."""
         self._calls.append((method, arguments))
 
     def _add(self, kind: str, prefix: str, made: Sequence[Node], **attributes: Any) -> None:

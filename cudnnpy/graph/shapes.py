@@ -16,7 +16,7 @@ def convolved(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[int]:
-    """The spatial sizes of a convolution's result for the shapes of x and w. Raises ValueError for those that do not fit."""
+    """The spatial sizes of a convolution's result. Raises ValueError if the shapes of x and w do not fit together."""
     if x[1] % w[1] or w[0] % (x[1] // w[1]):
         raise ValueError(
             f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
@@ -31,7 +31,7 @@ def convolved(
 
 
 def broadcast(*sizes: int) -> int:
-    """The size of an axis that tensors have with these sizes, of which those that are 1 are repeated."""
+    """The size of an axis after broadcasting, for the sizes of the tensors on it."""
     return next((size for size in sizes if size != 1), 1)
 
 
@@ -45,5 +45,5 @@ def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tupl
 
 
 def share(whole: Sequence[int], part: Sequence[int]) -> int:
-    """How many elements of a shape there are for each one of another."""
+    """The number of elements of one shape for each element of another."""
     return math.prod(whole) // max(math.prod(part), 1)

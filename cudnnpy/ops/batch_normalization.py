@@ -196,7 +196,7 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
         dbias : array or None
             Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
         """
-        there = scale is not None, wants_bias(bias, scale)
+        computed = scale is not None, wants_bias(bias, scale)
         names: tuple[str, ...] = (
             "dy",
             "x",
@@ -208,8 +208,8 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
             "out_bias",
         )
         outs: tuple[Any, ...] = out, out_scale, out_bias
-        if there != (True, True):
-            names, outs = _wanted_results(names, outs, there)
+        if computed != (True, True):
+            names, outs = _wanted_results(names, outs, computed)
         found = dispatch.run(
             "BatchNormalization.backward",
             self,
@@ -222,18 +222,18 @@ class BatchNormalization(BatchNormalizationOptions, Identified):
             beta,
             parameter_alpha,
             parameter_beta,
-            there[1],
+            computed[1],
         )
-        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *there)
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *computed)
         return made
 
 
 def _wanted_results(
-    names: tuple[str, ...], outs: tuple[Any, ...], there: tuple[bool, bool]
+    names: tuple[str, ...], outs: tuple[Any, ...], computed: tuple[bool, bool]
 ) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """The names and outs of a gradient without those that are not computed. Raises ValueError for an out of these."""
     kept = []
-    for name, out, wanted in zip(names[5:], outs, (True, *there), strict=True):
+    for name, out, wanted in zip(names[5:], outs, (True, *computed), strict=True):
         if not wanted and out is not None:
             raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
         if wanted:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from ctypes import c_double
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
 from cudnnpy._options.checks import check_number, check_option
+from cudnnpy._options.operations import BatchNormalizationOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
@@ -41,22 +42,6 @@ from cudnnpy.ops.parameters import (
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
-
-
-class BatchNormalizationOptions(Protocol):
-    """The options of BatchNormalization."""
-
-    @property
-    def mode(self) -> str:
-        """The number of means: "spatial" or "per_activation"."""
-
-    @property
-    def epsilon(self) -> float:
-        """The term added to variances."""
-
-    @property
-    def layout(self) -> str:
-        """The arrays' axis order."""
 
 
 class Normalized(NamedTuple):

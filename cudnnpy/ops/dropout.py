@@ -87,7 +87,7 @@ class Dropout(DropoutOptions, Identified):
         dy : array
             The gradient with respect to y.
         reserve : array
-            What `forward` returned beside y.
+            What `forward` returned with y.
         out : array, optional
             The result, of dy's shape and dtype.
         stream : stream, optional

@@ -137,7 +137,7 @@ class InstanceNormalization(InstanceNormalizationOptions, Identified):
         x, scale : array
             forward_training's; scale may be None.
         mean, inverse_variance : array
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : array, optional
             dx, of x's shape and dtype.
         stream : stream, optional
@@ -155,11 +155,11 @@ class InstanceNormalization(InstanceNormalizationOptions, Identified):
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
         name, prepare = "InstanceNormalization.backward", InstanceNormalization._backward
-        there = scale is not None, wants_bias(bias, scale)
-        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[there]
+        computed = scale is not None, wants_bias(bias, scale)
+        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
         inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]
         made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(
-            dispatch.run(name, self, prepare, names, inputs, outs, stream, there[1]), *there
+            dispatch.run(name, self, prepare, names, inputs, outs, stream, computed[1]), *computed
         )
         return made
 

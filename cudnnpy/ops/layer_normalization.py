@@ -139,7 +139,7 @@ class LayerNormalization(RowNormalizationOptions, Identified):
         x, scale : array
             forward_training's; scale may be None, then the normalized axes are those that mean lacks.
         mean, inverse_variance : array
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : array, optional
             dx, of x's shape and dtype.
         stream : stream, optional
@@ -156,13 +156,13 @@ class LayerNormalization(RowNormalizationOptions, Identified):
         dbias : array or None
             Of scale's dtype, or x's without a scale; None if it is not computed.
         """
-        there = scale is not None, wants_bias(bias, scale)
-        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[there]
+        computed = scale is not None, wants_bias(bias, scale)
+        names = "dy", "x", "scale", "mean", "inverse_variance", "out", *GRADIENTS[computed]
         inputs, outs = (dy, x, scale, mean, inverse_variance), (out, None, None)[: len(names) - 5]
         found = dispatch.run(
-            "LayerNormalization.backward", self, _backward, names, inputs, outs, stream, True, there[1]
+            "LayerNormalization.backward", self, _backward, names, inputs, outs, stream, True, computed[1]
         )
-        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *there)
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *computed)
         return made
 
 
@@ -278,7 +278,7 @@ class RMSNormalization(RowNormalizationOptions, Identified):
         x, scale : array
             forward_training's; scale may be None, then the normalized axes are those that inverse_rms lacks.
         inverse_rms : array
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : array, optional
             dx, of x's shape and dtype.
         stream : stream, optional

@@ -43,7 +43,7 @@ class Views(NamedTuple):
 def forward_program(
     call: Call, mode: GraphNormalization, epsilon: float, operands: Sequence[Operand], views: Views
 ) -> Program:
-    """The program of a forward operation on x, scale, bias, out and statistics, as far as they are among the operands."""
+    """The program of a forward operation. The operands are x, scale, bias, out and statistics, of which some may be missing."""
     no_overlaps(call, operands)
     x = operands[0].spec
     if 0 in x.shape:
@@ -58,7 +58,7 @@ def forward_program(
 
 
 def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Operand], views: Views) -> Program:
-    """The program of a gradient on dy, x, scale, statistics, out, dscale and dbias, as far as they are among the operands."""
+    """The program of a gradient. The operands are dy, x, statistics, out, and optionally scale, dscale and dbias."""
     no_overlaps(call, operands)
     name, x = f"{mode} gradient", operands[0].spec
     if 0 in x.shape:

@@ -67,12 +67,12 @@ GRADIENTS = {
 }
 
 
-def gradients(found: Any, *are_there: bool) -> Any:
+def gradients(found: Any, *computed: bool) -> Any:
     """(dx, dscale, ...) from the results of a call, with None for gradients that were not computed."""
-    if all(are_there):
+    if all(computed):
         return found
-    made = iter(found if any(are_there) else (found,))
-    return (next(made), *(next(made) if there else None for there in are_there))
+    made = iter(found if any(computed) else (found,))
+    return (next(made), *(next(made) if wanted else None for wanted in computed))
 
 
 # Substitutes for missing parameters

@@ -106,7 +106,7 @@ def transpose(options: Options, output_padding: PerAxis, x_shape: Shape, w_shape
 
 
 def transposed(options: Options, output_padding: PerAxis, dy_shape: Shape, w_shape: Shape) -> Shape:
-    """Shape of the x whose transposed convolution with w (C_in, C_out / groups, ...) has dy's shape, if there is one."""
+    """Shape of the largest x whose transposed convolution with w (C_in, C_out / groups, ...) does not exceed dy's shape."""
     _spatial_rank(options, dy_shape, w_shape, "dy")
     stride, _, extra, reach, padding = _cropped(options, output_padding, w_shape[2:])
     found = []

@@ -92,7 +92,7 @@ class Dropout(DropoutOptions):
         dy : numpy.ndarray
             The gradient with respect to y.
         reserve : numpy.ndarray
-            What `forward` returned beside y.
+            What `forward` returned with y.
         out : numpy.ndarray, optional
             The result, of dy's shape and dtype.
         stream : object

@@ -35,9 +35,9 @@ class InstanceNormalization(InstanceNormalizationOptions):
     """Normalization of each channel of each sample over its positions, on NumPy arrays.
 
     y = scale * (x - mean) / sqrt(variance + epsilon) + bias. x is float16, bfloat16, float32 or float64 and has 3 to 5
-    axes, which may have size 0. scale and bias have shape (C,) and x's dtype, or float32 beside float16 and bfloat16,
-    both the same; None is 1 and 0. The statistics, of shape (N, C), are float32, for float64 float64. Everything is
-    computed in float64 and rounded once.
+    axes, which may have size 0. scale and bias have shape (C,) and one dtype: x's, or float32 if x is float16 or bfloat16.
+    A scale of None is 1, a bias of None 0. The statistics, of shape (N, C), are float32, or float64 if x is. Everything
+    is computed in float64 and rounded once.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
@@ -151,7 +151,7 @@ class InstanceNormalization(InstanceNormalizationOptions):
         x, scale : numpy.ndarray
             forward_training's; scale may be None.
         mean, inverse_variance : numpy.ndarray
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : numpy.ndarray, optional
             dx, of x's shape and dtype.
         stream : object

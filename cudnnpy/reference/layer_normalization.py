@@ -33,10 +33,10 @@ Shape: TypeAlias = tuple[int, ...]
 class LayerNormalization(RowNormalizationOptions):
     """Normalization over the last axes of x, on NumPy arrays: scale * (x - mean) / sqrt(variance + epsilon) + bias.
 
-    The axes are those of scale and bias: x is `(..., *scale.shape)`. Without both, `normalized_shape` says which; it may
-    be all of x's axes. x is float16, bfloat16, float32 or float64 and has 1 to 5 axes, which may have size 0. scale and
-    bias have x's dtype, or float32 beside float16 and bfloat16, both the same. The statistics are float32, for float64
-    float64. Everything is computed in float64 and rounded once.
+    The axes are those of scale and bias: x is `(..., *scale.shape)`. Without both, `normalized_shape` has their sizes. They
+    may be all axes of x. x is float16, bfloat16, float32 or float64 and has 1 to 5 axes, which may have size 0. scale and
+    bias have one dtype: x's, or float32 if x is float16 or bfloat16. The statistics are float32, or float64 if x is.
+    Everything is computed in float64 and rounded once.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
@@ -154,7 +154,7 @@ class LayerNormalization(RowNormalizationOptions):
         x, scale : numpy.ndarray
             forward_training's; scale may be None, then the normalized axes are those that mean lacks.
         mean, inverse_variance : numpy.ndarray
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : numpy.ndarray, optional
             dx, of x's shape and dtype.
         stream : object
@@ -197,8 +197,8 @@ class RMSNormalization(RowNormalizationOptions):
     """Division by the root mean square over the last axes of x, on NumPy arrays: scale * x / sqrt(mean(x^2) + epsilon).
 
     As `LayerNormalization`, without mean and bias: x is `(..., *scale.shape)` or `(..., *normalized_shape)`, float16,
-    bfloat16, float32 or float64, with 1 to 5 axes, which may have size 0. scale has x's dtype, or float32 beside float16
-    and bfloat16; the statistics are float32, for float64 float64. Everything is computed in float64 and rounded once.
+    bfloat16, float32 or float64, with 1 to 5 axes, which may have size 0. scale has x's dtype, or float32 if x is float16
+    or bfloat16; the statistics are float32, or float64 if x is. Everything is computed in float64 and rounded once.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
@@ -308,7 +308,7 @@ class RMSNormalization(RowNormalizationOptions):
         x, scale : numpy.ndarray
             forward_training's; scale may be None, then the normalized axes are those that inverse_rms lacks.
         inverse_rms : numpy.ndarray
-            What `forward_training` returned beside y.
+            What `forward_training` returned with y.
         out : numpy.ndarray, optional
             dx, of x's shape and dtype.
         stream : object

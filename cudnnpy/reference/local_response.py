@@ -26,8 +26,8 @@ class LocalResponseNormalization(LocalResponseOptions):
     Krizhevsky, Sutskever, Hinton: ImageNet Classification with Deep Convolutional Neural Networks, 2012, section 3.3;
     except that alpha is divided by size here.
 
-    The result is NaN where s is NaN, at an infinity, and where a negative alpha makes the base negative; it is 0 beside an
-    infinity.
+    The result is NaN where s is NaN, where x is infinite, and where a negative alpha makes the base negative. It is 0 where
+    only other elements of the sum are infinite.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 

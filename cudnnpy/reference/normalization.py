@@ -36,8 +36,8 @@ class BatchNormalization(BatchNormalizationOptions):
     """Normalization by the mean and variance of a batch, on NumPy arrays: (x - mean) / sqrt(variance + epsilon).
 
     x is float16, bfloat16, float32 or float64 and has 2 to 5 axes, which may have size 0. Its parameters have x's dtype, or
-    float32 beside float16 and bfloat16, scale and bias the same; a scale of None is 1, a bias of None 0. What is saved for
-    the gradients is float32, for float64 float64. Everything is computed in float64 and rounded once.
+    float32 if x is float16 or bfloat16; scale and bias have the same dtype. A scale of None is 1, a bias of None 0. The
+    saved statistics are float32, or float64 if x is. Everything is computed in float64 and rounded once.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 

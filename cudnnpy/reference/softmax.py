@@ -23,9 +23,9 @@ RANKS = (2, 3, 4, 5)
 class Softmax(SoftmaxOptions):
     """The softmax exp(x) / sum(exp(x)) and its gradient, on NumPy arrays.
 
-    A NaN or infinity makes all that is summed with it NaN. Where exp overflows in "fast", for x above 709 (88 on a GPU)
-    and for infinity, the result is NaN, and 0 beside it. -infinity gives 0, or -infinity in "log"; all -infinity gives NaN.
-    Any size may be 0; the result is then empty.
+    A NaN makes all results of its sum NaN, and so does infinity, except in "fast". There, exp overflows for x above 709 (88
+    on a GPU) and for infinity, where the result is NaN; it is 0 for the others of the sum. The result for -infinity is 0, or
+    -infinity in "log"; it is NaN if all x of a sum are -infinity. Any size may be 0; the result is then empty.
 
     An instance is immutable and may be shared by threads. A wrong option raises ValueError or TypeError.
 
