@@ -43,7 +43,7 @@ class Convolution(Layer):
         The order of the axes of the arrays. "NCHW" is (N, C, spatial...) with filters (K, C / groups, spatial...), "NHWC" is
         (N, spatial..., C) with filters (K, spatial..., C / groups), both for any number of spatial axes; the other names
         are checked against the number of axes. The order in memory is free: strides may be channels last with "NCHW".
-    compute_dtype : dtype, optional
+    compute_dtype : dtype-like, optional
         What products are accumulated in: by default float64 for float64, int32 for int8, and float32 for the others.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How an algorithm is chosen. "fastest" takes the first candidate of cuDNN's heuristics that runs,

@@ -46,7 +46,7 @@ class Graph(Nodes):
 
     Parameters
     ----------
-    compute_dtype : dtype
+    compute_dtype : dtype-like
         What nodes compute in, and what lies between two nodes: float32 or float64.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How an engine is chosen, as for `Convolution`.

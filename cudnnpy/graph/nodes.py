@@ -124,7 +124,7 @@ class Tensors:
             Its name in `run` and in the operands of a plan.
         node : Node
             The result of an operation.
-        dtype : dtype, optional
+        dtype : dtype-like, optional
             By default that of the first input.
         strides : tuple of ints, optional
             In elements; by default the memory order of the operation's first input.

@@ -63,7 +63,7 @@ class LayerNormalization(RowNormalizationOptions, Identified):
         Parameters
         ----------
         x : array
-            (..., *normalized axes).
+            (..., normalized axes...).
         scale, bias : array, optional
             Of the shape of the normalized axes.
         out : array, optional
@@ -100,7 +100,7 @@ class LayerNormalization(RowNormalizationOptions, Identified):
         Parameters
         ----------
         x : array
-            (..., *normalized axes).
+            (..., normalized axes...).
         scale, bias : array, optional
             Of the shape of the normalized axes.
         out : array, optional
@@ -207,7 +207,7 @@ class RMSNormalization(RowNormalizationOptions, Identified):
         Parameters
         ----------
         x : array
-            (..., *normalized axes).
+            (..., normalized axes...).
         scale : array, optional
             Of the shape of the normalized axes.
         out : array, optional
@@ -241,7 +241,7 @@ class RMSNormalization(RowNormalizationOptions, Identified):
         Parameters
         ----------
         x : array
-            (..., *normalized axes).
+            (..., normalized axes...).
         scale : array, optional
             Of the shape of the normalized axes.
         out : array, optional
