@@ -1,1 +1,1 @@
-"""Private: how a problem's plan is chosen: engines, candidates, selection, autotune."""
+"""Private: how the plan of a problem is chosen (engines, candidates, selection, autotune)."""

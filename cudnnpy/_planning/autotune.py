@@ -1,4 +1,4 @@
-"""prefer="autotune": every usable candidate is run on the GPU, checked, and timed (bench.py); the fastest wins."""
+"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, checks and times each usable one on the GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cudnnpy._planning.selection import is_usable
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
-_REFINED = 3  # engines whose other knobs are tried
-_PASSES = 3  # over the knobs of one
-_SAMPLES = 16  # values of a knob that are tried in one pass, or a few more
+_REFINED = 3  # the number of engines for which other knobs are tried
+_PASSES = 3  # the most passes over the knobs of one engine
+_SAMPLES = 16  # about the most values of a knob that are tried in one pass
 
 
 class Tuner:
-    """Measures candidates for one problem, on given addresses and stream; `__call__` is what selection.choose takes."""
+    """Measure the candidates of one problem on given addresses and a stream. An instance is the `tune` of selection.choose."""
 
     def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
         self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
@@ -28,7 +28,7 @@ class Tuner:
     def __call__(
         self, problem: Problem, options: PlanningOptions, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
-        """The fastest of the candidates, or None where none ran; stops after `tune_seconds` with the best so far."""
+        """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far."""
         deadline = time.monotonic() + options.tune_seconds
         self._handle.set_stream(self._stream)
         bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream)
@@ -46,15 +46,15 @@ class Tuner:
             if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
                 ran.append(candidate)
         if time.monotonic() < deadline:
-            bench.run_off(ran)
+            bench.time_finalists(ran)
         return min(ran, key=milliseconds, default=None)
 
 
 def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
-    """The best engines with other knobs; whoever takes a candidate measures it before taking the next.
+    """Yield the fastest engines with other knobs. The caller measures each candidate before it takes the next.
 
-    Coordinate descent: of each knob in turn the value stays with which the engine was fastest, knobs of few values
-    first, until a pass over all of them brings nothing.
+    This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
+    which the engine is fastest, until a pass over all knobs brings no improvement.
     """
     best: dict[tuple[int, bool], Candidate] = {}
     for candidate in sorted(ran, key=milliseconds):
@@ -90,7 +90,7 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
 
 
 def _sample(values: range, current: int) -> list[int]:
-    """Values of a knob to try: all, or where they are many some over the whole range and those next to the current."""
+    """Return the values of a knob to try: all, or, if there are many, a sample of the range and those next to the current."""
     if len(values) <= _SAMPLES:
         chosen = set(values)
     else:

@@ -1,16 +1,17 @@
-"""Candidates measured on the GPU: each is run, its result checked, and timed.
+"""Measure candidates on the GPU: run each, check its result, and time it.
 
-Candidates run on the caller's stream, read the caller's inputs, and write to scratch memory: nothing of the caller's is
-changed, and with beta the scratch starts as a copy of the caller's result. Each result is compared with that of the
-first candidate that runs (the anchor; selection.py puts one first that does plain arithmetic), on the device, by cuDNN's
-own cudnnAddTensor and cudnnReduceTensor; one that is off by more than `tolerance` is refused. Nothing can be told from
-results that are infinite or no numbers, as a first call on empty memory has, or all 0: then random numbers stand in for
-the caller's. A candidate that fails, or whose memory cannot be had, is refused with its reason. Never more than the limit
-is allocated for workspace.
+Candidates run on the caller's stream, read the caller's inputs and write to scratch memory, so that no array of the
+caller changes. With beta, the scratch memory starts as a copy of the caller's result.
 
-Runs are timed on copies of the tensors that take turns, so that none is in the L2 cache when its turn comes, as in a
-network whose other layers ran in between: on tensors of about the cache's size the fastest candidate of a warm cache can
-be 15 % slower than the best of a cold one. The few that come close to the fastest are timed again, in turns.
+Each result is compared on the device, by cudnnAddTensor and cudnnReduceTensor, with that of the anchor: the first
+candidate that runs, for which selection.py chooses one of plain arithmetic. A candidate whose result differs by more than
+`tolerance` is rejected. Results that are infinite, NaN or all 0, as those of uninitialized inputs can be, cannot be
+compared; then random numbers replace the caller's inputs. A candidate that fails or runs out of memory is rejected with
+the reason. The workspace never exceeds the limit.
+
+Buffers are rotated so that each timed run starts with a cold L2 cache, as in a network in which other layers run in
+between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower than the
+fastest with a cold one. The candidates that are about as fast as the fastest are timed again, in alternation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 from cudnnpy.typing import ElementName
 
-# unit roundoff of what is multiplied or stored: half the distance from 1 to the next number
+# The unit roundoff of each element type: half the distance from 1 to the next representable number.
 ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -44,25 +45,25 @@ ROUNDOFF = {
     "float8_e4m3fn": 2.0**-4,
     "float8_e5m2": 2.0**-3,
 }
-_GIVE_UP = 3.0  # a candidate this many times slower than the best so far is not measured further
-_HOPELESS = 20.0  # the same for its first run
-_ROUND_MS = 2.0  # about how long one timed round lasts
+_GIVE_UP = 3.0  # a candidate that takes more than this many times as long as the best so far is not timed again
+_HOPELESS = 20.0  # the same for the first run of a candidate
+_ROUND_MS = 2.0  # the approximate duration of one timed round
 _ROUNDS = 2
-_LEAST, _MOST = 3, 32  # timed runs
-_COLD = 3  # tensors that take turns are this many times the L2 cache together
+_LEAST, _MOST = 3, 32  # the fewest and the most runs of one round
+_COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
 _MOST_SETS = 16
-_QUEUEING_MS = 0.012  # for which the GPU is kept busy for each run, so that the host's queueing is not measured
-_FILL_GB_S = 2000.0  # at which it fills memory, about
-_CLOSE = 1.1  # candidates within this of the fastest are timed again, in turns
+_QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
+_FILL_GB_S = 2000.0  # the approximate rate of these fills
+_CLOSE = 1.1  # candidates that take up to this many times as long as the fastest are timed again
 _FINALISTS, _FINAL_ROUNDS = 6, 9
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
-    """How far a right result may be from the anchor's, as a share of the largest element of the result.
+    """Return the largest difference from the anchor's result that is accepted, relative to its largest element.
 
-    A sum of L products of numbers rounded to roundoff u, accumulated at roundoff v, errs by about u + v sqrt(L) of
-    the sum of the products' sizes, which is about sqrt(L) times the result; 16 times that is far below what a wrong
-    algorithm gives, which is of the order of 1.
+    The sum of L products of numbers with unit roundoff u, accumulated with unit roundoff v, has an error of about
+    u + v sqrt(L) relative to the sum of the magnitudes of the products, which is about sqrt(L) times the result. The bound
+    is 16 (u + v sqrt(L)), far below the error of a wrong algorithm, which is of the order of 1.
     """
     stored = problem.specs[-1].dtype
     inputs = "tf32" if tf32 and problem.specs[0].dtype == "float32" else problem.specs[0].dtype
@@ -72,12 +73,12 @@ def tolerance(problem: Problem, tf32: bool) -> float:
 
 
 def milliseconds(candidate: Candidate) -> float:
-    """A candidate's time; infinity where it has none."""
+    """Return the time of a candidate; infinity if it was not measured."""
     return candidate.milliseconds or math.inf
 
 
 class Bench:
-    """Scratch memory, the anchor's result, and the clock, for one problem."""
+    """The measurement of the candidates of one problem: its scratch memory, the result of the anchor, and the timing."""
 
     def __init__(
         self,
@@ -89,35 +90,35 @@ class Bench:
         stream: int,
     ) -> None:
         self.problem, self.options, self.handle, self.stream = problem, options, handle, stream
-        self.is_made_up = False
+        self.has_random_inputs = False
         self._owners: list[Any] = []
         device, count = problem.device, problem.results
         self.results = problem.specs[-count:]
         self.start = result if problem.beta else None
         self.inputs = inputs
         if not inputs:
-            self._make_up()
+            self._use_random_inputs()
         self.scratch = [take(extent(spec), device, stream) for spec in self.results]
-        self._take_turns()
-        self.anchor: list[tuple[tuple[int, int, Any], float]] = []  # each result's memory, and its largest element
+        self._make_buffers()
+        self.anchor: list[tuple[tuple[int, int, Any], float]] = []  # the memory of each result, and its largest element
         self.workspace: tuple[int, int, Any] = (0, 0, None)
         self.best = math.inf
 
-    def _make_up(self) -> None:
-        """Random numbers in place of the caller's arrays."""
+    def _use_random_inputs(self) -> None:
+        """Replace the caller's arrays by random numbers."""
         operands = self.problem.specs
         self.inputs = tuple(self._noise(spec) for spec in operands[: len(operands) - len(self.results)])
         self.start = self._noise(self.results[0]) if self.problem.beta else None
-        self.is_made_up = True
+        self.has_random_inputs = True
 
     def _noise(self, spec: Any) -> int:
-        """Memory with random numbers between -1 and 1, or small whole ones where the type has no others."""
+        """Return memory with random numbers between -1 and 1, or from -4 to 4 for an integer type."""
         import numpy as np
         from cuda.bindings import driver
 
         memory = take(extent(spec), self.problem.device, self.stream)
         dtype = dtype_of(spec.dtype)
-        numbers = np.random.default_rng(len(self._owners)).uniform(-1.0, 1.0, 1 << 20)  # each tensor has others
+        numbers = np.random.default_rng(len(self._owners)).uniform(-1.0, 1.0, 1 << 20)  # a seed for each tensor
         block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(numpy_dtype(dtype.name))
         for at in range(0, memory[1], block.nbytes):
             count = min(block.nbytes, memory[1] - at)
@@ -127,18 +128,18 @@ class Bench:
         return memory[0]
 
     def _reset(self) -> None:
-        """NaN everywhere (so that an element that is not written shows), or the caller's result where it counts."""
+        """Fill scratch memory with NaN, which reveals elements that are not written, or with the caller's result for beta."""
         from cuda.bindings import driver
 
         for spec, (address, size, _) in zip(self.results, self.scratch, strict=True):
             if self.start is not None:
                 driver.cuMemcpyDtoDAsync(address, self.start, size, self.stream)
             else:
-                # what lies between the elements of a result with gaps is compared too, and must not be NaN
+                # Memory between the elements of a result with gaps is compared too, and must not be NaN.
                 driver.cuMemsetD8Async(address, 0xFF if is_dense(spec) else 0, size, self.stream)
 
-    def _take_turns(self) -> None:
-        """Copies of the inputs, and results, whose turns come after the cache has forgotten them."""
+    def _make_buffers(self) -> None:
+        """Make copies of the inputs, and results, that are rotated so that each run starts with a cold L2 cache."""
         from cuda.bindings import driver
 
         device, stream, cache = self.problem.device, self.stream, _cache_size(self.problem.device)
@@ -155,16 +156,16 @@ class Bench:
                 driver.cuMemsetD8Async(memory[0], 0, memory[1], stream)
 
     def measure(self, candidate: Candidate) -> bool:
-        """Runs, checks and times a planned candidate; False, with the reason in `refused`, if it is of no use."""
+        """Run, check and time a planned candidate; return False, with the reason in `refused`, if it is rejected."""
         try:
             launches = self._run_first(candidate)
             if self.anchor:
                 candidate.refused = self._compare()
             else:
                 largest = self._all_largest()
-                if not self.is_made_up and not all(0 < number < math.inf for number in largest):
-                    self._make_up()
-                    self._take_turns()
+                if not self.has_random_inputs and not all(0 < number < math.inf for number in largest):
+                    self._use_random_inputs()
+                    self._make_buffers()
                     launches = self._run_first(candidate)
                     largest = self._all_largest()
                 candidate.refused = self._become_anchor(largest)
@@ -182,7 +183,7 @@ class Bench:
         return True
 
     def _run_first(self, candidate: Candidate) -> list[Callable[[], int]]:
-        """Runs a candidate once, into scratch; its launches, for more."""
+        """Run a candidate once, into scratch memory, and return its launches."""
         launches = self._bind(candidate)
         self._reset()
         candidate.milliseconds = self._first(launches[0])
@@ -192,28 +193,28 @@ class Bench:
         executable = candidate.executable
         assert executable is not None
         if executable.workspace_size > self.workspace[1]:
-            self.workspace = (0, 0, None)  # given back before more is taken
+            self.workspace = (0, 0, None)  # freed before the larger one is allocated
             self.workspace = take(executable.workspace_size, self.problem.device, self.stream)
         return [executable.bind(self.handle, pointers, self.workspace[0]) for pointers in self.sets]
 
     def _compare(self) -> str:
-        """Why a result in scratch is wrong, "" if all are right."""
+        """Return why a result in scratch memory is wrong; "" if all are right."""
         share = tolerance(self.problem, self.options.tf32)
         for spec, memory, (right, largest) in zip(self.results, self.scratch, self.anchor, strict=True):
-            if not math.isfinite(largest):  # a graph's, whose operations may make what cannot be compared
+            if not math.isfinite(largest):  # the result of a graph, which cannot be compared
                 continue
             difference = self._largest(spec, memory, minus=right[0])
-            allowed = share * largest + (spec.dtype == "int8")  # whole numbers, which may be rounded up or down
+            allowed = share * largest + (spec.dtype == "int8")  # integers may be rounded up or down
             if not difference <= allowed:
                 return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
         return ""
 
     def _all_largest(self) -> list[float]:
-        """The largest absolute element of each result in scratch."""
+        """Return the largest absolute element of each result in scratch memory."""
         return [self._largest(spec, memory) for spec, memory in zip(self.results, self.scratch, strict=True)]
 
     def _become_anchor(self, largest: list[float]) -> str:
-        """Keeps the results in scratch for others to be compared with; why that cannot be, "" if it can."""
+        """Keep the results in scratch memory as the anchor; return why they cannot be it, "" if they can."""
         if self.problem.is_finite and not all(map(math.isfinite, largest)):
             return "wrong result: infinite or no number for random numbers"
         self._keep(largest)
@@ -228,9 +229,9 @@ class Bench:
             self.anchor.append((kept, number))
 
     def _largest(self, spec: TensorSpec, memory: tuple[int, int, Any], minus: int | None = None) -> float:
-        """The largest absolute element, of a result's memory or of its difference from another. NaN propagates.
+        """Return the largest absolute element of a result, or of its difference from another one. NaN propagates.
 
-        The memory is used up: cuDNN subtracts in place.
+        The memory is overwritten: cudnnAddTensor subtracts in place.
         """
         (address, size, _), dtype = memory, spec.dtype
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
@@ -245,7 +246,7 @@ class Bench:
             less = number(-1.0)
             raw.call("cudnnAddTensor", self.handle, byref(less), flat, minus, byref(one), flat, address)
         wide = None
-        if dtype == "bfloat16":  # which cudnnReduceTensor does not take
+        if dtype == "bfloat16":  # cudnnReduceTensor does not support it
             wide = take(4 * count, self.problem.device, self.stream)
             floats = TensorDescriptor((1, 1, 1, count), "float32")
             raw.call("cudnnTransformTensor", self.handle, byref(one), flat, address, byref(zero), floats, wide[0])
@@ -254,7 +255,7 @@ class Bench:
         return _reduce(self.handle, largest, flat, address, dtype, self.problem.device, self.stream)
 
     def _largest_by_numpy(self, dtype: str, address: int, size: int, minus: int | None) -> float:
-        """The same of integers and float8, which the v7 functions do not add and reduce."""
+        """Return the same for integers and float8, which cudnnAddTensor and cudnnReduceTensor do not support."""
         import numpy as np
         from cuda.bindings import driver
 
@@ -267,14 +268,15 @@ class Bench:
         found = read(address) if minus is None else read(address) - read(minus)
         return float(np.abs(found).max())
 
-    def run_off(self, ran: list[Candidate]) -> None:
-        """Times those that are about as fast as the fastest once more, in turns: clocks move while one tunes."""
+    def time_finalists(self, ran: list[Candidate]) -> None:
+        """Time the candidates that are about as fast as the fastest again, in alternation, since clock rates drift."""
         ranked = sorted(ran, key=milliseconds)
         close = [c for c in ranked[:_FINALISTS] if milliseconds(c) <= _CLOSE * milliseconds(ranked[0])]
         if len(close) < 2:
             return
         times: dict[str, list[float]] = {candidate.name: [] for candidate in close}
-        needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))  # so that workspace grows once
+        # The largest workspace is bound first, so that the workspace grows once.
+        needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))
         launches = {candidate.name: self._bind(candidate) for candidate in needs}
         for _ in range(_FINAL_ROUNDS):
             for candidate in close:
@@ -283,7 +285,7 @@ class Bench:
             candidate.milliseconds = median(times[candidate.name])
 
     def _first(self, launch: Callable[[], int]) -> float:
-        """Milliseconds of the GPU for a first run, in which the host may spend a hundred times as long loading code."""
+        """Return the milliseconds of a first run on the GPU, without the time in which the host loads code."""
         queued: list[float] = []
 
         def timed() -> int:
@@ -296,7 +298,7 @@ class Bench:
         return max(whole - queued[0], 0.0)
 
     def _time(self, launches: list[Callable[[], int]]) -> float:
-        """Milliseconds of one run: the least of a few rounds."""
+        """Return the milliseconds of one run: the minimum over a few rounds."""
         once = self._run(launches, _LEAST)
         if once > _GIVE_UP * self.best:
             return once
@@ -306,7 +308,7 @@ class Bench:
         return max(_LEAST, min(_MOST, round(_ROUND_MS / max(once or 0.0, 1e-3))))
 
     def _run(self, launches: list[Callable[[], int]], count: int) -> float:
-        """Milliseconds of each of `count` runs that take turns through the sets of tensors, between two events."""
+        """Return the mean milliseconds of `count` runs on rotated buffers, measured between two events."""
         from cuda.bindings import driver
 
         begin, end = (driver.cuEventCreate(0)[1] for _ in range(2))
@@ -332,7 +334,7 @@ class Bench:
 
 
 def _cache_size(device: int) -> int:
-    """Bytes of the device's L2 cache."""
+    """Return the size of the L2 cache in bytes."""
     from cuda.core import Device
 
     return max(1 << 20, int(Device(device).properties.l2_cache_size))
@@ -347,7 +349,7 @@ def _reduce(
     device: int,
     stream: int,
 ) -> float:
-    """cudnnReduceTensor of everything to one number."""
+    """Reduce a whole tensor to one number by cudnnReduceTensor."""
     from ctypes import c_size_t
 
     import numpy as np

@@ -1,4 +1,4 @@
-"""What could run a problem: one Candidate for each engine configuration of each of its lowerings."""
+"""Candidates for a problem: one for each engine configuration of each of its lowerings."""
 
 from __future__ import annotations
 
@@ -57,36 +57,36 @@ class Engine(Frozen):
 
 
 class Lowering(Protocol):
-    """One way to run a problem: an operation graph, with whatever is done beside it."""
+    """One way to compute a problem: an operation graph, and the copies and functions around it."""
 
     @property
     def suffix(self) -> str:
-        """What is done beside the graph, for a candidate's name: "" or " + copies"."""
+        """What is done around the graph, for the names of candidates: "", " + copies"."""
 
     @property
     def in_blocks(self) -> bool:
-        """Whether blocks of pixels are its channels (see Engine)."""
+        """Whether it uses a space-to-depth transformation (see Engine)."""
 
     def built(self, target: Target) -> Descriptor:
-        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
-        """An execution plan of the graph, with what is done beside it."""
+        """Return the executable of the whole problem for an execution plan of the graph."""
 
     @property
     def facts(self) -> Facts:
-        """What known issues of engines may depend on."""
+        """The properties that known issues of engines depend on."""
 
-    # For the texts of plans
+    # Serialization of plans
 
     def plain(self) -> dict[str, Any] | None:
-        """As JSON, by which it is found among the problem's lowerings; None for the problem's own graph alone."""
+        """Return it as JSON, which identifies it among the problem's lowerings; None for the graph of the problem itself."""
 
     def saved(self, main: Executable) -> str | None:
-        """What cuDNN itself writes of a plan; None for a lowering whose plans are made again from engine and knobs."""
+        """Return cuDNN's serialized plan; None for a lowering whose plans are built again from engine and knobs."""
 
     def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """What `saved` gave, from JSON that anybody may have written. Raises ValueError for what is not of such a plan."""
+        """Return the text from `saved`, given untrusted JSON. Raises ValueError if it does not describe such a plan."""
 
 
 @dataclass
@@ -119,7 +119,7 @@ class Candidate:
         return approximations.isdisjoint(self.notes) and not self.compiled_at_run_time
 
     def __getstate__(self) -> dict[str, Any]:
-        """What can be copied and pickled: all that is told of it, without what belongs to this process."""
+        """Return the state without what belongs to this process, so that it can be copied and pickled."""
         return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "executable": None}
 
     def prepare(self) -> Executable | None:
@@ -139,7 +139,7 @@ def _made_elsewhere() -> Executable:
 
 
 def unsupported(error: Exception) -> str:
-    """Why a candidate cannot run here, from the error that was raised when it was planned."""
+    """Return the rejection reason for an error that was raised while a candidate was planned."""
     reason = str(error)
     if isinstance(error, StatusError):
         detail = " ".join(error.detail.split())
@@ -148,7 +148,7 @@ def unsupported(error: Exception) -> str:
 
 
 def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
-    """What cuDNN's heuristics propose for a lowering, the best guess first; a graph that cuDNN does not take is listed."""
+    """Yield the proposals of cuDNN's heuristics, best first; if cuDNN rejects the graph, a rejected candidate says so."""
     try:
         graph = lowering.built(target)
     except StatusError as error:
@@ -159,13 +159,13 @@ def proposed(lowering: Lowering, target: Target) -> Iterator[Candidate]:
 
 
 def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
-    """Every engine by global index, with its own knobs: the heuristics' list does not have them all.
+    """Yield every engine by global index with its default knobs, also those that the heuristics omit.
 
-    Engines that do not take the graph follow, together where cuDNN gives the same reason.
+    Engines that do not support the graph follow, grouped by the reason that cuDNN gives.
     """
     try:
         graph = lowering.built(target)
-    except StatusError:  # `proposed` says so
+    except StatusError:  # `proposed` yields a rejected candidate
         return
     others: dict[int, StatusError] = {}
     for configuration in engines(graph, target, others):
@@ -179,7 +179,7 @@ def every(lowering: Lowering, target: Target) -> Iterator[Candidate]:
 
 
 def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
-    """One engine with the knobs that are given, or its own."""
+    """Return the candidate of one engine with the given knobs, or with its defaults."""
     try:
         configuration = _configured(lowering, target, given)
     except StatusError as error:
@@ -188,7 +188,7 @@ def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
 
 
 def planned(lowering: Lowering, target: Target, given: Engine) -> Descriptor:
-    """The execution plan of one engine with the knobs that are given. Raises StatusError where there is none."""
+    """Return the execution plan of one engine with the given knobs. Raises StatusError if cuDNN cannot build it."""
     return _configured(lowering, target, given).finalize()
 
 
@@ -197,7 +197,7 @@ def _configured(lowering: Lowering, target: Target, given: Engine) -> EngineConf
 
 
 def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:
-    """The candidate of an engine configuration."""
+    """Return the candidate of an engine configuration."""
     compiled = "runtime_compilation" in found.behavior_notes
     what = lowering.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
@@ -215,7 +215,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:
-    """A candidate that is listed with the reason why it cannot run."""
+    """Return a candidate that cannot run, with the rejection reason."""
 
     def make() -> Executable:
         raise ValueError(reason)
@@ -224,7 +224,7 @@ def rejected(source: str, name: str, reason: str) -> Candidate:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers for people: [1, 2, 3, 7] -> "1-3, 7"."""
+    """Return ascending numbers as text: [1, 2, 3, 7] -> "1-3, 7"."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] == number - 1:
@@ -235,7 +235,7 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def table(candidates: Iterable[Candidate]) -> str:
-    """The candidates as text, a line each: what each needs, and why it was left out."""
+    """Return the candidates as a table: one line for each, with its workspace and its rejection reason."""
     rows = [("candidate", "source", "workspace", "ms", "deterministic", "notes", "left out because")]
     for c in candidates:
         size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)
@@ -252,7 +252,7 @@ def table(candidates: Iterable[Candidate]) -> str:
 
 
 def bytes_text(size: int) -> str:
-    """A size for people: 1536 -> "1.5 KiB"."""
+    """Return a size in bytes as text: 1536 -> "1.5 KiB"."""
     value, unit = float(size), "bytes"
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if value < 1024 or unit == "GiB":

@@ -1,6 +1,6 @@
-"""Operation graphs and what can run them: devices, engines by index, their knobs and notes, and execution plans.
+"""Operation graphs and their engines: devices, engines by global index, knobs, notes and execution plans.
 
-What the nodes of a graph are is the business of those who build it (cudnnpy.graph, convolution/operation_graph.py).
+The nodes of a graph are created by cudnnpy.graph and convolution/operation_graph.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cudnnpy.handle import Handle
 
 @dataclass(frozen=True)
 class Target:
-    """What plans are made for: a handle's device, or a device described by the JSON that cuDNN itself gives of one.
+    """The device that plans are built for: that of a handle, or one that a device profile (cuDNN's JSON) describes.
 
-    A profile needs cuDNN 9.8 and no GPU; its plans can be listed, measured in bytes and saved, not run.
+    A profile requires cuDNN 9.8 and no GPU. Its plans have a workspace size and can be serialized, but cannot run.
     """
 
     handle: Handle | None = None
@@ -31,7 +31,7 @@ class Target:
     _descriptor: list[Descriptor] = field(default_factory=list)
 
     def device(self) -> Descriptor | None:
-        """The device property descriptor of a profile; None where the handle tells the device."""
+        """Return the device property descriptor of a profile; None for a handle."""
         if self.profile is None:
             return None
         if not self._descriptor:
@@ -41,9 +41,10 @@ class Target:
 
 
 def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool = False) -> Descriptor:
-    """A tensor of a graph, under its unique id.
+    """Return the descriptor of a graph's tensor.
 
-    A virtual one exists only between two operations; of one by value the address is that of a number on the host.
+    A virtual tensor is an intermediate result without memory. The address of a tensor by value is that of a number in host
+    memory.
     """
     return Descriptor(
         raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR,
@@ -60,7 +61,7 @@ def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool 
 
 
 def graph_of(operations: Sequence[Descriptor], target: Target) -> Descriptor:
-    """Operations as a finalized graph."""
+    """Return the finalized graph of operations."""
     return Descriptor(
         raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
         {raw.CUDNN_ATTR_OPERATIONGRAPH_HANDLE: target.handle, raw.CUDNN_ATTR_OPERATIONGRAPH_OPS: list(operations)},
@@ -69,7 +70,7 @@ def graph_of(operations: Sequence[Descriptor], target: Target) -> Descriptor:
 
 @dataclass(frozen=True)
 class EngineConfiguration:
-    """One way to run a graph: an engine by its global index, with its knobs; None for the engine's own defaults."""
+    """An engine by its global index, with its knobs; None for the defaults of the engine."""
 
     engine: int
     knobs: tuple[tuple[int, int], ...] | None
@@ -80,11 +81,11 @@ class EngineConfiguration:
 
     @property
     def name(self) -> str:
-        """For people: see engine_name."""
+        """The name from engine_name."""
         return engine_name(self.engine, self.knobs)
 
     def finalize(self) -> Descriptor:
-        """The execution plan. Raises StatusError where cuDNN cannot run this configuration."""
+        """Return the execution plan. Raises StatusError if cuDNN does not support this configuration."""
         return Descriptor(
             raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
             {
@@ -96,7 +97,7 @@ class EngineConfiguration:
 
 
 def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
-    """An engine for people: "engine 38 (tile_size=2, stages=4)"."""
+    """Return the name of an engine: "engine 38 (tile_size=2, stages=4)"."""
     if not knobs:
         return f"engine {index}"
     return f"engine {index} ({', '.join(f'{_knob_name(kind)}={value}' for kind, value in knobs)})"
@@ -131,7 +132,7 @@ def _configuration(descriptor: Descriptor, engine: Descriptor, knobs: Any, targe
 
 
 def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguration]:
-    """What cuDNN proposes, best first: mode A, then the fallback engines. A mode that has no answer is passed over."""
+    """Yield the proposals of cuDNN, best first: those of mode A, then the fallback. A mode that fails is skipped."""
     seen = set()
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
@@ -165,7 +166,7 @@ def _knobs(configuration: Descriptor) -> tuple[tuple[int, int], ...]:
 
 
 def engine_count(graph: Descriptor) -> int:
-    """How many engines there are by global index, whether they can run the graph or not."""
+    """Return the number of engines by global index, including those that do not support the graph."""
     return int(graph[raw.CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT])
 
 
@@ -183,7 +184,7 @@ def _engine_descriptor(graph: Descriptor, target: Target, index: int) -> Descrip
 def engine(
     graph: Descriptor, target: Target, index: int, knobs: Mapping[int, int] | None = None
 ) -> EngineConfiguration:
-    """An engine by its global index, with the given knobs or its own. Raises StatusError if it cannot run the graph."""
+    """Return an engine with the given or its default knobs. Raises StatusError if it does not support the graph."""
     found = _engine_descriptor(graph, target, index)
     choices = [
         Descriptor(
@@ -200,21 +201,21 @@ def engine(
 
 
 def engines(
-    graph: Descriptor, target: Target, refused: dict[int, StatusError] | None = None
+    graph: Descriptor, target: Target, errors: dict[int, StatusError] | None = None
 ) -> Iterator[EngineConfiguration]:
-    """Every engine that takes the graph, with its own knobs, by global index; into `refused` go the errors of the others."""
+    """Yield each engine that supports the graph, with its default knobs; store the errors of the others in `errors`."""
     for index in range(engine_count(graph)):
         try:
             found = engine(graph, target, index)
         except StatusError as error:
-            if refused is not None:
-                refused[index] = error
+            if errors is not None:
+                errors[index] = error
             continue
         yield found
 
 
 def knob_ranges(graph: Descriptor, target: Target, index: int) -> dict[int, range]:
-    """The values that each knob of an engine may have, by cudnnBackendKnobType_t."""
+    """Return the values that each knob of an engine accepts, by cudnnBackendKnobType_t."""
     found = _engine_descriptor(graph, target, index)
     knobs = found.children(
         raw.CUDNN_ATTR_ENGINE_KNOB_INFO, raw.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, int(raw.CUDNN_KNOB_TYPE_COUNTS)
@@ -236,7 +237,7 @@ def knob_ranges(graph: Descriptor, target: Target, index: int) -> dict[int, rang
 class GraphExecutable:
     """A finalized execution plan, with the unique ids of its tensors in the order of the addresses.
 
-    `constants` are tensors by value: pairs of a unique id and a number of ctypes.
+    `constants` are the tensors by value, as pairs of a unique id and a ctypes number.
     """
 
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
@@ -245,7 +246,7 @@ class GraphExecutable:
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """A call without arguments that runs the plan on these addresses and returns the status."""
+        """Return the launch on these addresses."""
         pack = Descriptor(
             raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
             {
@@ -254,18 +255,18 @@ class GraphExecutable:
                 raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace,
             },
         )
-        # Without argtypes ctypes takes these prepared pointers as they are: half the cost of a call.
+        # Without argtypes, ctypes passes these pointers unchecked, which halves the cost of a call.
         launch = partial(raw.unchecked("cudnnBackendExecute"), handle.pointer, self.plan.pointer, pack.pointer)
-        launch.owners = (handle, self.plan, pack, self._constants)  # type: ignore[attr-defined]  # alive as long as the call
+        launch.owners = (handle, self.plan, pack, self._constants)  # type: ignore[attr-defined]  # kept alive by the launch
         return launch
 
     def to_json(self) -> str:
-        """cuDNN's own text of the plan."""
+        """Return the plan as cuDNN serializes it."""
         return str(self.plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
 
 
 def load_plan(text: str, target: Target) -> Descriptor:
-    """The execution plan of a text from GraphExecutable.to_json. Raises StatusError if this cuDNN or GPU cannot take it."""
+    """Return the execution plan of a text from GraphExecutable.to_json. Raises StatusError if it does not load here."""
     return Descriptor(
         raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
         {

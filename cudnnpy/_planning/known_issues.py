@@ -1,13 +1,13 @@
-"""What is known to be wrong in cuDNN's engines, as a table: ISSUES.
+"""The known issues of cuDNN's engines, as a table: ISSUES.
 
-An issue is a configuration that cuDNN offers and whose result is wrong, or that ends the context, though no call returns
-an error. An entry says in which releases it was measured, and in which it is assumed: a release is taken to have an issue
-until a measurement shows that it does not. The candidates and the lowering read the table. docs/known-issues.md is made
-from it (tools/known_issues.py), and tests/gpu/test_known_issues.py runs each issue.
+An issue is a configuration that cuDNN offers and that gives a wrong result or ends the CUDA context, though no call returns
+an error. An entry names the releases in which the issue was measured, and those in which it is assumed: a release is taken
+to have an issue until a measurement shows that it does not. The candidates and the lowerings read the table,
+tools/known_issues.py writes docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
 
 To add an issue, write a condition, an entry, problems that show it (tests/gpu/known_issue_problems.py), and problems on both
-sides of the condition (tests/host/test_known_issues_table.py). Where a release is measured to be right, `assumed` ends
-before it.
+sides of the condition (tests/host/test_known_issues_table.py). If a measurement shows that a release does not have an issue,
+its `assumed` ends before that release.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _ORDERS = "misreads tensors of which some are channels last, or of one position,
 
 
 class Facts(NamedTuple):
-    """What an issue may depend on, of a problem, as plain values: Problem.facts and Graph.facts make them.
+    """The properties of a problem that an issue may depend on, from Problem.facts or Graph.facts.
 
-    `convolutions` are (x, w, y) of each, for a gradient too; `fused` names what follows in the same plan ("bias", "tanh");
-    `is_aligned`: every address is a multiple of 16.
+    `convolutions` are the (x, w, y) of each convolution, also for a gradient. `fused` names the operations that the same
+    plan applies to the result ("bias", "tanh"). `is_aligned` means that every address is a multiple of 16.
     """
 
     operation: str
@@ -44,7 +44,7 @@ class Facts(NamedTuple):
     beta: float = 0.0
 
 
-# Conditions. Their docstrings are what the page says of them.
+# Conditions. Their docstrings are the column "when" of docs/known-issues.md.
 
 
 def always(facts: Facts) -> bool:
@@ -121,11 +121,12 @@ def fuses_bias_in_tf32(facts: Facts) -> bool:
 
 
 class Issue(NamedTuple):
-    """One thing that engines do wrong.
+    """One known issue of engines.
 
-    `engines` are those that were seen to, by global index; with a `kind` every engine of that kind is taken to. `reason` is
-    what a rejected candidate says, and `detail` what the page says besides. Releases are numbers as cudnnGetVersion gives
-    them; `assumed` is the first and, where there is one, the first after the last. `test` shows the issue on a GPU.
+    `engines` are the global indices of the engines that were seen to have the issue; with a `kind`, every engine of that
+    kind is assumed to have it. `reason` is the rejection reason of a candidate, and `detail` is further text for the page.
+    Releases are numbers from cudnnGetVersion. `assumed` is a half-open range: the first release, and the first one without
+    the issue, or None. `test` shows the issue on a GPU.
     """
 
     id: str
@@ -141,16 +142,16 @@ class Issue(NamedTuple):
 
     @property
     def test(self) -> str:
-        """The test that runs it, as pytest takes it."""
+        """The pytest identifier of the test that runs it."""
         return f"tests/gpu/test_known_issues.py::test_an_issue_is_seen[{self.id}]"
 
     def is_in(self, release: int) -> bool:
-        """Whether a release has the issue, by a measurement or by assumption."""
+        """Return whether a release has the issue, by measurement or by assumption."""
         first, after = self.assumed
         return release in dict(self.measured) or (first <= release and (after is None or release < after))
 
     def is_of(self, engine: int, notes: Collection[str]) -> bool:
-        """Whether an engine, with its notes (cuDNN's, numerical and of behavior), has the issue."""
+        """Return whether an engine with these numerical and behavior notes has the issue."""
         if self.kind is None:
             return engine in self.engines
         of_kind = {
@@ -319,7 +320,7 @@ ISSUES: tuple[Issue, ...] = (
 
 
 def _found(facts: Facts, engine: int, notes: Collection[str], remedy: Remedy) -> Issue | None:
-    """The first issue with a remedy that an engine of the loaded release has for a problem."""
+    """Return the first issue with a remedy that an engine of the loaded release has for a problem."""
     release = raw.version()
     for issue in ISSUES:
         if (
@@ -334,7 +335,7 @@ def _found(facts: Facts, engine: int, notes: Collection[str], remedy: Remedy) ->
 
 
 def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
-    """Why an engine's result for a problem is not to be trusted, though cuDNN offers it; "" for the rest.
+    """Return the reason to reject an engine for a problem although cuDNN offers it; "" if there is none.
 
     `notes` are the engine's numerical and behavior notes, in lower case and without their prefixes.
     """
@@ -343,12 +344,12 @@ def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
 
 
 def is_deterministic(facts: Facts, engine: int, notes: Collection[str]) -> bool:
-    """Whether an engine gives the same bits every time, as far as its notes and the known issues say."""
+    """Return whether an engine gives the same bits every time, according to its notes and the known issues."""
     return "nondeterministic" not in notes and _found(facts, engine, notes, "not called deterministic") is None
 
 
 def remedies(facts: Facts) -> frozenset[Remedy]:
-    """The remedies of the issues that some engine has for a problem, before there is an engine: what the lowering asks."""
+    """Return the remedies of the issues that any engine may have for a problem. The lowerings apply them."""
     release = raw.version()
     return frozenset(
         issue.remedy

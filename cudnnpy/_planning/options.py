@@ -1,4 +1,4 @@
-"""The options that decide which plan is chosen, whatever the problem is."""
+"""The options that determine which plan is chosen, for every kind of problem."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 from cudnnpy._options.convolution import canonical
 from cudnnpy.typing import Policy, Preference
 
-DEFAULT_LIMIT = 1 << 30  # bytes: what limited_workspace means when no limit is given
+DEFAULT_LIMIT = 1 << 30  # bytes; the limit of "limited_workspace" by default
 
 
 class PlanningOptions(NamedTuple):
-    """How a plan is chosen. `algorithm` is an Engine, a plan, or what the problem knows by a name; None for a choice."""
+    """How a plan is chosen. `algorithm` forces an Engine, a Plan or an algorithm that the problem knows by name."""
 
     prefer: Preference = "fastest"
     workspace_limit: int | None = None
@@ -23,9 +23,9 @@ class PlanningOptions(NamedTuple):
 
 
 def checked(options: PlanningOptions) -> PlanningOptions:
-    """The options in one canonical form. Raises ValueError or TypeError, which name the option.
+    """Return the options in canonical form. Raises ValueError or TypeError, which name the option.
 
-    `algorithm` is left to those who know what it may be for their problems.
+    `algorithm` is not checked here, since its valid values depend on the kind of problem.
     """
     return options._replace(
         **canonical({name: value for name, value in options._asdict().items() if name != "algorithm"})

@@ -1,4 +1,4 @@
-"""A choice made ready to run: execute(pointers..., workspace, stream), and its text for another process."""
+"""Plans: chosen candidates that run on raw addresses, and that are serialized for other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cudnnpy._options.checks import check_integer
 from cudnnpy._planning import plan_text
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.plan_json import refusal
+from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.executables import Executable, Steps
@@ -20,18 +20,18 @@ from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device
 
-_ALIGNMENT = 16  # bytes, of workspace
-_SMALL = 1 << 30  # multiplications; a larger problem keeps the GPU busy for longer than any launch takes
+_ALIGNMENT = 16  # of the workspace, in bytes
+_SMALL = 1 << 30  # multiplications; in a larger problem the GPU hides the cost of a launch
 
-# Plans whose kernels were compiled at run time own that code; a CUDA graph captured from one launches it after the plan
-# is forgotten. They are never destroyed.
+# A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
+# later. Therefore such plans are never destroyed.
 _kept: list[Executable] = []
 
 
 def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[int, int] = (0, 0)) -> None:
-    """ValueError for an address that is null or misaligned, and for a result or workspace that overlaps something else.
+    """Raise ValueError for an address that is null or misaligned, and for a result or workspace that overlaps an operand.
 
-    `workspace` is its address and its size in bytes, where there is one.
+    `workspace` is its address and its size in bytes.
     """
     named = list(zip(problem.operands, problem.specs, pointers, strict=True))
     results = named[-problem.results :]
@@ -215,17 +215,17 @@ class Plan:
             This GPU does not take the plan.
         """
         content = plan_text.read(text, check_integer("device", device, 0))
-        with on_device(device):  # for which an engine may be compiled
+        with on_device(device):  # an engine may be compiled for it
             candidate = plan_text.candidate_of(content, Target(Handle.default(device)))
             try:
                 candidate.executable = candidate.make()
             except StatusError:
                 raise
-            except ValueError as error:  # sizes that the functions beside the plan do not take
-                raise refusal(str(error)) from error
+            except ValueError as error:  # the functions around the plan do not support its sizes
+                raise invalid_text(str(error)) from error
         return cls(content.problem, candidate)
 
 
 def _unpickled(_reader: Any, text: str, device: int) -> Plan:
-    """The plan of a text. Unpickling the reader of its kind of problem has imported that."""
+    """Return the plan of a text. Unpickling `_reader` has imported the module of the kind of problem."""
     return Plan.from_json(text, device)

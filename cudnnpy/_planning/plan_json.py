@@ -1,4 +1,4 @@
-"""JSON that anybody may have written, read with care: refused with a ValueError before it can take a parser too far."""
+"""Parse untrusted JSON: a text that is malformed, too long or nested too deep raises ValueError."""
 
 from __future__ import annotations
 
@@ -11,93 +11,101 @@ from typing import Any
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent
 
-LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that no sum of two is beyond 64 bits
-_MOST_AXES = 8  # of a tensor in C
-_LONGEST = 16 << 20  # characters: compiled code may be in it
+LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that the sum of two fits in 64 bits
+_MOST_AXES = 8  # the most axes of a tensor (CUDNN_DIM_MAX)
+_LONGEST = 16 << 20  # characters; the text may contain compiled code
 _DEEPEST = 16
 _TOKENS = 50_000  # strings, brackets and colons
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:]', re.DOTALL)
 
 
-def refusal(why: str) -> ValueError:
-    """The error for a text that is none of a plan's."""
+def invalid_text(why: str) -> ValueError:
+    """Return the error for a text that is not a serialized plan."""
     return ValueError(
         f"text must be a serialized cudnnpy plan; got invalid text: {why if len(why) <= 500 else why[:500] + '...'}"
     )
 
 
 def parsed(text: str) -> Any:
-    """What a text says, once it is neither long nor deep; without infinities, huge integers and keys that come twice."""
+    """Return the parsed JSON of a text.
+
+    Raises ValueError for a text that is too long or nested too deep, and for infinities, integers beyond 64 bits and
+    duplicate keys.
+    """
     if len(text) > _LONGEST:
-        raise refusal(f"it must have {_LONGEST} characters at most; got {len(text)}")
+        raise invalid_text(f"it must have {_LONGEST} characters at most; got {len(text)}")
     depth = 0
     for number, token in enumerate(_TOKEN.finditer(text)):
         mark = text[token.start()]
         depth += (mark in "[{") - (mark in "]}")
         if depth > _DEEPEST or number > _TOKENS:
-            raise refusal("it is nested too deep" if depth > _DEEPEST else "it has too many parts")
+            raise invalid_text("it is nested too deep" if depth > _DEEPEST else "it has too many parts")
     try:
         return json.loads(
-            text, parse_constant=_refused, parse_int=_as_int, parse_float=_as_float, object_pairs_hook=_as_object
+            text,
+            parse_constant=_reject_constant,
+            parse_int=_as_int,
+            parse_float=_as_float,
+            object_pairs_hook=_as_object,
         )
     except (json.JSONDecodeError, RecursionError) as error:
-        raise refusal(f"it is no JSON ({error})") from error
+        raise invalid_text(f"it is not JSON ({error})") from error
 
 
-def _refused(constant: str) -> Any:
-    raise refusal(f"it has the number {constant}")
+def _reject_constant(constant: str) -> Any:
+    raise invalid_text(f"it has the number {constant}")
 
 
 def _as_int(digits: str) -> int:
     if len(digits) > 20:
-        raise refusal("it has an integer beyond 64 bits")
+        raise invalid_text("it has an integer beyond 64 bits")
     return int(digits)
 
 
 def _as_float(digits: str) -> float:
     number = float(digits) if len(digits) < 400 else math.inf
     if not math.isfinite(number):
-        raise refusal("it has a number beyond every float")
+        raise invalid_text("it has a number beyond float64")
     return number
 
 
 def _as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise refusal("it has a key twice")
+        raise invalid_text("it has a duplicate key")
     return found
 
 
 def spec_of(name: str, given: Any) -> TensorSpec:
-    """A tensor's description from a list of its shape, dtype, strides and alignment."""
+    """Return a TensorSpec from a list of its shape, dtype, strides and alignment."""
     if not isinstance(given, list) or len(given) != 4:
-        raise refusal(f"{name} must be a shape, dtype, strides and alignment; got something else")
+        raise invalid_text(f"{name} must be a shape, dtype, strides and alignment; got something else")
     shape, dtype, strides, alignment = given
     sizes = integers(f"{name}.shape", shape, 1)
     steps = integers(f"{name}.strides", strides, 0, len(sizes))
     try:
         size = dtype_of(dtype, name).itemsize if isinstance(dtype, str) else 0
     except TypeError as error:
-        raise refusal(str(error)) from error
+        raise invalid_text(str(error)) from error
     (alignment,) = integers(f"{name}.alignment", [alignment], size)
     spec = TensorSpec(sizes, dtype, steps, alignment)
     if not size or dtype_of(dtype).name != dtype or alignment & (alignment - 1):
-        raise refusal(f"{name} must have a known dtype, and its alignment; got {str(dtype)[:60]!r}, {alignment}")
+        raise invalid_text(f"{name} must have a known dtype, and its alignment; got {str(dtype)[:60]!r}, {alignment}")
     if extent(spec) >= LIMIT or math.prod(sizes) >= LIMIT:
-        raise refusal(f"{name} must fit into memory; got shape {sizes}, strides {steps}")
+        raise invalid_text(f"{name} must fit into memory; got shape {sizes}, strides {steps}")
     return spec
 
 
 def integers(name: str, given: Any, low: int, count: int | None = None) -> tuple[int, ...]:
-    """The integers of a list of `count`, or as many as a tensor may have axes."""
+    """Return a list of integers as a tuple. It must have `count` elements, or at most as many as a tensor has axes."""
     good = isinstance(given, list) and 1 <= len(given) <= _MOST_AXES and count in (None, len(given))
     if not good or not all(type(number) is int and low <= number < LIMIT for number in given):
-        raise refusal(
+        raise invalid_text(
             f"{name} must be {'' if count is None else f'{count} '}integers of {low} or more; got other values"
         )
     return tuple(given)
 
 
 def names(given: Mapping[str, Any]) -> str:
-    """The keys of an object, for an error."""
+    """Return the keys of an object, for an error message."""
     return ", ".join(sorted(given))[:200] or "nothing"

@@ -1,8 +1,8 @@
-"""A plan's text: JSON with a digest, of which nothing is used before all of it has been checked.
+"""Serialize plans as JSON with a digest, and check every part of a text before any of it is used.
 
-The digest finds a text that was cut or changed. What can be worked out of something else is compared with it rather than
-believed: the problem is made again from what a caller gives (by the reader of its kind), the lowering that was planned is
-looked up among the problem's own, and a lowering checks what cuDNN itself wrote of the plan.
+The digest detects a text that was truncated or changed. Redundant parts are compared and not trusted: the reader of the
+kind of problem builds the problem again from the caller's arguments, the lowering must be one of the problem's lowerings,
+and it checks the plan that cuDNN serialized.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_json import LIMIT, integers, names, parsed, refusal
+from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.errors import LibraryVersionError
@@ -42,16 +42,16 @@ FIELDS: dict[str, tuple[type, ...]] = {
     "sha256": (str,),
 }
 
-# Makes a problem again from what its `plain` gave, for a device; ValueError for anything else. By the problems' `kind`.
-# A module that defines a kind of problem adds its reader.
+# For each `kind` of problem, the function that builds a problem for a device from the JSON of its `plain`, and raises
+# ValueError for anything else. The module that defines a kind of problem adds its reader.
 READERS: dict[str, Callable[[dict[str, Any], int], Problem]] = {}
 
 
 class Content(NamedTuple):
-    """What a text says of a plan.
+    """The content of a serialized plan.
 
-    `plan` is cuDNN's own text, where the lowering has one. `engine` is None for a C function, and `strict` says that it
-    multiplies float32 as it is, not as tf32.
+    `plan` is the text that cuDNN serialized, or None for a lowering without one. `engine` is None for a C function, and
+    `strict` means that it multiplies float32 as float32, not as tf32.
     """
 
     problem: Problem
@@ -68,7 +68,7 @@ class Content(NamedTuple):
 
 
 def written(content: Content) -> str:
-    """The text of a plan, with its digest."""
+    """Return the text of a plan, with its digest."""
     plain = {
         **content._asdict(),
         "format": FORMAT,
@@ -84,32 +84,32 @@ def written(content: Content) -> str:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """SHA-256 of a text's content without its digest, however it is spaced and ordered."""
+    """Return the SHA-256 of the content without its digest, independent of whitespace and order."""
     canonical = json.dumps(dict(content), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def read(text: str, device: int) -> Content:
-    """The content of a text from `written`, for a device.
+    """Return the content of a text from `written`, for a device.
 
-    Raises ValueError for any other text, TypeError for what is no text, LibraryVersionError for a plan that another release
-    of cuDNN made.
+    Raises TypeError if it is not a str, ValueError if it is not such a text, and LibraryVersionError if another release of
+    cuDNN made the plan.
     """
     content = _fields(text)
     if content["kind"] not in READERS:
-        raise refusal(f"its kind is {content['kind'][:60]!r}; this version reads {', '.join(sorted(READERS))}")
+        raise invalid_text(f"its kind is {content['kind'][:60]!r}; this version reads {', '.join(sorted(READERS))}")
     problem = READERS[content["kind"]](content["problem"], device)
     lowering = next((one for one in problem.lowerings() if one.plain() == content["part"]), None)
     if lowering is None:
-        raise refusal(f"none of the layouts of {problem} is the part that was planned")
+        raise invalid_text(f"its part is not one of the lowerings of {problem}")
     time = content["milliseconds"]
     if time is not None and not 0 <= time < 1e12:
-        raise refusal("'milliseconds' is out of range")
+        raise invalid_text("'milliseconds' is out of range")
     notes = content["notes"]
     if len(notes) > 100 or not all(
         isinstance(note, str) and re.fullmatch(r"[a-z0-9_ ]{1,100}", note) for note in notes
     ):
-        raise refusal("'notes' are not names")
+        raise invalid_text("'notes' are not names")
     found = Content(
         problem,
         lowering,
@@ -130,7 +130,7 @@ def read(text: str, device: int) -> Content:
 
 
 def candidate_of(content: Content, target: Target) -> Candidate:
-    """The candidate that a text says, to be planned."""
+    """Return the candidate that a text describes, not yet planned."""
     lowering, engine, saved = content.lowering, content.engine, content.plan
     if engine is None:
         made = _function(content, target)
@@ -156,27 +156,27 @@ def candidate_of(content: Content, target: Target) -> Candidate:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """The fields of a text, each of its type, once their digest is right."""
+    """Return the fields of a text, whose types and digest are checked."""
     if not isinstance(text, str):
         raise TypeError(f"text must be a str from to_json; got a {type(text).__name__}")
     content = parsed(text)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise refusal("it is not an object with a format")
+        raise invalid_text("it is not an object with a format")
     if content["format"] != FORMAT:
-        raise refusal(f"its format is {_number(content['format'])}; this version reads {FORMAT}: plan anew")
+        raise invalid_text(f"its format is {_number(content['format'])}; this version reads {FORMAT}: plan anew")
     for name, kinds in FIELDS.items():
         if name not in content:
-            raise refusal(f"it lacks {name!r}")
+            raise invalid_text(f"it lacks {name!r}")
         if type(content[name]) not in kinds:
-            raise refusal(f"{name!r} is a {type(content[name]).__name__}")
+            raise invalid_text(f"{name!r} is a {type(content[name]).__name__}")
     if unknown := sorted(content.keys() - FIELDS.keys()):
-        raise refusal(f"it has an unknown key, {unknown[0][:60]!r}")
+        raise invalid_text(f"it has an unknown key, {unknown[0][:60]!r}")
     if digest({name: value for name, value in content.items() if name != "sha256"}) != content["sha256"]:
-        raise refusal("its digest is of another content: the text was changed or cut")
+        raise invalid_text("its digest does not match: the text was changed or truncated")
     return content
 
 
-# What computes it
+# The engine or C function
 
 
 def _plain_engine(engine: Engine | None) -> dict[str, Any] | None:
@@ -190,44 +190,46 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
     if given is None:
         return None
     if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not lowering.in_blocks:
-        raise refusal(f"its engine has {names(given)}")
+        raise invalid_text(f"its engine has {names(given)}")
     (index,) = integers("engine", [given["index"]], 0)
     knobs = given["knobs"]
     if knobs is not None:
         if not isinstance(knobs, list) or len(knobs) > 100:
-            raise refusal("its engine's knobs are no list of pairs")
+            raise invalid_text("its engine's knobs are not a list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
     engine = Engine(index, knobs, in_blocks=lowering.in_blocks)
     if engine.knobs != knobs:
-        raise refusal("its engine's knobs are not in order")
+        raise invalid_text("its engine's knobs are not in order")
     return engine
 
 
 def _function(content: Content, target: Target) -> Candidate:
-    """The C function that a text names. Raises ValueError where the problem has none of that name."""
+    """Return the candidate of the C function that a text names. Raises ValueError if the problem has none of that name."""
     return content.problem.forced(PlanningOptions(algorithm=content.name, tf32=not content.strict), target)
 
 
 def _check_function(found: Content, plan: Any) -> None:
-    """What a text says of a C function has to be what is known of that function."""
+    """Raise ValueError unless a text describes a C function as this version does."""
     try:
         made = _function(found, Target())
     except ValueError as error:
-        raise refusal(f"{found.problem.operation} has no algorithm {found.name[:60]!r}") from error
+        raise invalid_text(f"{found.problem.operation} has no algorithm {found.name[:60]!r}") from error
     said = (found.source, found.name + found.lowering.suffix, found.notes, found.deterministic, found.strict)
     known = (made.source, made.name, made.notes, made.deterministic, made.strict)
     alike = said == known and made.lowering is not None and made.lowering.plain() == found.lowering.plain()
     if not alike or found.compiled_at_run_time or plan is not None:
-        raise refusal(f"it says of the algorithm {found.name[:60]!r} what is not so")
+        raise invalid_text(f"it describes the algorithm {found.name[:60]!r} wrongly")
 
 
 def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, version: int) -> str | None:
-    """What cuDNN wrote of a plan, checked by the lowering, as text."""
-    if found.strict or found.source not in ("heuristics", "engines", "knobs"):
-        raise refusal(f"its source is {found.source[:60]!r}, with an engine of cuDNN's")
+    """Return the text of cuDNN's serialized plan, which the lowering checks."""
+    if found.strict:
+        raise invalid_text("'strict' must be false for an engine")
+    if found.source not in ("heuristics", "engines", "knobs"):
+        raise invalid_text(f"its source is {found.source[:60]!r}, which does not propose engines")
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
     if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):
-        raise refusal("'deterministic' and 'notes' disagree")
+        raise invalid_text("'deterministic' and 'notes' disagree")
     if version != raw.version():
         raise LibraryVersionError(
             f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
@@ -235,11 +237,11 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
         )
     name = engine_name(engine.index, tuple(dict(engine.knobs or {}).items()))
     if found.name != name:
-        raise refusal(f"its name must be {name!r}; got {found.name[:200]!r}")
+        raise invalid_text(f"its name must be {name!r}; got {found.name[:200]!r}")
     try:
         return found.lowering.checked(plan, engine, found.compiled_at_run_time)
     except ValueError as error:
-        raise refusal(str(error)) from error
+        raise invalid_text(str(error)) from error
 
 
 def _number(value: int) -> str:

@@ -1,4 +1,4 @@
-"""What the choice of a plan wants of a problem: a convolution's and a graph's meet it, and a fused convolution is a graph."""
+"""The Protocol of a problem that a plan is chosen for. Convolutions and graphs implement it; a FusedConvolution is a graph."""
 
 from __future__ import annotations
 
@@ -12,72 +12,72 @@ from cudnnpy._planning.options import PlanningOptions
 
 
 class Problem(Protocol):
-    """What is to be computed on one device, and what could compute it."""
+    """One computation on one device, and the candidates for it."""
 
     @property
     def operation(self) -> str:
-        """The operation's name: "forward", "graph"."""
+        """The name of the operation: "forward", "backward_data", "backward_filter" or "graph"."""
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The tensors in the order in which a plan takes their addresses; the results are the last."""
+        """The names of the tensors in the order of the addresses of a plan; the results come last."""
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        """The tensors' descriptions, in the order of `operands`. The first has the type of what is multiplied."""
+        """The specs of the tensors, in the order of `operands`. The first has the dtype of the factors."""
 
     @property
     def results(self) -> int:
-        """How many of the operands are results."""
+        """The number of results among the operands."""
 
     @property
     def device(self) -> int:
-        """The device's ordinal."""
+        """The ordinal of the device."""
 
     @property
     def beta(self) -> float:
-        """The factor of what the first result held before."""
+        """The factor of the previous content of the first result."""
 
     @property
     def compute_dtype(self) -> str:
-        """The type in which products are summed."""
+        """The element type in which products are summed."""
 
     @property
     def reduction_length(self) -> int:
-        """How many products are summed for one element of a result."""
+        """The number of products that are summed for one element of a result."""
 
     @property
     def is_finite(self) -> bool:
-        """Whether the results for finite inputs are finite, so that a candidate whose results are not is wrong."""
+        """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
 
-    # For the texts of plans, and for comparing problems
+    # Serialization of plans, and comparison of problems
 
     @property
     def kind(self) -> str:
         """The kind of problem: "convolution" or "graph"."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON, without the device: what the reader of its kind (plan_text.READERS) makes it of again."""
+        """Return it as JSON without the device, from which the reader of its kind (plan_text.READERS) builds it again."""
 
     def lowerings(self) -> Iterable[Lowering]:
-        """The ways to run it by the graph API."""
+        """Return the lowerings to the graph API."""
 
     def aligned(self) -> Problem:
-        """The same problem with every address a multiple of 16: what is asked, wherever the tensors lie."""
+        """Return the same problem with 16-byte alignment of every tensor, to compare problems whatever the addresses are."""
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """The candidates that are worth trying first, the best guess first."""
+        """Return the candidates that are tried first, in the order of their expected speed."""
 
     def engines(self, target: Target) -> Iterable[Candidate]:
-        """Every engine with its own knobs."""
+        """Return every engine with its default knobs."""
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterable[Candidate]:
-        """The plain C functions that compute the same, where there are any."""
+        """Return the candidates of C functions outside the graph API that compute the same; they may be none."""
 
     def forced(self, options: PlanningOptions, target: Target) -> Candidate:
-        """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
+        """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
 
 
 def is_strict(problem: Problem, options: PlanningOptions) -> bool:
-    """Whether float32 has to be multiplied as it is, not as tf32."""
+    """Return whether float32 must be multiplied as float32, not as tf32."""
     return problem.specs[0].dtype == "float32" and not options.tf32

@@ -1,4 +1,4 @@
-"""Which candidate: the four preferences, the filters, and the table that says why not."""
+"""Choose a candidate by the preference and the options, and explain rejections."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
-_BEST = 8  # of the heuristics' list, measured before all engines
+_BEST = 8  # the number of the heuristics' proposals that autotune measures before all engines
 
-# measures the usable candidates of a problem and returns the fastest (autotune.py)
+# Measures the usable candidates of a problem within a limit and returns the fastest (autotune.Tuner).
 Tune = Callable[[Problem, PlanningOptions, Iterable[Candidate], int], Candidate | None]
 
 
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
-    """How many bytes of workspace a candidate may need.
+    """Return the largest workspace that a candidate may need, in bytes.
 
-    no_workspace: none. limited_workspace: `workspace_limit`, 1 GiB by default. fastest and autotune: `workspace_limit`,
-    by default the device's free memory. Never more than that memory.
+    It is 0 for "no_workspace", and otherwise `workspace_limit`, whose default is 1 GiB for "limited_workspace" and the free
+    memory of the device for "fastest" and "autotune". It never exceeds the free memory.
     """
     if options.prefer == "no_workspace":
         return 0
@@ -35,8 +35,8 @@ def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     return min(limit, free_bytes)
 
 
-def refusal(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
-    """Why the options rule a candidate out by what is known before it is planned; "" if they do not."""
+def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
+    """Return the reason to reject a candidate before it is planned; "" if the options permit it."""
     if candidate.refused:
         return candidate.refused
     if options.deterministic and not candidate.deterministic:
@@ -47,8 +47,8 @@ def refusal(candidate: Candidate, problem: Problem, options: PlanningOptions) ->
 
 
 def is_usable(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
-    """Plans a candidate if the options allow it; False, with the reason in `refused`, if it cannot be used."""
-    candidate.refused = refusal(candidate, problem, options)
+    """Plan a candidate if the options permit it; return False, with the reason in `refused`, if it cannot be used."""
+    candidate.refused = rejection(candidate, problem, options)
     executable = None if candidate.refused else candidate.prepare()
     if executable is None:
         return False
@@ -65,7 +65,7 @@ def usable(
     limit: int,
     tried: list[Candidate],
 ) -> Iterator[Candidate]:
-    """The candidates that can be used, planned; every one that was looked at is added to `tried`."""
+    """Yield the candidates that can be used, planned. Append every candidate that is considered to `tried`."""
     for candidate in candidates:
         tried.append(candidate)
         if is_usable(candidate, problem, options, limit):
@@ -73,7 +73,7 @@ def usable(
 
 
 def guesses(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Every candidate once, the best guess first: the likely ones, then every engine, then the plain functions."""
+    """Yield every candidate once, best first: the likely ones, then every engine, then the C functions."""
     seen: set[str] = set()
     for candidate in chain(
         problem.likely(options, target), problem.engines(target), problem.functions(options, target)
@@ -92,11 +92,12 @@ def choose(
     before: Engine | None = None,
     cap: int | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The candidate that the options ask for, planned, and all that were looked at. Raises NoAlgorithmError with their table.
+    """Return the candidate that the options ask for, planned, and all candidates that were considered.
 
-    `cap` is a further limit on the workspace: what the device turned out to have.
+    `before` is the engine of an earlier shape (policy "once"), which is chosen if it can run this problem, too. `cap` is a
+    further limit on the workspace, which dispatch sets after the device ran out of memory.
 
-    `before` is an engine that served an earlier shape (policy "once"): it is taken if it can run this one too.
+    Raises NoAlgorithmError, with the table of candidates, if none can be used.
     """
     limit = limit_of(options, free_bytes)
     limit = limit if cap is None else min(limit, cap)
@@ -107,36 +108,54 @@ def choose(
 
     if options.algorithm is not None:
         found = first([problem.forced(options, target)])
+    elif before is not None and (again := first([problem.forced(options._replace(algorithm=before), target)])):
+        found = again
+    elif options.prefer == "autotune" and tune is not None:
+        found, tried = _tuned(problem, options, target, limit, tune)
     else:
-        found = None if before is None else first([problem.forced(options._replace(algorithm=before), target)])
-        if found is None and options.prefer == "autotune" and tune is not None:
-            tried.clear()
-            tried += _to_measure(problem, options, target, limit)
-            try:
-                found = tune(problem, options, tried, limit)
-                scarce = found is None and not any(c.refused.startswith("wrong result") for c in tried)
-                scarce = scarce and any(c.refused.startswith("out of memory") for c in tried)
-            except MemoryError:
-                scarce = True
-            if scarce:  # there is none to measure in
-                tried.clear()
-                found = first(guesses(problem, options, target))
-            elif found is None:
-                found = first(problem.functions(options, target))
-        elif found is None:
-            found = first(guesses(problem, options, target))
+        found = first(guesses(problem, options, target))
     if found is None:
         raise NoAlgorithmError(str(problem), wanted(options, limit), table(tried), tried)
     return found, tried
 
 
-def _to_measure(problem: Problem, options: PlanningOptions, target: Target, limit: int) -> list[Candidate]:
-    """What autotune measures, in an order that serves a short `tune_seconds`.
+def _tuned(
+    problem: Problem, options: PlanningOptions, target: Target, limit: int, tune: Tune
+) -> tuple[Candidate | None, list[Candidate]]:
+    """Return the candidate that measurement chooses, and all candidates that were considered.
 
-    First one that can run and does plain arithmetic, with whose result the others' are compared; then the heuristics'
-    best, every engine at its own knobs (the heuristics leave some fast ones out), and the rest of the heuristics' list.
-    Engines that compile at run time come last, and only those that the heuristics propose: of the others one took 15 s to
-    plan, and none was ever the fastest (84 problems on an H200, docs/benchmarks).
+    Without memory to measure in, choose the first candidate that can be used; if no engine can run, choose a C function.
+    """
+    tried = _to_measure(problem, options, target, limit)
+    try:
+        found = tune(problem, options, tried, limit)
+        is_scarce = found is None and _ran_out_of_memory(tried)
+    except MemoryError:
+        found, is_scarce = None, True
+    if found is not None:
+        return found, tried
+    if is_scarce:
+        tried.clear()
+    others = guesses(problem, options, target) if is_scarce else problem.functions(options, target)
+    return next(usable(others, problem, options, limit, tried), None), tried
+
+
+def _ran_out_of_memory(candidates: Iterable[Candidate]) -> bool:
+    """Return whether memory was exhausted for a candidate, and no candidate gave a wrong result."""
+    reasons = [candidate.refused for candidate in candidates]
+    return any(reason.startswith("out of memory") for reason in reasons) and not any(
+        reason.startswith("wrong result") for reason in reasons
+    )
+
+
+def _to_measure(problem: Problem, options: PlanningOptions, target: Target, limit: int) -> list[Candidate]:
+    """Return the candidates that autotune measures, in an order that suits a short `tune_seconds`.
+
+    The first candidate is one that can run and uses plain arithmetic, since its result is what the others are compared
+    with. The best proposals of the heuristics follow, then every engine with its default knobs, since the heuristics omit
+    some fast ones, then the other proposals. Engines that are compiled at run time come last, and only those that the
+    heuristics propose: one of the others took 15 s to plan, and none was the fastest for any of 84 problems on an H200
+    (docs/benchmarks).
     """
     ranked = list(problem.likely(options, target))
     found = [*ranked[:_BEST], *problem.engines(target), *ranked[_BEST:]]
@@ -155,9 +174,10 @@ def plan_for(
     before: Engine | None = None,
     cap: int | None = None,
 ) -> Plan:
-    """The plan that the options ask for; its `candidates` are all that were looked at. `before` and `cap`: see choose.
+    """Return the plan that the options ask for. Its `candidates` are all that were considered.
 
-    Raises NoAlgorithmError, and ValueError where `options.algorithm` is the plan of another problem.
+    `before` and `cap` are those of choose. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of
+    another problem.
     """
     given = options.algorithm
     if isinstance(given, Plan):
@@ -177,7 +197,7 @@ def plan_to_keep(
     before: Engine | None = None,
     cap: int | None = None,
 ) -> Plan:
-    """plan_for, for the cache of plans: it may hold thousands, which need not keep their candidates."""
+    """Return the plan of plan_for without its candidates, of which a cache of thousands of plans has no need."""
     plan = plan_for(problem, options, tune, before, cap)
     if plan is not options.algorithm:
         plan.candidates = []
@@ -185,7 +205,7 @@ def plan_to_keep(
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:
-    """Every candidate, planned where the options allow it, with the reason of each that they leave out."""
+    """Return every candidate, planned if the options permit it, otherwise with the rejection reason."""
     limit = limit_of(options, free_bytes)
     found = list(guesses(problem, options, target))
     for candidate in found:
@@ -194,7 +214,7 @@ def survey(problem: Problem, options: PlanningOptions, target: Target, free_byte
 
 
 def wanted(options: PlanningOptions, limit: int) -> str:
-    """The options that rule candidates out, as text."""
+    """Return the options that reject candidates, as text."""
     parts: list[Any] = [f"prefer={options.prefer!r}, so at most {bytes_text(limit)} of workspace"]
     if options.algorithm is not None:
         parts.append(f"algorithm={options.algorithm!r}")

@@ -1,29 +1,29 @@
-"""A convolution problem as the text of a plan has it (see cudnnpy._planning.plan_text), read with care."""
+"""Read the convolution problem of a serialized plan, as untrusted input (see cudnnpy._planning.plan_text)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._planning.plan_json import integers, names, refusal, spec_of
+from cudnnpy._planning.plan_json import integers, invalid_text, names, spec_of
 from cudnnpy.convolution.problem import OPERATIONS, PLAIN, Options, Problem, checked, make_problem
 
 
 def read_problem(given: dict[str, Any], device: int) -> Problem:
-    """The problem of what Problem.plain gave, made again from what a caller gives. Raises ValueError for other."""
+    """Return the problem from the JSON of Problem.plain, checked as a caller's arguments are. Raises ValueError otherwise."""
     if given.keys() != set(PLAIN):
-        raise refusal(f"its problem has {names(given)}")
+        raise invalid_text(f"its problem has {names(given)}")
     x, w, y = (spec_of(name, given[name]) for name in ("x", "w", "y"))
     bias = None if given["bias"] is None else spec_of("bias", given["bias"])
     rank = len(x.shape) - 2
     geometry = given["geometry"]
     if not isinstance(geometry, list) or len(geometry) != 4:
-        raise refusal("its geometry is not of four parts")
+        raise invalid_text("its geometry does not have four parts")
     before, after, stride, dilation = (integers("geometry", part, 0, rank) for part in geometry)
     for name in ("operation", "mode", "compute_dtype"):
         if not isinstance(given[name], str):
-            raise refusal(f"{name!r} is no name")
+            raise invalid_text(f"{name!r} is not a name")
     if given["operation"] not in OPERATIONS:
-        raise refusal(f"there is no operation {given['operation'][:60]!r}")
+        raise invalid_text(f"there is no operation {given['operation'][:60]!r}")
     (groups,) = integers("groups", [given["groups"]], 1)
     options = Options(
         padding=tuple(zip(before, after, strict=True)),
@@ -47,7 +47,7 @@ def read_problem(given: dict[str, Any], device: int) -> Problem:
             device=device,
         )
     except (TypeError, ValueError) as error:
-        raise refusal(f"its problem is invalid: {error}") from error
+        raise invalid_text(f"its problem is invalid: {error}") from error
     if problem.plain() != given:
-        raise refusal(f"its problem is written otherwise than that of {problem}")
+        raise invalid_text(f"its problem is not in canonical form: {problem}")
     return problem

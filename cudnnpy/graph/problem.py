@@ -1,4 +1,4 @@
-"""A graph on a device, as the choice of a plan sees it, and what could run it."""
+"""The problem of a graph on a device, its lowering, and its candidates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, wit
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan_json import invalid_text, spec_of
 from cudnnpy._planning.plan_json import names as listed
-from cudnnpy._planning.plan_json import refusal, spec_of
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
@@ -24,10 +24,10 @@ from cudnnpy.typing import ElementName
 
 @dataclass(frozen=True, eq=False)
 class GraphProblem:
-    """A graph with its tensors: what the choice of a plan wants (cudnnpy._planning.problem.Problem)."""
+    """A graph with the specs of its tensors in memory; it implements cudnnpy._planning.problem.Problem."""
 
     graph: Nodes = field(repr=False)
-    calls: tuple[Call, ...] = field(repr=False)  # that made it; others may follow
+    calls: tuple[Call, ...] = field(repr=False)  # that built it; others may follow
     operands: tuple[str, ...]
     specs: tuple[TensorSpec, ...]
     results: int
@@ -37,7 +37,7 @@ class GraphProblem:
     operation: str = "graph"
     beta: float = 0.0
     kind: str = "graph"
-    is_finite: bool = False  # its operations may make infinities of finite numbers
+    is_finite: bool = False  # operations such as a division give infinities
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GraphProblem) and (self.device, self.plain()) == (other.device, other.plain())
@@ -52,39 +52,39 @@ class GraphProblem:
         return f"graph of {', '.join(self.graph.operations)}: {tensors}"
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """What cuDNN's heuristics propose."""
+        """Return the proposals of cuDNN's heuristics."""
         return proposed(GraphLowering(self), target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
-        """Every engine with its own knobs."""
+        """Return every engine with its default knobs."""
         return every(GraphLowering(self), target)
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """No C function computes a graph."""
+        """Return no candidates: no C function computes a graph."""
         return iter(())
 
     def forced(self, options: PlanningOptions, target: Target) -> Candidate:
-        """The engine that `options.algorithm` is. Raises ValueError for anything else."""
+        """Return the candidate of the Engine `options.algorithm`. Raises ValueError for anything else."""
         if not isinstance(options.algorithm, Engine):
             raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
         return with_engine(GraphLowering(self), target, options.algorithm)
 
     def lowerings(self) -> Iterator[GraphLowering]:
-        """The one way to run it: as it is."""
+        """Yield the only lowering, which is the graph itself."""
         yield GraphLowering(self)
 
     def aligned(self) -> GraphProblem:
-        """The graph with every address a multiple of 16."""
+        """Return the problem with 16-byte alignment of every tensor."""
         return replace(self, specs=tuple(spec._replace(alignment=16) for spec in self.specs))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON, without the device: the graph, and the tensors in memory."""
+        """Return the graph and its tensors in memory as JSON, without the device."""
         tensors = [[name, *map(_listed, spec)] for name, spec in zip(self.operands, self.specs, strict=True)]
         return {"compute_dtype": self.compute_dtype, "calls": plain_calls(self.calls), "tensors": tensors}
 
 
 def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> GraphProblem:
-    """A graph on a device, with the alignments of some of its tensors by name."""
+    """Return the problem of a graph on a device. `alignment` gives the alignment of tensors by name."""
     nodes = (*graph.inputs, *graph.outputs)
     specs = tuple(node.spec._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes)
     names = tuple(node.name for node in nodes)
@@ -97,17 +97,17 @@ def _listed(value: Any) -> Any:
 
 
 def _read(given: dict[str, Any], device: int) -> GraphProblem:
-    """The problem of what GraphProblem.plain gave. Raises ValueError for anything else."""
+    """Return the problem from the JSON of GraphProblem.plain. Raises ValueError for anything else."""
     if given.keys() != {"compute_dtype", "calls", "tensors"}:
-        raise refusal(f"its problem has {listed(given)}")
+        raise invalid_text(f"its problem has {listed(given)}")
     tensors = given["tensors"]
     if not isinstance(tensors, list) or not all(isinstance(one, list) and len(one) == 5 for one in tensors):
-        raise refusal("its tensors are not names, shapes, dtypes, strides and alignments")
+        raise invalid_text("its tensors are not names, shapes, dtypes, strides and alignments")
     graph = read_calls(given["compute_dtype"], given["calls"])
     alignment = {str(name): spec_of("a tensor", spec).alignment for name, *spec in tensors}
     problem = graph_problem(graph, device, alignment)
     if problem.plain() != given:
-        raise refusal(f"its problem is written otherwise than that of {problem}")
+        raise invalid_text(f"its problem is not in canonical form: {problem}")
     return problem
 
 
@@ -116,39 +116,39 @@ READERS["graph"] = _read
 
 @dataclass(frozen=True)
 class GraphLowering:
-    """A graph as it is run: as it is (cudnnpy._planning.candidates.Lowering)."""
+    """The lowering of a graph, which is the graph itself (cudnnpy._planning.candidates.Lowering)."""
 
     problem: GraphProblem
     suffix: str = ""
     in_blocks: bool = False
 
     def built(self, target: Target) -> Descriptor:
-        """The finalized operation graph. Raises StatusError for one that cuDNN does not take."""
+        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         problem = self.problem
         alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
         return problem.graph.built(target, alignment)
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
-        """An execution plan with the addresses of the inputs and outputs, and the numbers of the graph."""
+        """Return the executable of an execution plan, with the numbers of the graph as constants."""
         graph = self.problem.graph
         uids = tuple(node.uid for node in (*graph.inputs, *graph.outputs))
         return GraphExecutable(plan, uids, tuple((node.uid, node.number) for node in graph._constants))
 
     @property
     def facts(self) -> Facts:
-        """What known issues of engines may depend on."""
+        """The properties that known issues of engines depend on."""
         return self.problem.graph.facts
 
     def plain(self) -> dict[str, Any] | None:
-        """None: there is no part of a graph that is planned by itself."""
+        """Return None: the lowering is the whole graph."""
         return None
 
     def saved(self, main: Executable) -> str | None:
-        """None: plans of graphs are made again from engine and knobs."""
+        """Return None: plans of graphs are built again from engine and knobs."""
         return None
 
     def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
-        """None. Raises ValueError where there is a plan's text."""
+        """Return None. Raises ValueError unless the plan is null."""
         if plan is not None:
             raise ValueError("the plan of a graph must be null; got a text of cuDNN's")
         return None

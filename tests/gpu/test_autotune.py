@@ -249,7 +249,7 @@ def test_a_result_with_gaps_is_tuned_too(record: Record) -> None:
 
 
 def test_nothing_usable_is_an_error_with_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "refusal", lambda candidate, *_: "ruled out by this test")
+    monkeypatch.setattr(selection, "rejection", lambda candidate, *_: "ruled out by this test")
     with pytest.raises(cudnnpy.NoAlgorithmError, match=r"prefer='autotune'[\s\S]*left out because") as caught:
         Convolution(padding=1, prefer="autotune").forward(*arguments("forward"))
     assert {c.source for c in caught.value.candidates} == {"heuristics", "engines", "legacy"}

@@ -407,7 +407,7 @@ def test_a_limit_is_honoured_to_the_byte(prefer: str, operation: str) -> None:
 def test_the_error_shows_every_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     given = arguments("forward")
     everything = {c.name for c in Convolution(padding=1).candidates("forward", *given)}
-    monkeypatch.setattr(selection, "refusal", lambda candidate, *_: "ruled out by this test")
+    monkeypatch.setattr(selection, "rejection", lambda candidate, *_: "ruled out by this test")
     with pytest.raises(NoAlgorithmError) as caught:
         Convolution(padding=1, prefer="limited_workspace", deterministic=True, tf32=False).forward(*given)
     text = str(caught.value)

@@ -109,7 +109,7 @@ def test_small_pictures(size):
 
 @pytest.fixture
 def every_candidate_is_refused(monkeypatch):
-    monkeypatch.setattr(selection, "refusal", lambda *_: "refused by this test")
+    monkeypatch.setattr(selection, "rejection", lambda *_: "refused by this test")
 
 
 @pytest.mark.usefixtures("every_candidate_is_refused")

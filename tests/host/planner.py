@@ -119,7 +119,7 @@ class Bench:
             candidate.refused = "failed when run: it has no time"
         return not candidate.refused
 
-    def run_off(self, ran: list[Candidate]) -> None:
+    def time_finalists(self, ran: list[Candidate]) -> None:
         """The times by name do not change."""
 
 

@@ -165,7 +165,7 @@ class Sketch(Bench):
         self.results = asked.specs[-1:]
         self.scratch: list[Any] = [(0, 0, None)]
         self.anchor = []
-        self.is_made_up = False
+        self.has_random_inputs = False
         self.best = math.inf
         self.largest, self.difference, self.made_up = largest, difference, made_up
         self.now = ""
@@ -176,10 +176,10 @@ class Sketch(Bench):
 
     def _reset(self) -> None: ...
 
-    def _take_turns(self) -> None: ...
+    def _make_buffers(self) -> None: ...
 
-    def _make_up(self) -> None:
-        self.is_made_up = True
+    def _use_random_inputs(self) -> None:
+        self.has_random_inputs = True
 
     def _first(self, launch: Any) -> float:
         return 1.0
@@ -193,7 +193,7 @@ class Sketch(Bench):
     def _largest(self, spec: Any, memory: Any, minus: int | None = None) -> float:
         if minus is not None:
             return self.difference.get(self.now, 0.0)
-        return (self.made_up if self.is_made_up else self.largest)[self.now]
+        return (self.made_up if self.has_random_inputs else self.largest)[self.now]
 
 
 def convolution(dtype: str = "float32", result: str | None = None) -> ConvolutionProblem:
@@ -214,7 +214,7 @@ def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> 
     bench = Sketch(convolution(), {"slow": first, "fast": first}, {"wrong": 2.0}, {"slow": 3.0, "fast": 3.0})
     slow, fast, wrong = candidate("slow"), candidate("fast"), candidate("wrong")
     assert bench.measure(slow)
-    assert bench.is_made_up
+    assert bench.has_random_inputs
     assert bench.measure(fast)
     assert not bench.measure(wrong)
     assert "off by 2 from the first plain candidate" in wrong.refused
@@ -224,7 +224,7 @@ def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> 
 def test_good_data_stay() -> None:
     bench = Sketch(convolution(), {"slow": 3.0}, {}, {})
     assert bench.measure(candidate("slow"))
-    assert not bench.is_made_up
+    assert not bench.has_random_inputs
 
 
 def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
@@ -240,7 +240,7 @@ def test_a_result_may_be_0_whatever_the_numbers() -> None:
     """With alpha 0, say."""
     bench = Sketch(convolution(), {"slow": 0.0, "fast": 0.0}, {"wrong": 1.0}, {"slow": 0.0, "fast": 0.0})
     assert bench.measure(candidate("slow"))
-    assert bench.is_made_up
+    assert bench.has_random_inputs
     assert bench.measure(candidate("fast"))
     assert not bench.measure(candidate("wrong"))
 
@@ -285,7 +285,7 @@ def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench.__new__(Bench)
     bench.problem = asked(options, "backward_filter", x, w, y)
     bench.results, bench.stream, bench._owners = bench.problem.specs[-1:], 0, []
-    bench._make_up()
+    bench._use_random_inputs()
     half = len(made) // 2
     one, two = (np.concatenate(part).astype(np.float64) for part in (made[:half], made[half:]))
     assert one.size == two.size == math.prod(shape)

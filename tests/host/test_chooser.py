@@ -214,7 +214,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
                 candidate.milliseconds = executable.made.time(executable.knobs)
             return not candidate.refused
 
-        def run_off(self, ran: list[Candidate]) -> None: ...
+        def time_finalists(self, ran: list[Candidate]) -> None: ...
 
     for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
