@@ -1,4 +1,4 @@
-"""Operation graphs: `Graph`."""
+"""Operation graphs of cuDNN: `Graph`."""
 
 from cudnnpy.graph.graph import Graph
 

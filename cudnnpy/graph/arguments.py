@@ -13,7 +13,7 @@ _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alph
 
 
 def each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
-    """One int for each of `rank` spatial axes."""
+    """Return one int for each of `rank` spatial axes."""
     return for_each_axis(name, check_per_axis(name, given, low), rank)
 
 

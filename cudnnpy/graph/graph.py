@@ -1,4 +1,4 @@
-"""Operation graphs of one's own: tensors and operations as nodes, planned with the four preferences of Convolution.
+"""Operation graphs that users build: tensors and operations are nodes, and plans are chosen as for Convolution.
 
     from cudnnpy.graph import Graph
 
@@ -8,11 +8,11 @@
     y = g.pointwise("relu_fwd", g.pointwise("add", g.convolution(x, w, padding=1), bias))
     g.output("y", y)
     y_array = g.run(x=x_array, w=w_array, bias=bias_array)             # in the library of the first input
-    plan = g.plan()                                                    # or by hand: plan.execute(*addresses, workspace, stream)
+    plan = g.plan()                                                    # for plan.execute(*addresses, workspace, stream)
 
-Names of modes are cuDNN's in lower case (cudnnPointwiseMode_t, cudnnReduceTensorOp_t, cudnnResampleMode_t,
-cudnnBackendNormMode_t). What lies between two nodes is float32 and never in memory. Which graphs an engine can run is
-cuDNN's to say: NoAlgorithmError has the table of those it offers, and why each was left out.
+The names of modes are cuDNN's in lower case (cudnnPointwiseMode_t, cudnnReduceTensorOp_t, cudnnResampleMode_t,
+cudnnBackendNormMode_t). Intermediate results have the dtype compute_dtype and are never in memory. cuDNN determines which
+graphs an engine can run: NoAlgorithmError has the table of the engines, with the reason why each was rejected.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
 
-# Plans own the code that was compiled for them; a CUDA graph captured from one launches it after the plan is forgotten.
+# A plan owns the kernels that were compiled for it, and a CUDA graph that was captured from it may launch them later.
 _kept: list[Any] = []
 
 
@@ -69,7 +69,7 @@ class Graph(Nodes):
     The order of `Plan.operands` is that of the calls of `tensor`, then of `output`. A copy is a graph of its own.
     """
 
-    options: PlanningOptions  #: the options in one canonical form
+    options: PlanningOptions  #: the options in canonical form
 
     def __init__(
         self,
@@ -87,11 +87,11 @@ class Graph(Nodes):
         self._identity = Identity()
 
     def __copy__(self) -> Self:
-        """A graph of its own: nodes that are added to the one are none of the other."""
+        """Return an independent graph: nodes that are added to one are not added to the other."""
         return deepcopy(self)
 
     def problem(self, device: int = 0, specs: Mapping[str, TensorSpec] | None = None) -> GraphProblem:
-        """The graph on a device; `specs` give the alignments of arrays."""
+        """Return the problem of the graph on a device. `specs` give the alignments of arrays by name."""
         given = specs or {}
         return graph_problem(self, device, {name: spec.alignment for name, spec in given.items()})
 
@@ -121,9 +121,10 @@ class Graph(Nodes):
             return plan_for(self.problem(device), self.options, Tuner(Handle.default(device), (), None, 0))
 
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
-        """The first candidate that can be planned, or the pick-th of those if there is one; None if there is none.
+        """Return the executable of the first candidate that can be planned, or None if there is none.
 
-        The addresses are those of the inputs, then of the outputs. The options are not looked at.
+        With `pick`, that number of candidates is skipped if enough of them can be planned. The options are ignored. The
+        executable takes the addresses of the inputs, then those of the outputs.
         """
         problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
         usable = (one.executable for one in guesses(problem, options, target) if one.prepare() is not None)
@@ -176,7 +177,7 @@ class Graph(Nodes):
         return tuple(node.name for node in (*self.inputs, *self.outputs))
 
     def _empty(self) -> list[str]:
-        """The inputs that have no elements."""
+        """Return the names of the inputs without elements."""
         return [node.name for node in self.inputs if 0 in node.shape]
 
     def _prepare(self, call: dispatch.Call, _operations: int) -> tuple[Plan | Program, list[TensorSpec]]:
@@ -189,7 +190,7 @@ class Graph(Nodes):
                 raise ValueError(
                     f"{node.name} must have the graph's shape, dtype and strides, {node.spec[:3]}; got {given[:3]}"
                 )
-            if given.alignment < node.spec.alignment:  # compiled engines misread other addresses
+            if given.alignment < node.spec.alignment:  # engines that are compiled at run time misread other addresses
                 raise ValueError(
                     f"{node.name} must be aligned to 16 bytes; got an address that is a multiple of {given.alignment}"
                 )
@@ -202,7 +203,7 @@ class Graph(Nodes):
         return plan, [node.spec for node in self.outputs]
 
     def _without_elements(self, call: dispatch.Call, problem: GraphProblem) -> Program:
-        """The program of a graph without elements. Raises ValueError for a result that has some."""
+        """Return the executable of a graph without elements. Raises ValueError for an output with elements."""
         for node in self.outputs:
             if 0 not in node.shape:
                 raise ValueError(

@@ -1,6 +1,6 @@
-"""The tensors of an operation graph, and how operations are added to it. cudnnpy.graph plans and runs graphs.
+"""The tensors of an operation graph, and how operations are added to it. cudnnpy.graph.Graph plans and runs graphs.
 
-A call that raises changes nothing: new nodes become part of the graph at the end of the call, in `_add`.
+A call that raises leaves the graph unchanged: new nodes become part of the graph at the end of the call, in `_add`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from cudnnpy._planning.known_issues import Facts
 from cudnnpy.backend import Descriptor
 from cudnnpy.typing import Array, Dtype, ElementName
 
-_MOST_AXES = 8  # of a tensor in C
+_MOST_AXES = 8  # the most axes of a tensor (CUDNN_DIM_MAX)
 
 
-Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in one form
+Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in canonical form
 
 
 @dataclass(eq=False)
@@ -173,7 +173,7 @@ class Tensors:
         )
 
     def _modes(self, kind: str, attribute: str, prefix: str) -> frozenset[str]:
-        """The names of an attribute's values in the descriptors of a kind: "tanh" for CUDNN_POINTWISE_TANH_FWD."""
+        """Return the values of an attribute in the descriptors of a kind, by name: "tanh" for CUDNN_POINTWISE_TANH_FWD."""
         values = (value for *_, attributes in self._nodes for value in attributes.values())
         given = (value[1] for value in values if isinstance(value, tuple) and value[0] == kind)
         return frozenset(what[attribute].name.removeprefix(prefix).removesuffix("_FWD").lower() for what in given)
@@ -232,7 +232,7 @@ class Tensors:
         self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
 
     def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
-        """The finalized operation graph. Raises StatusError if cuDNN rejects it."""
+        """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
         made: dict[int, Descriptor] = {}
@@ -275,6 +275,6 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
 
 
 def spelled(spec: TensorSpec, name: str) -> TensorSpec:
-    """A tensor's spec in canonical form, with strides."""
+    """Return a spec in canonical form, with strides."""
     spec = check_spec(name, spec)
     return spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape))

@@ -1,4 +1,4 @@
-"""The operations of a graph: each infers its result from its inputs, and checks its options before it is added."""
+"""The operations of a graph. Each infers its result from its inputs and checks its options before it is added."""
 
 from __future__ import annotations
 

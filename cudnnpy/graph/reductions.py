@@ -63,7 +63,7 @@ _BY_GRAPH = {
 def reduction(
     name: str, device: int, operands: Sequence[Operand], op: str, alpha: float, beta: float, deterministic: bool
 ) -> Program:
-    """The reduction of the first operand to the shape of the second, which has size 1 on each reduced axis.
+    """Return the reduction of the first operand to the shape of the second, which has size 1 on each reduced axis.
 
     op is one of REDUCTIONS. Both operands have strides and the same dtype.
     """
@@ -84,7 +84,7 @@ def reduction(
 def _by_function(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]]:
-    """The steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
+    """Return the steps of cudnnReduceTensor, on float32 copies for bfloat16, which it does not support."""
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
     how = ReduceTensorDescriptor(
         enumerator(raw.cudnnReduceTensorOp_t, op, "op"), compute_dtype=kind, propagate_nan=True
@@ -128,7 +128,7 @@ def _by_function(
 
 
 def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> Function:
-    """A reduction of single elements: a copy, or their absolute values as max(x, -x)."""
+    """Return a reduction of single elements: a copy, or their absolute values as max(x, -x)."""
     if not absolute:
         return copy(x, y, a.value, b.value)
     kind: ElementName = "float64" if x.dtype == "float64" else "float32"
@@ -142,9 +142,9 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
 def _by_pooling(
     x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
-    """The steps of a sum or mean over one run between two others, which are batch and channels of images of one column.
+    """Return the steps of a sum or mean over one run between two others, as a pooling; None for other reductions.
 
-    None for other reductions.
+    The outer run is the batch and the inner run the channels of images of one column, channels last.
     """
     runs = _runs(x, y.shape)
     reduced = [at for at, (_, is_reduced) in enumerate(runs) if is_reduced]
@@ -167,7 +167,7 @@ def _by_pooling(
 def _by_graphs(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
 ) -> tuple[list[Step], list[int]] | None:
-    """The steps of a reduction by graphs; None if they do not support it."""
+    """Return the steps of a reduction by graphs; None if they do not support it."""
     if x.shape == y.shape:  # no axis is reduced
         return None
     before, kind = _BY_GRAPH[op]
@@ -213,7 +213,7 @@ def _by_graphs(
 def _reduced(
     device: int, view: tuple[TensorSpec, tuple[int, ...], int], before: str | None, kind: str, dtype: ElementName
 ) -> Executable | None:
-    """The graph that reduces a view to a result of a dtype; None if no engine supports it."""
+    """Return the executable of a graph that reduces a view to a result of a dtype; None if no engine supports it."""
     spec, target, axis = view
     graph = Graph()
     node = graph.tensor("x", spec)
@@ -227,7 +227,7 @@ def _reduced(
 
 
 def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
-    """(size, whether it is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
+    """Return (size, is reduced) of each run of axes that are adjacent in memory, the slowest-varying first."""
     strides = x.strides
     assert strides is not None
     runs: list[tuple[int, bool]] = []
@@ -245,9 +245,9 @@ def _runs(x: TensorSpec, shape: tuple[int, ...]) -> list[tuple[int, bool]]:
 def _view(
     outer: int, size: int, inner: int, dtype: ElementName, alignment: int
 ) -> tuple[TensorSpec, tuple[int, ...], int] | None:
-    """The tensor (outer, size, inner) as a graph takes it, the strides of its reduction over size, and the reduced axis.
+    """Return the spec of (outer, size, inner) for a graph, the strides of its reduction over size, and the reduced axis.
 
-    None if neither outer nor inner is 1, since no engine reduces an axis between two others.
+    Return None if neither outer nor inner is 1, since no engine reduces an axis between two others.
     """
     if inner == 1:
         return TensorSpec((outer, size, 1, 1), dtype, (size, 1, size, size), alignment), (1, 1, 1, 1), 1

@@ -1,4 +1,4 @@
-"""The shapes of the results of a graph's operations."""
+"""The shapes of the results of graph operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def convolved(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[int]:
-    """The spatial sizes of a convolution's result. Raises ValueError if the shapes of x and w do not fit together."""
+    """Return the spatial sizes of a convolution's result. Raises ValueError for shapes of x and w that do not fit."""
     if x[1] % w[1] or w[0] % (x[1] // w[1]):
         raise ValueError(
             f"w must have shape (K, C / groups, ...), where groups divides C and K; got shape {w} for {x[1]} channels"
@@ -31,12 +31,12 @@ def convolved(
 
 
 def broadcast(*sizes: int) -> int:
-    """The size of an axis after broadcasting, for the sizes of the tensors on it."""
+    """Return the broadcast size of an axis."""
     return next((size for size in sizes if size != 1), 1)
 
 
 def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tuple[int, ...]) -> list[int]:
-    """The shape of the mean and the inverse variance."""
+    """Return the shape of the mean and of the inverse variance."""
     if kind == raw.CUDNN_BATCH_NORM:
         return list(scale)
     if kind == raw.CUDNN_INSTANCE_NORM:
@@ -45,5 +45,5 @@ def statistics(kind: raw.cudnnBackendNormMode_t, x: tuple[int, ...], scale: tupl
 
 
 def share(whole: Sequence[int], part: Sequence[int]) -> int:
-    """The number of elements of one shape for each element of another."""
+    """Return the number of elements of a shape for each element of another."""
     return math.prod(whole) // max(math.prod(part), 1)
