@@ -1,4 +1,4 @@
-"""What could run a convolution: engines of the graph API for each of its lowerings, and the v7 functions' algorithms."""
+"""The candidates for a convolution: the engines of each of its lowerings, and the algorithms of the v7 functions."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from cudnnpy.convolution.problem import Problem
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 
-# Some of these engines take 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
+# Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
-# Fewest channels for which an engine that the heuristics leave out is worth asking first (see _strict_winograd).
+# The fewest channels for which an engine that the heuristics omit is tried first (see _strict_winograd).
 _WINOGRAD_CHANNELS = 64
 
 
 class ConvolutionProblem(Problem):
-    """A Problem with what could run it: what the choice of a plan wants (cudnnpy._planning.problem.Problem)."""
+    """A Problem with its candidates; it implements cudnnpy._planning.problem.Problem."""
 
     __slots__ = ()
 
     @property
     def is_finite(self) -> bool:
-        """Sums of products of finite numbers are finite."""
+        """True: sums of products of finite numbers are finite."""
         return True
 
     @property
     def kind(self) -> str:
-        """The kind of problem, for the texts of plans."""
+        """The kind of problem in serialized plans."""
         return "convolution"
 
     def lowerings(self) -> Iterator[ConvolutionLowering]:
-        """The ways to run it by the graph API."""
+        """Return the lowerings to the graph API."""
         return lowerings(self)
 
     def aligned(self) -> Self:
-        """The problem with every address a multiple of 16: what it asks for, whatever the memory."""
+        """Return the problem with 16-byte alignment of every tensor."""
         tensors = {name: getattr(self, name) for name in ("x", "w", "y", "bias")}
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """cuDNN's heuristics on the fused graph, then unfused."""
+        """Yield the proposals of cuDNN's heuristics for each lowering, the fused graph first."""
         for lowering in lowerings(self, strict=is_strict(self, options)):
             yield from _strict_winograd(lowering, options, target)
             yield from proposed(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
-        """Every engine for every lowering; those that are compiled at run time are left to the heuristics."""
+        """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
         for lowering in lowerings(self):
             for candidate in every(lowering, target):
                 if candidate.compiled_at_run_time and not candidate.refused:
@@ -65,13 +65,13 @@ class ConvolutionProblem(Problem):
                 yield candidate
 
     def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """The v7 algorithms by name. They need a handle: for a device profile there are none."""
+        """Yield the v7 algorithms. They require a handle; a device profile has none."""
         if target.handle is not None:
             for name in algorithm_names(self.operation):
                 yield from_algorithm(self, is_strict(self, options), target, name)
 
     def forced(self, options: PlanningOptions, target: Target) -> Candidate:
-        """The one candidate that `options.algorithm` names. Raises ValueError or TypeError for what is no algorithm."""
+        """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
             lowering = next((lowering for lowering in lowerings(self) if lowering.in_blocks == given.in_blocks), None)
@@ -93,10 +93,10 @@ READERS["convolution"] = _read
 
 
 def _strict_winograd(lowering: ConvolutionLowering, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Winograd engines for strict float32, which the heuristics leave out.
+    """Yield the Winograd engines for strict float32, which the heuristics omit.
 
-    Measured on an H200 with cuDNN 9.19 (docs/benchmarks): for 3x3 filters of stride 1 they take 0.30 to 1.08 of the
-    time of the heuristics' best strict engine from 64 channels on.
+    On an H200 with cuDNN 9.19 (docs/benchmarks), for 3x3 filters with stride 1 and 64 channels or more, they take 0.30 to
+    1.08 of the time of the best strict engine that the heuristics propose.
     """
     problem = lowering.part
     g = problem.geometry
@@ -115,8 +115,8 @@ def _strict_winograd(lowering: ConvolutionLowering, options: PlanningOptions, ta
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
-    """A candidate of the v7 functions. `strict`: float32 is multiplied as it is, not as tf32."""
-    # the first of the plain ones: v7 functions fuse nothing
+    """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
+    # The v7 functions fuse nothing: take the first lowering without a bias and an activation.
     plain = (lowering for lowering in lowerings(problem) if not lowering.in_blocks)
     lowering = next(
         (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None

@@ -1,12 +1,11 @@
-"""cuDNN's own text of an execution plan, compared with the problem that it is to compute before cuDNN reads it.
+"""Compare an execution plan that cuDNN serialized with the problem that it should compute, before cuDNN reads it.
 
-cuDNN's parser takes a text at its word: it ends the process at a name that refers to nothing or at a scalar in place of a
-list, and it plans whatever sizes it finds. So every tensor and every operation of the text has to be exactly what the
-problem describes, and the engine the one that the plan names. cuDNN reads the texts of its own release alone.
+cuDNN's parser does not check its input: it ends the process for a name that refers to nothing or a scalar in place of a
+list, and it plans any sizes that it finds. Therefore every tensor and every operation of the text must be exactly what the
+problem describes, and the engine must be that of the plan. cuDNN reads only the texts of its own release.
 
-The texts of 9.10, 9.19 and 9.28 have the keys below and no others (schema 4); those of a release that is not known here
-may have more. The plan of an engine that is compiled at run time may bring its compiled code, which cannot be checked: it
-is trusted as any other code is.
+The texts of cuDNN 9.10, 9.19 and 9.28 have only the keys below (schema 4); those of an unknown release may have more. The
+plan of an engine that is compiled at run time may contain its compiled code, which cannot be checked and is trusted.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from cudnnpy._planning.candidates import Engine
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.problem import Problem
 
-_KNOWN = range(91000, 92900)  # releases whose texts have the keys below alone
+_KNOWN = range(91000, 92900)  # releases whose texts have only the keys below
 _LIMIT = 1 << 63
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
-# operation: (finalizeMode of the convolution alone, what follows OPERATION_CONVOLUTION_, the roles of x, w and y)
+# operation: (finalizeMode of the unfused convolution, the suffix of OPERATION_CONVOLUTION_, the roles of x, w and y)
 _OPERATIONS = {
     "forward": ("CONV_FORWARD", "FORWARD", ("X", "W", "Y")),
     "backward_data": ("CONV_BWD_DATA", "BACKWARD_DATA", ("dX", "W", "dY")),
@@ -48,19 +47,19 @@ _OF_EVERY_POINTWISE = {
     "lowerClip": 0.0,
     "upperClip": sys.float_info.max,
     "lowerClipSlope": 0.0,
-    "alpha": 1.0,  # of elu
-    "beta": 1.0,  # of swish
+    "alpha": 1.0,  # for elu
+    "beta": 1.0,  # for swish
 }
 
 
 class Mismatch(ValueError):
-    """Where a text differs from what it has to be."""
+    """The error for a text that differs from the expected one; the message says where."""
 
 
 def check(given: Any, problem: Problem, engine: Engine, compiled: bool) -> str:
-    """The text for cuDNN, written anew from a plan that was read as JSON, once it is what the problem and the engine say.
+    """Return the text for cuDNN from a plan that was read as JSON, if it agrees with the problem and the engine.
 
-    `compiled`: the engine is compiled at run time. Raises Mismatch (a ValueError) that says where the plan differs.
+    `compiled` means that the engine is compiled at run time. Raises Mismatch (a ValueError) if the plan differs.
     """
     version = raw.version()
     more = version not in _KNOWN
@@ -168,7 +167,7 @@ def _check_engine(given: Any, engine: Engine, compiled: bool, more: bool) -> Non
         _integer(where, value, -_LIMIT)
         kind = getattr(raw, name, None) if name.startswith("CUDNN_KNOB_TYPE_") else None
         if isinstance(kind, raw.cudnnBackendKnobType_t):
-            _same(where, value, wanted.pop(int(kind), -1))  # -1: the engine's own
+            _same(where, value, wanted.pop(int(kind), -1))  # -1 is the default of the engine
         elif not more:
             raise Mismatch(f"{where} must be the name of a kind of knob; got another")
     if any(kind in list(raw.cudnnBackendKnobType_t) for kind in wanted):
@@ -176,7 +175,7 @@ def _check_engine(given: Any, engine: Engine, compiled: bool, more: bool) -> Non
 
 
 def _check_profile(given: Any) -> None:
-    """The device that the plan was made for, which cuDNN compares with the one at hand: integers, names, and sizes of grids."""
+    """Raise Mismatch unless the device profile has valid types and sizes. cuDNN compares it with the device that is used."""
     at = "plan.GPUProfile"
     _keys(at, given, (), (), True)
     for name, value in given.items():
@@ -195,11 +194,11 @@ def _check_profile(given: Any) -> None:
             _integer(where, value, 0)
 
 
-# What is compared
+# Comparisons
 
 
 def _keys(where: str, given: Any, required: Iterable[str], optional: Iterable[str], more: bool) -> None:
-    """Mismatch for what is no object, lacks a key, or has an unknown one; `more`: unknown ones may be there."""
+    """Raise Mismatch unless an object has the required keys, and others only if they are optional or `more` is set."""
     if not isinstance(given, dict):
         raise Mismatch(f"{where} must be an object; got {_short(given)}")
     required = set(required)
@@ -213,7 +212,7 @@ def _keys(where: str, given: Any, required: Iterable[str], optional: Iterable[st
 
 
 def _pairs(where: str, given: Any, wanted: list[dict[str, Any]], key: Any = None) -> Iterable[tuple[str, Any, Any]]:
-    """(where, given, wanted) of the elements of a list; by a key, if there is one, in whatever order."""
+    """Return (where, given, wanted) for each element of a list, sorted by a key if there is one."""
     if not isinstance(given, list) or len(given) != len(wanted):
         raise Mismatch(f"{where} must be a list of {len(wanted)}; got {_short(given)}")
     ordered = given if key is None else sorted(given, key=key)
@@ -231,7 +230,7 @@ def _same_fields(where: str, given: Mapping[str, Any], wanted: Mapping[str, Any]
 
 
 def _same(where: str, given: Any, wanted: Any, *, narrow: bool = False) -> None:
-    """Mismatch where a value is not the one wanted, of the same type; `narrow`: floats are compared as C's float."""
+    """Raise Mismatch unless a value has the wanted type and value. With `narrow`, floats are compared in single precision."""
     if isinstance(wanted, tuple):
         alike = isinstance(given, list) and len(given) == len(wanted)
         alike = alike and all(type(one) is int and one == other for one, other in zip(given, wanted, strict=True))

@@ -1,4 +1,4 @@
-"""What Convolution and ConvolutionTranspose share: their options, as attributes and in one canonical form."""
+"""The base of Convolution and ConvolutionTranspose: their options, as attributes and in canonical form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layer(ConvolutionOptions, Identified):
 
 
 def shape_argument(name: str, shape: Shape | None) -> tuple[SupportsIndex, ...] | None:
-    """The shape of a gradient as a tuple, whose elements the operation checks; None stays None. Raises ValueError for ()."""
+    """Return the shape of a gradient as a tuple, whose elements the operation checks, or None. Raises ValueError for ()."""
     if shape is not None and not isinstance(shape, tuple):
         shape = check_shape(name, shape, low=0)
     if shape == ():

@@ -1,4 +1,4 @@
-"""`Plan`, with the kinds of problems whose plans it reads from text: the module of a kind adds its reader."""
+"""`Plan`, with both kinds of problems imported: the module of each adds the reader of its serialized plans."""
 
 from cudnnpy._planning.plan import Plan
 from cudnnpy.convolution.candidates import ConvolutionProblem

@@ -1,7 +1,7 @@
-"""What is asked: one convolution on one device, checked, with its output shape, as a frozen and hashable Problem.
+"""The problem of a convolution on one device: an immutable, hashable Problem, whose arguments are checked.
 
-Everything that changes a result or a choice is in the Problem or in the Options: together they are the cache key.
-Shapes are logical (N, C, spatial...) whatever the layout; filters are (K, C / groups, spatial...).
+Everything that affects a result or the choice of a plan is in the Problem or the Options. Shapes are logical, (N, C,
+spatial...), in every layout; filters are (K, C / groups, spatial...).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INPUTS = {operation: names[:2] for operation, names in _OPERANDS.items()}  # in 
 
 
 class Options(NamedTuple):
-    """The options of a Convolution, checked by `checked`; None where the rank of the arrays decides."""
+    """The options of a Convolution, in the canonical form of `checked`."""
 
     padding: Any = 0
     stride: Any = 1
@@ -52,35 +52,35 @@ class Options(NamedTuple):
     algorithm: Any = None
     policy: Policy = "on_shape_change"
     tune_seconds: float = 5.0
-    output_padding: Any = 0  # ConvolutionTranspose alone
+    output_padding: Any = 0  # only for ConvolutionTranspose
 
     @property
     def channels_last(self) -> bool:
-        """Whether the arrays' own axis order is (N, spatial..., C)."""
+        """Whether the axis order of the arrays is (N, spatial..., C)."""
         return self.layout in CHANNELS_LAST.values()
 
     @property
     def planning(self) -> PlanningOptions:
-        """The options that decide which plan is chosen."""
+        """The options that determine which plan is chosen."""
         return PlanningOptions(*(getattr(self, name) for name in PlanningOptions._fields))
 
     def text(self, kind: type) -> str:
-        """The call that makes an object of a class with these options."""
+        """Return the call that creates an object of a class with these options."""
         given = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
         return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
 
 
 def checked(options: Options) -> Options:
-    """The options in one canonical form, hashable; ValueError or TypeError naming the option, given and expected.
+    """Return the options in canonical, hashable form. Raises ValueError or TypeError, which name the option.
 
-    But for `algorithm`, which operation.py checks: what it may be is defined below this module.
+    `algorithm` is not checked here but in operation.py, since its types are defined in modules that import this one.
     """
     given = {name: value for name, value in options._asdict().items() if name != "algorithm"}
     return options._replace(**given_options.canonical(given))
 
 
 class Geometry(NamedTuple):
-    """The spatial numbers of one problem, one element for each spatial axis."""
+    """The padding, stride and dilation of one problem, with one element for each spatial axis."""
 
     pre_padding: tuple[int, ...]
     post_padding: tuple[int, ...]
@@ -89,7 +89,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int]) -> Geometry:
-    """Every axis spelled out, once the sizes are known."""
+    """Return the padding, stride and dilation for each spatial axis of the given sizes."""
     rank = len(x_spatial)
     stride = for_each_axis("stride", options.stride, rank)
     dilation = for_each_axis("dilation", options.dilation, rank)
@@ -109,17 +109,17 @@ def geometry(options: Options, x_spatial: Sequence[int], w_spatial: Sequence[int
 
 
 def given_shape(name: str, shape: Any, of_out: Any) -> Any:
-    """The shape that is wanted: the one given, or the given result's. TypeError where there is neither."""
+    """Return the given shape, or else the shape of the given result. Raises TypeError if both are None."""
     if shape is None and of_out is None:
         raise TypeError(f"{name} must be the shape of the result where out is None; got None")
     return of_out if shape is None else shape
 
 
 def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int]) -> tuple[int, ...]:
-    """The logical shape of y for logical shapes of x and w; ValueError for shapes that do not go together.
+    """Return the logical shape of y for the logical shapes of x and w. Raises ValueError for shapes that do not fit.
 
-    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. A batch of 0
-    and 0 channels are sizes like others.
+    Each spatial size is floor((x + padding before + padding after - dilation * (w - 1) - 1) / stride) + 1. The batch size
+    and the number of channels may be 0.
     """
     x_shape, w_shape = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
     rank = len(x_shape)
@@ -154,7 +154,7 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
 
 
 class Problem(NamedTuple):
-    """One operation on one device, with every tensor's shape, strides, element type and alignment."""
+    """One operation on one device, with the shape, strides, dtype and alignment of every tensor."""
 
     operation: str
     x: TensorSpec
@@ -171,30 +171,30 @@ class Problem(NamedTuple):
     device: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON has it, without the device: lists for tuples."""
+        """Return the problem as JSON without the device; tuples are lists."""
         return dict(json.loads(json.dumps({name: getattr(self, name) for name in PLAIN})))
 
     @property
     def results(self) -> int:
-        """How many of the operands are results; they are the last."""
+        """The number of results among the operands; they come last."""
         return 1
 
     @property
     def operands(self) -> tuple[str, ...]:
-        """The tensors in the order in which a plan takes their addresses; the last is the result."""
+        """The names of the tensors in the order of the addresses of a plan; the result is the last."""
         *inputs, result = _OPERANDS[self.operation]
         return (*inputs, result) if self.bias is None else (*inputs, "bias", result)
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        """The tensors' descriptions, in the order of `operands`."""
+        """The specs of the tensors, in the order of `operands`."""
         x, w, y = self.x, self.w, self.y
         by_name = {"x": x, "dx": x, "w": w, "dw": w, "y": y, "dy": y, "bias": self.bias}
         return tuple(spec for name in self.operands if (spec := by_name[name]) is not None)
 
     @property
     def facts(self) -> Facts:
-        """What known issues of engines may depend on."""
+        """The properties that known issues of engines depend on."""
         return Facts(
             self.operation,
             ((self.x, self.w, self.y),),
@@ -207,12 +207,12 @@ class Problem(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether one of the tensors has no elements, so that there is nothing to multiply."""
+        """Whether a tensor has no elements, so that there are no products."""
         return any(0 in spec.shape for spec in self.specs)
 
     @property
     def reduction_length(self) -> int:
-        """How many products are summed for one element of the result."""
+        """The number of products that are summed for one element of the result."""
         if self.operation == "forward":
             return math.prod(self.w.shape[1:])
         if self.operation == "backward_data":
@@ -244,7 +244,7 @@ def _text(spec: TensorSpec) -> str:
 
 
 def compute_dtype(options: Options, dtype: str) -> ElementName:
-    """What the products are summed in: float64 for float64, int32 for int8, else float32, unless the option says."""
+    """Return the dtype in which products are summed: by default float64 for float64, int32 for int8, otherwise float32."""
     others: dict[str, ElementName] = {"float64": "float64", "int8": "int32"}
     given = options.compute_dtype or others.get(dtype, "float32")
     allowed = {"float64": ("float64",), "int8": ("int32", "float32"), "float16": ("float32", "float16")}.get(
@@ -269,9 +269,9 @@ def make_problem(
     device: int = 0,
     called: tuple[str, str] | None = None,
 ) -> Problem:
-    """A checked Problem from logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
+    """Return the checked Problem for logical specs of the three tensors. Raises ValueError or TypeError naming the argument.
 
-    `called` is what the caller calls the two inputs, if not as the operation does.
+    `called` are the names of the two inputs for error messages, if they differ from those of the operation.
     """
     expected = output_shape(options, x.shape, w.shape)
     names = {"forward": ("x", "w", "out"), "backward_data": ("out", "w", "dy"), "backward_filter": ("x", "out", "dy")}[
@@ -315,7 +315,7 @@ def make_problem(
 
 
 def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:
-    """A convolution for sums over no channels: zeros x and w (one tap, 16 bytes of channels), whose result is as y."""
+    """Return x and w, with a filter of size 1 and 16 bytes of channels, for a convolution of zeros whose result is like y."""
     channels, taps = 16 // dtype_of(dtype).itemsize, (1,) * len(y.shape[2:])
     shapes = (y.shape[0], channels, *y.shape[2:]), (y.shape[1], channels, *taps)
     x, w = (canonical(TensorSpec(shape, dtype, result_strides(shape, y)), "zeros") for shape in shapes)
@@ -324,13 +324,13 @@ def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec
 
 
 def in_agreement(problem: Problem) -> Problem:
-    """The problem with its tensors described in one memory order, as far as they lie in it (layouts.in_one_order)."""
+    """Return the problem with the strides of axes of size 1 in one memory order for all tensors (layouts.in_one_order)."""
     x, w, y = in_one_order(problem.x, problem.w, problem.y, last=dtype_of(problem.x.dtype).itemsize <= 2)
     return problem._replace(x=x, w=w, y=y)
 
 
 def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
-    """ValueError or TypeError for a bias that is not packed, of shape (channels,) and of the result's element type."""
+    """Raise ValueError or TypeError unless a bias is packed and has shape (channels,) and the dtype of the result."""
     if bias is None:
         return
     if tuple(bias.shape) != (channels,) or bias.strides not in (None, (1,)):
