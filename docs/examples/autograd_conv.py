@@ -208,7 +208,7 @@ class ConvolutionLayer:
         if cudnn_prefer in ("limited_workspace", "autotune"):
             self.options["workspace_limit"] = workspace_MB_limit * MEGABYTE
         # which refuses a wrong option now, and a wrong size later, whatever the device will be
-        self._twin = cudnnpy.reference.Convolution(**self.options)
+        self._reference = cudnnpy.reference.Convolution(**self.options)
 
         self.in_channels, self.dtype = in_channels, np.dtype(dtype)
         shape = (out_channels, in_channels // groups, *kernel_size)
@@ -264,7 +264,7 @@ class ConvolutionLayer:
             raise ValueError(
                 f"x must have shape ({sizes}), for a weight of shape {w_shape}; got shape {tuple(x.shape)}"
             )
-        y_shape = self._twin.output_shape(tuple(x.shape), w_shape)
+        y_shape = self._reference.output_shape(tuple(x.shape), w_shape)
         for variable in self.parameters:
             variable.data = place(variable.data, device_of(x))
             variable.grad = None if variable.grad is None else place(variable.grad, device_of(x))
@@ -276,7 +276,7 @@ class ConvolutionLayer:
         w_shape = tuple(self.weight.data.shape)
         library = library_on(device)
         if library is cudnnpy.reference:
-            return SetUp(signature, x_shape, y_shape, self._twin)
+            return SetUp(signature, x_shape, y_shape, self._reference)
         convolution = library.Convolution(**self.options)
         # What the calls will choose (if by time, then about), told before they are made: they plan by themselves, once
         # for each signature, and share one workspace. `plan` plans anew each time, so what it says is kept.

@@ -39,7 +39,7 @@ class Fused(Kind):
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         conv = reference.FusedConvolution(**p.options)
         optional = {name: a[name] for name in p.given}
-        # float32 is the widest type that the twin takes; what its rounding adds is far below the bound
+        # float32 is the widest type that the reference accepts; its rounding is far below the bound
         narrow = {name: array.astype(np.float32) for name, array in (a | optional).items()}
         z = conv.forward(**narrow, activation=None).astype(np.float64)
         sizes = {name: np.abs(array) for name, array in narrow.items() if name in ("x", "w", "scale")}

@@ -144,7 +144,7 @@ class Normalization(Kind):
 
 
 class NormalizationBackward(Normalization):
-    """The gradients; what forward_training saved is an input, made by the twin."""
+    """The gradients. The reference computes the statistics that forward_training saved, which are inputs."""
 
     tensors = 2
     results: tuple[str, ...] = ("dx", "dscale", "dbias")
@@ -250,7 +250,7 @@ class BatchBackward(NormalizationBackward, _Batch):
             return p.alpha, p.beta
         return p.keywords.get("parameter_alpha", 1.0), p.keywords.get("parameter_beta", 0.0)
 
-    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+    def reference_keywords(self, p: Problem) -> dict[str, Any]:
         return {name: value for name, value in p.keywords.items() if name == "bias"}
 
     def saved(self, p: Problem) -> tuple[str, ...]:

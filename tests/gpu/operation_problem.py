@@ -101,7 +101,7 @@ class Problem:
 
 
 def run(package: Any, problem: Problem, arrays: dict[str, Any], keywords: dict[str, Any]) -> tuple[Any, ...]:
-    """The call, of cudnnpy or of its twin: arrays that must be there by position, the rest by name.
+    """Call the operation of cudnnpy or of the reference: arrays that must be there by position, the rest by name.
 
     Of its results those that are None, as gradients of parameters that are not there, are left out.
     """
@@ -181,8 +181,8 @@ class Kind:
         """The type of an array, given or returned."""
         return p.dtype
 
-    def twin_keywords(self, p: Problem) -> dict[str, Any]:
-        """What the twin is told, to give f."""
+    def reference_keywords(self, p: Problem) -> dict[str, Any]:
+        """Return the keywords with which the reference computes f."""
         return dict(p.keywords)
 
     def outs(self, p: Problem) -> dict[str, str]:

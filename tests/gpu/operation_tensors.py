@@ -79,7 +79,7 @@ class AddTensor(Kind):
     def blend(self, p: Problem, result: str) -> tuple[float, float]:
         return 1.0, 0.0
 
-    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+    def reference_keywords(self, p: Problem) -> dict[str, Any]:
         return {"alpha": p.alpha, "beta": p.beta}
 
     def inputs(self, p: Problem, random: np.random.Generator) -> Arrays:
@@ -101,7 +101,7 @@ class ScaleTensor(Kind):
     def blend(self, p: Problem, result: str) -> tuple[float, float]:
         return 1.0, 0.0
 
-    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+    def reference_keywords(self, p: Problem) -> dict[str, Any]:
         return {"alpha": p.alpha}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
@@ -130,7 +130,7 @@ class TransformTensor(Kind):
     def dtype_of(self, p: Problem, name: str) -> str:
         return p.dtype if name == "x" else p.other_dtype or p.dtype
 
-    def twin_keywords(self, p: Problem) -> dict[str, Any]:
+    def reference_keywords(self, p: Problem) -> dict[str, Any]:
         return {}
 
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
@@ -321,6 +321,6 @@ class ResponseBackward(Kind):
     def errors(self, p: Problem, a: Arrays, f: Arrays) -> Arrays:
         sizes = {name: np.abs(array) for name, array in a.items()}
         first = sizes["dy"] * response_base(p, a["x"]) ** -p.options.get("beta", 0.75)
-        twin = reference.LocalResponseNormalization(**p.options).backward(sizes["dy"], sizes["x"], sizes["y"])
-        second = np.abs(first - np.asarray(twin))
+        expected = reference.LocalResponseNormalization(**p.options).backward(sizes["dy"], sizes["x"], sizes["y"])
+        second = np.abs(first - np.asarray(expected))
         return {"dx": 2.0 * response_share(p) * (first + second) + 2.0 * ROUNDOFF[p.dtype] * second}

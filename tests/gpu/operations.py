@@ -1,6 +1,6 @@
 """The operations beside the convolutions under test: a problem's arrays in guarded memory, its call, and its judgement.
 
-Everything is looked up in `nn`, so that the tests themselves can be tested on the twins, without a GPU.
+Everything is looked up in `nn`, so that the tests themselves can be tested on the reference, without a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Case:
             lies = memory.pop(0) if is_tensor and memory else Memory()
             dtype = self.kind.dtype_of(problem, name)
             self.inputs[name] = self._place(values, dtype, lies, NOT_A_NUMBER, is_tensor)
-        self.exact = self._twin()
+        self.exact = self._reference_result()
         self.outs: dict[str, Placed] = {}
         self.keywords = dict(problem.keywords)
         for result, keyword in self.kind.outs(problem).items():
@@ -69,13 +69,13 @@ class Case:
         """The inputs' values, as the device has them."""
         return {name: placed.numpy().copy() for name, placed in self.inputs.items()}
 
-    def _twin(self) -> Arrays:
-        """What the operation gives before alpha and beta, by the twin in the widest type that it takes."""
+    def _reference_result(self) -> Arrays:
+        """Return the reference's result before alpha and beta, in the widest type that the reference accepts."""
         p, kind = self.problem, self.kind
         self.narrow = "float64" not in kind.dtypes
         width = np.float32 if self.narrow else np.float64
         arrays = {name: values.astype(width) for name, values in self._values().items()}
-        keywords = kind.twin_keywords(p)
+        keywords = kind.reference_keywords(p)
         if not arrays:  # set_tensor: nothing but out
             return {kind.results[0]: np.full(p.shape, keywords["value"])}
         with np.errstate(all="ignore"):

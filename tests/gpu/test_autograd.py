@@ -36,7 +36,7 @@ def draw(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-def twins(*arguments, **options):
+def on_gpu_and_cpu(*arguments, **options):
     """The same layer twice: one for the GPU, without tf32, and one for the CPU."""
     made = [ConvolutionLayer(*arguments, random=np.random.default_rng(1), tf32=False, **options) for _ in range(2)]
     for layer in made:
@@ -82,7 +82,7 @@ def test_it_learns_the_digits_on_a_gpu():
 def test_output_and_gradients_are_the_cpus(x_shape, arguments, options, prefer):
     if len(x_shape) == 5:
         arguments = (*arguments[:2], (arguments[2],) * 3)
-    on_gpu, on_cpu = twins(*arguments, cudnn_prefer=prefer, **options)
+    on_gpu, on_cpu = on_gpu_and_cpu(*arguments, cudnn_prefer=prefer, **options)
     x, host_x = Variable(cudnnpy.to_device(draw(*x_shape)), "write"), Variable(draw(*x_shape), "write")
     y, host_y = on_gpu(x), on_cpu(host_x)
     close(y.data, host_y.data)
@@ -113,7 +113,7 @@ def test_one_step_of_training_is_the_cpus():
 
 
 def test_gradients_by_request():
-    on_gpu, on_cpu = twins(3, 8, 3, activation="relu")
+    on_gpu, on_cpu = on_gpu_and_cpu(3, 8, 3, activation="relu")
     x, dy = draw(4, 3, 9, 8), draw(4, 8, 7, 6, seed=3)
     for layer, move in ((on_gpu, cudnnpy.to_device), (on_cpu, lambda array: array)):
         layer.weight.request, layer.bias.request = "add", "null"
@@ -128,7 +128,7 @@ def test_gradients_by_request():
 
 
 def test_a_layer_follows_its_input_to_the_gpu_and_back():
-    layer, _ = twins(3, 8, 3)
+    layer, _ = on_gpu_and_cpu(3, 8, 3)
     host = layer(draw(4, 3, 9, 8))
     close(layer(cudnnpy.to_device(draw(4, 3, 9, 8))), host)
     assert example.device_of(layer.weight.data) is not None
@@ -136,7 +136,7 @@ def test_a_layer_follows_its_input_to_the_gpu_and_back():
 
 
 def test_backward_without_a_recorded_forward_is_an_error_that_says_so():
-    layer, _ = twins(3, 8, 3)
+    layer, _ = on_gpu_and_cpu(3, 8, 3)
     y = layer(cudnnpy.to_device(draw(4, 3, 9, 8)))
     with pytest.raises(RuntimeError, match="backward without a recorded forward"):
         Variable(y).backward(y)
@@ -158,7 +158,7 @@ def test_above_the_limit_fastest_warns_and_limited_workspace_keeps_to_it():
 
 
 def test_alternating_shapes_plan_nothing_anew(monkeypatch):
-    layer, _ = twins(3, 8, 3)
+    layer, _ = on_gpu_and_cpu(3, 8, 3)
     planned, plan = [], cudnnpy.Convolution.plan
     monkeypatch.setattr(cudnnpy.Convolution, "plan", lambda *a, **k: planned.append(a[1]) or plan(*a, **k))
     shapes = [(4, 3, 9, 8), (2, 3, 9, 8)]

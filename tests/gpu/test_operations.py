@@ -303,7 +303,7 @@ def test_ceil_mode(shape: Any, window: Any, padding: Any, stride: Any, mode: str
     assert not any(outcomes.refused.values()), outcomes.reasons
 
 
-# Dropout: its masks are its own, so it has no twin to be compared with
+# Dropout: its masks are pseudorandom, so the reference cannot be compared with it
 
 
 def dropped(shape: tuple[int, ...], dtype: str, memory: Memory, seed: int = 0) -> Placed:

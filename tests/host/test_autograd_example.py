@@ -249,11 +249,11 @@ class BoxConvolution:
     epilogues = []
 
     def __init__(self, **options):
-        self._twin = cudnnpy.reference.Convolution(**options)
-        self.output_shape = self._twin.output_shape
+        self._reference = cudnnpy.reference.Convolution(**options)
+        self.output_shape = self._reference.output_shape
 
     def __getattr__(self, operation):
-        method = getattr(self._twin, operation)
+        method = getattr(self._reference, operation)
 
         def call(*arguments, out=None, **scalars):
             result = method(*map(opened, arguments), out=None if out is None else opened(out), **scalars)
@@ -268,7 +268,7 @@ class BoxConvolution:
         for argument in arguments:
             assert type(argument) in (Box, Spec, tuple)
             shapes.append(getattr(argument, "shape", argument))
-        self.planned.append((self._twin.prefer, self._twin.workspace_limit, operation, *shapes))
+        self.planned.append((self._reference.prefer, self._reference.workspace_limit, operation, *shapes))
         return SimpleNamespace(workspace_size=self.sizes[operation], name=f"engine for {operation}")
 
 

@@ -80,9 +80,9 @@ def pooling_of(executable: Any) -> bool:
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_the_parts_of_the_result_are_the_references(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    twin = reference.Pooling(**problem.options, ceil_mode=True)
+    by_numpy = reference.Pooling(**problem.options, ceil_mode=True)
     try:
-        y_shape = twin.output_shape(problem.x_shape)
+        y_shape = by_numpy.output_shape(problem.x_shape)
     except ValueError:
         with pytest.raises(ValueError, match="window"):
             Pooling(**problem.options, ceil_mode=True).output_shape(problem.x_shape)
@@ -97,7 +97,7 @@ def test_the_parts_of_the_result_are_the_references(problem: Problem, seed: int)
     before = tensor_in(target, y).astype(np.float64)
     around = target.copy()
     run_steps(program.steps, program.scratch, source, target)
-    exact = problem.alpha * twin.forward(tensor_in(source, x).astype(np.float64)) + problem.beta * before
+    exact = problem.alpha * by_numpy.forward(tensor_in(source, x).astype(np.float64)) + problem.beta * before
     np.testing.assert_allclose(tensor_in(target, y), exact, rtol=1e-5, atol=1e-5)
     tensor_in(around, y)[...] = tensor_in(target, y)
     np.testing.assert_array_equal(target, around)  # nothing in the gaps was written
@@ -107,9 +107,9 @@ def test_the_parts_of_the_result_are_the_references(problem: Problem, seed: int)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_the_steps_of_the_gradient_give_the_references(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    twin = reference.Pooling(**problem.options, ceil_mode=True)
+    by_numpy = reference.Pooling(**problem.options, ceil_mode=True)
     try:
-        y_shape = twin.output_shape(problem.x_shape)
+        y_shape = by_numpy.output_shape(problem.x_shape)
     except ValueError:
         return
     dy, y = (problem.spec(y_shape, gap) for gap in problem.gaps[:2])
@@ -118,10 +118,10 @@ def test_the_steps_of_the_gradient_give_the_references(problem: Problem, seed: i
     if program is None:
         return
     memories = [memory_of(spec, rng) for spec in (dy, x, y, dx)]
-    tensor_in(memories[2], y)[...] = twin.forward(tensor_in(memories[1], x).astype(np.float64))
+    tensor_in(memories[2], y)[...] = by_numpy.forward(tensor_in(memories[1], x).astype(np.float64))
     kept = [memory.copy() for memory in memories]
     run_steps(program.steps, program.scratch, *memories)
-    values = twin.backward(*(tensor_in(m, s).astype(np.float64) for m, s in zip(kept[:3], (dy, x, y), strict=True)))
+    values = by_numpy.backward(*(tensor_in(m, s).astype(np.float64) for m, s in zip(kept[:3], (dy, x, y), strict=True)))
     exact = problem.alpha * values + problem.beta * tensor_in(kept[3], dx).astype(np.float64)
     np.testing.assert_allclose(tensor_in(memories[3], dx), exact, rtol=1e-5, atol=1e-4)
     for memory, before in zip(memories[:3], kept, strict=False):
@@ -140,12 +140,12 @@ def test_maxima_and_averages_of_the_types(mode: str, dtype: str) -> None:
     wide = "float32" if mode.startswith("average") and dtype == "float16" else dtype
     assert program.scratch[0] == math.prod((1, 2, 6, 6)) * np.dtype(wide).itemsize
     x64 = np.random.default_rng(0).permutation(50).astype(np.float64).reshape(shape)
-    twin = reference.Pooling(mode, 2, ceil_mode=True)
-    y64 = twin.forward(x64)
+    by_numpy = reference.Pooling(mode, 2, ceil_mode=True)
+    y64 = by_numpy.forward(x64)
     dy64 = np.arange(18.0).reshape(y_shape)
     memories = [a.astype(dtype).reshape(-1) for a in (dy64, x64, y64, np.full(shape, np.nan))]
     run_steps(program.steps, program.scratch, *memories)
-    np.testing.assert_allclose(memories[3].reshape(shape), twin.backward(dy64, x64, y64), rtol=1e-3)
+    np.testing.assert_allclose(memories[3].reshape(shape), by_numpy.backward(dy64, x64, y64), rtol=1e-3)
 
 
 def test_sizes_that_fit_are_pooled_in_one_go() -> None:

@@ -23,7 +23,7 @@ from cudnnpy import (
 )
 
 nn: Any = cudnnpy
-twins: Any = reference
+untyped_reference: Any = reference
 W, BIAS = (6, 4, 3, 3), (6,)
 
 # Calls whose results have no elements: what is made of a package, the method's name, the arrays' shapes, the keywords.
@@ -81,7 +81,7 @@ def test_results_without_elements(
     hosts = [np.ones(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
     for _ in range(2):
         found = getattr(make(nn), method)(*arrays, **keywords)
-        expected = getattr(make(twins), method)(*hosts, **keywords)
+        expected = getattr(make(untyped_reference), method)(*hosts, **keywords)
         if not isinstance(found, tuple):
             found, expected = (found,), (expected,)
         assert [(type(a), a.shape, a.dtype) for a in found] == [(Array, a.shape, a.dtype.name) for a in expected]

@@ -88,10 +88,10 @@ def test_output_padding_beyond_the_stride(
 ) -> None:
     options, x_logical, w_logical = drawn
     last = options["layout"] == "NHWC"
-    up, twin = ConvolutionTranspose(**options), reference.ConvolutionTranspose(**options)
+    up, by_numpy = ConvolutionTranspose(**options), reference.ConvolutionTranspose(**options)
     x, w = (in_layout(spec_of(shape, gap), last) for shape, gap in ((x_logical, 2), (w_logical, 1)))
     try:
-        y_shape = twin.output_shape(x.shape, w.shape)
+        y_shape = by_numpy.output_shape(x.shape, w.shape)
     except ValueError:
         return
     y = in_layout(spec_of(to_logical(y_shape, last), 1), last)
@@ -118,11 +118,11 @@ def test_output_padding_beyond_the_stride(
         arrays = {key: tensor_in(kept[key], spec) for key, spec in {**inputs, "out": result}.items()}
         out = arrays.pop("out").copy()
         if name == "backward_data":
-            twin.forward(arrays["x"], arrays["w"], arrays.get("bias"), activation, out, alpha, beta)
+            by_numpy.forward(arrays["x"], arrays["w"], arrays.get("bias"), activation, out, alpha, beta)
         elif name == "forward":
-            twin.backward_data(arrays["dy"], arrays["w"], out=out, alpha=alpha, beta=beta)
+            by_numpy.backward_data(arrays["dy"], arrays["w"], out=out, alpha=alpha, beta=beta)
         else:
-            twin.backward_filter(arrays["dy"], arrays["x"], out=out, alpha=alpha, beta=beta)
+            by_numpy.backward_filter(arrays["dy"], arrays["x"], out=out, alpha=alpha, beta=beta)
         np.testing.assert_allclose(tensor_in(memories["out"], result), out, rtol=1e-5, atol=1e-4)
         for key in inputs:
             np.testing.assert_array_equal(memories[key], kept[key])
@@ -161,8 +161,8 @@ def test_sums_over_no_channels(
     options: dict[str, Any] = {"padding": 1, "stride": 2, "groups": groups, "layout": layout}
     x, w = (spec_of(shape, 1) for shape in ((2, 0, *(5,) * rank), (4, 0, *(2,) * rank)))
     x, w = in_layout(x, last), in_layout(w, last)
-    twin = reference.Convolution(**options)
-    y = in_layout(spec_of(to_logical(twin.output_shape(x.shape, w.shape), last), 2), last)
+    by_numpy = reference.Convolution(**options)
+    y = in_layout(spec_of(to_logical(by_numpy.output_shape(x.shape, w.shape), last), 2), last)
     specs = {"x": x, "w": w, **({"bias": TensorSpec((4,), "float32", (1,))} if with_bias else {}), "out": y}
     program, _ = planned(Convolution(**options)._operation, "forward", specs, None, activation, alpha, beta)
     rng = np.random.default_rng(0)
@@ -175,7 +175,7 @@ def test_sums_over_no_channels(
     bias = memories[2].copy() if with_bias else None
     run_steps(program.steps, program.scratch, *memories)
     empty = np.zeros(x.shape, np.float32), np.zeros(w.shape, np.float32)
-    expected = twin.forward(*empty, bias, activation, before, alpha, beta)
+    expected = by_numpy.forward(*empty, bias, activation, before, alpha, beta)
     np.testing.assert_allclose(tensor_in(memories[-1], y), expected, rtol=1e-6)
     (asked,) = planner[-1:]
     assert 0 not in asked.x.shape

@@ -121,14 +121,14 @@ def test_output_shapes_are_the_references(drawn: Any, change: int, at: int) -> N
         w = w[:-1]
     last = options["layout"].endswith("C")
     shapes = [from_logical(shape, last) for shape in (x, w)]
-    for ours, twin in (
+    for ours, by_numpy in (
         (Convolution, reference.Convolution),
         (ConvolutionTranspose, reference.ConvolutionTranspose),
     ):
         given_shapes = shapes
         if ours is ConvolutionTranspose and change != 1:
             given_shapes = [shapes[0], from_logical((x[1], *w[1:]), last)]
-        expected = outcome(lambda: twin(**options).output_shape(*given_shapes))  # noqa: B023  # called at once
+        expected = outcome(lambda: by_numpy(**options).output_shape(*given_shapes))  # noqa: B023  # called at once
         assert outcome(lambda: ours(**options).output_shape(*given_shapes)) == expected  # noqa: B023
 
 

@@ -424,7 +424,7 @@ def test_sequences_and_numpy_ints_are_numbers() -> None:
 
 
 def test_signatures() -> None:
-    """The ones that the twins on the GPU have, written out."""
+    """The defaults of the device classes, written out."""
     options = (
         "(*, padding=0, stride=1, dilation=1, groups=1, mode='cross_correlation', layout='NCHW', compute_dtype=None, "
         "prefer='fastest', workspace_limit=None, deterministic=False, tf32=True, algorithm=None, "

@@ -1,4 +1,4 @@
-"""The benchmark's section "operations": its cases against torch, with cudnnpy's NumPy twins, and its rows."""
+"""The benchmark's section "operations": its cases against torch, with cudnnpy's NumPy reference, and its rows."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ def _to_torch(value: Any) -> Any:
         return torch.from_numpy(value)
     if isinstance(value, tuple):
         return tuple(map(_to_torch, value))
-    return Twin(value)
+    return OnTensors(value)
 
 
 def _to_numpy(value: Any) -> Any:
     return value.detach().numpy() if isinstance(value, torch.Tensor) else value
 
 
-class Twin:
-    """A NumPy twin for torch's tensors on the CPU, whose memory it shares: what is written to `out` arrives there."""
+class OnTensors:
+    """The NumPy reference for torch's tensors on the CPU, whose memory it shares, so that results are written to `out`."""
 
-    def __init__(self, twin: Any) -> None:
-        self.twin = twin
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
 
     def __getattr__(self, name: str) -> Any:
-        return Twin(getattr(self.twin, name))
+        return OnTensors(getattr(self.wrapped, name))
 
     def __call__(self, *given: Any, **options: Any) -> Any:
         return _to_torch(
-            self.twin(*map(_to_numpy, given), **{name: _to_numpy(value) for name, value in options.items()})
+            self.wrapped(*map(_to_numpy, given), **{name: _to_numpy(value) for name, value in options.items()})
         )
 
 
 @pytest.fixture(autouse=True)
 def cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything tiny on the CPU, with the twins in the library's place and no clock."""
+    """Run tiny cases on the CPU, with the reference in place of the library and without a clock."""
     for module in (cases, operations):
-        monkeypatch.setattr(module, "cudnnpy", Twin(reference))
+        monkeypatch.setattr(module, "cudnnpy", OnTensors(reference))
     monkeypatch.setattr(cases, "DEVICE", "cpu")
     monkeypatch.setattr(cases, "SHAPE", TINY)
     monkeypatch.setattr(operations, "HOST_MOST", 1)
@@ -126,7 +126,7 @@ def test_what_is_fused_is_timed_beside_its_separate_calls(case: Case) -> None:
 
 
 def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(scale_tensor=Twin(reference).scale_tensor))
+    monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(scale_tensor=OnTensors(reference).scale_tensor))
     monkeypatch.setattr(operations, "cudnnpy", SimpleNamespace())
     monkeypatch.setattr(operations, "CASES", (_case("softmax"), _case("scale")))
     rows = list(operations.measure(torch, Budget(0)))

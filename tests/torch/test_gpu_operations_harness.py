@@ -1,4 +1,4 @@
-"""The GPU tests of the operations are tested themselves: the twins pass them on the CPU, and planted faults do not.
+"""The GPU tests of the operations are tested: the reference passes them on the CPU, and planted faults do not.
 
 What tests/gpu/test_operations.py does to cudnnpy is done here to cudnnpy.reference, dressed up for PyTorch's CPU tensors.
 """
@@ -33,7 +33,7 @@ from operation_problem import Problem
 from operation_problems import CHOSEN, problems
 from strategies import Memory
 from test_operations import Outcomes, check_call, lacking, size
-from test_operations_errors import (  # noqa: F401  what the twins refuse just as the GPU's do: run here as they are
+from test_operations_errors import (  # noqa: F401  the reference raises the same errors, so these run unchanged
     no_c_calls,
     test_another_type_than_the_others_is_refused,
     test_bad_options_and_shapes,
@@ -76,8 +76,12 @@ class Dressed:
         self.fault = fault
 
     def __getattr__(self, name: str) -> Any:
-        twin = getattr(reference, name)
-        return self.dress(twin) if inspect.isfunction(twin) else lambda **options: _Object(self, twin(**options))
+        original = getattr(reference, name)
+        return (
+            self.dress(original)
+            if inspect.isfunction(original)
+            else lambda **options: _Object(self, original(**options))
+        )
 
     def dress(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -99,11 +103,11 @@ class Dressed:
 
 
 class _Object:
-    def __init__(self, package: Dressed, twin: Any) -> None:
-        self._package, self._twin = package, twin
+    def __init__(self, package: Dressed, original: Any) -> None:
+        self._package, self._original = package, original
 
     def __getattr__(self, name: str) -> Any:
-        return self._package.dress(getattr(self._twin, name))
+        return self._package.dress(getattr(self._original, name))
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +117,7 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("call", KINDS)
-def test_the_twin_passes(call: str) -> None:
+def test_the_reference_passes(call: str) -> None:
     """So the bounds are no smaller than rounding, for every type, layout and special value that is drawn."""
     outcomes = Outcomes()
     check_each(EXAMPLES, problems(call), lambda p: check_call(p, outcomes), size)
@@ -122,7 +126,7 @@ def test_the_twin_passes(call: str) -> None:
     assert not outcomes.refused
 
 
-def test_dropouts_twin_passes() -> None:
+def test_the_reference_of_dropout_passes() -> None:
     for dtype in ("float16", "bfloat16", "float64"):
         test_operations.test_dropout(dtype, 0.25, True, Memory(True))
         test_operations.test_dropout(dtype, 0.0, False, Memory())
@@ -131,7 +135,7 @@ def test_dropouts_twin_passes() -> None:
     test_operations.test_a_gradient_uses_the_mask_of_its_own_forward()
 
 
-def test_the_other_properties_hold_for_the_twins() -> None:
+def test_the_other_properties_hold_for_the_reference() -> None:
     for layout in ("NCHW", "NHWC"):
         test_operations.test_output_shapes_without_running(layout)
     for mode in ("max", "max_deterministic"):
