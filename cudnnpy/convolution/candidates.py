@@ -76,7 +76,7 @@ class ConvolutionProblem(Problem):
         if isinstance(given, Engine):
             lowering = next((lowering for lowering in lowerings(self) if lowering.in_blocks == given.in_blocks), None)
             if lowering is None:
-                reason = "the problem has no blocks of pixels" if given.in_blocks else _NO_COPIES
+                reason = "the problem has no space-to-depth lowering" if given.in_blocks else _NO_COPIES
                 return rejected("engines", f"engine {given.index}", reason)
             return with_engine(lowering, target, given)
         if isinstance(given, str):

@@ -472,7 +472,7 @@ def _smallest_transposed(padding: Any, reach: list[int], stride: Sequence[int], 
 
 @st.composite
 def few_channels(draw: st.DrawFn) -> Drawn:
-    """A strided convolution of few channels, or its transpose, most of them such as may be done on blocks of pixels."""
+    """A strided convolution of few channels, or its transpose; most of them have a space-to-depth lowering."""
     drawn = draw(problems().filter(lambda d: d.operation != "backward_bias" and not d.transpose))
     rank = len(drawn.x_shape) - 2
     stride = (*tuple(draw(st.integers(1, 4)) for _ in range(rank - 1)), draw(st.integers(2, 4)))

@@ -362,7 +362,7 @@ def test_every_candidate_of_drawn_problems(outcomes: Outcomes) -> None:
 
 
 def test_drawn_problems_in_blocks(outcomes: Outcomes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Strided convolutions of few channels, on blocks of pixels however small they are; of some every candidate."""
+    """Strided convolutions of few channels by space-to-depth, however small they are; of some every candidate."""
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)
     check_each(max(10, EXAMPLES // 10), few_channels(), lambda drawn: check_call(drawn, outcomes), size)
     assert outcomes.counts["ran: in blocks"] > 0

@@ -599,7 +599,7 @@ def test_an_engine_is_forced_in_blocks_or_without(plan: Planner) -> None:
         PROBLEMS["forward float32"],
         problem("backward_data", **{**STEM, "y": (32, 64, 224, 224), "options": {"padding": 3}}),
     ):
-        with pytest.raises(Refused, match="the problem has no blocks of pixels"):
+        with pytest.raises(Refused, match="the problem has no space-to-depth lowering"):
             plan("choose", **with_options(other, algorithm={"index": 1, "in_blocks": True}))
 
 

@@ -1,4 +1,4 @@
-"""Convolutions on blocks of pixels: the algebra against the reference, and which problems have them."""
+"""The space-to-depth lowering of convolutions: the algebra against the reference, and which problems have it."""
 
 from __future__ import annotations
 
