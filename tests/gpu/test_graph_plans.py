@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from whole_numbers import expected, host, whole
+from whole_numbers import exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec
@@ -32,35 +32,35 @@ def channels_last(array: torch.Tensor) -> TensorSpec:
 
 def fused(**options: Any) -> Drawn:
     """Convolution, bias, relu: fused by engines with and without compilation at run time."""
-    x, w = whole(*X, dtype="float16", last=True), whole(*W, dtype="float16", last=True, seed=1)
-    bias = whole(1, 64, 1, 1, dtype="float16", seed=2)
+    x, w = whole_numbers(*X, dtype="float16", last=True), whole_numbers(*W, dtype="float16", last=True, seed=1)
+    bias = whole_numbers(1, 64, 1, 1, dtype="float16", seed=2)
     g = Graph(**options)
     nodes = [g.tensor(name, channels_last(array)) for name, array in (("x", x), ("w", w), ("bias", bias))]
     g.output("y", g.pointwise("relu_fwd", g.pointwise("add", g.convolution(*nodes[:2], padding=1), nodes[2])))
-    right = expected("forward", x, w, padding=1, bias=host(bias).reshape(-1), activation="relu")
+    right = exact_result("forward", x, w, padding=1, bias=to_host(bias).reshape(-1), activation="relu")
     return g, {"x": x, "w": w, "bias": bias}, right
 
 
 def scaled(**options: Any) -> Drawn:
     """A number that is fixed with the graph; engines are compiled at run time."""
-    x = whole(*X, dtype="float16", last=True)
+    x = whole_numbers(*X, dtype="float16", last=True)
     g = Graph(**options)
     g.output("y", g.pointwise("mul", g.tensor("x", channels_last(x)), g.number(0.5)))
-    return g, {"x": x}, 0.5 * host(x)
+    return g, {"x": x}, 0.5 * to_host(x)
 
 
 def product(**options: Any) -> Drawn:
-    a, b = whole(4, 128, 64, dtype="float16"), whole(4, 64, 32, dtype="float16", seed=1)
+    a, b = whole_numbers(4, 128, 64, dtype="float16"), whole_numbers(4, 64, 32, dtype="float16", seed=1)
     g = Graph(**options)
     g.output("c", g.matmul(g.tensor("a", a), g.tensor("b", b)))
-    return g, {"a": a, "b": b}, host(a) @ host(b)
+    return g, {"a": a, "b": b}, to_host(a) @ to_host(b)
 
 
 def sums(**options: Any) -> Drawn:
-    x = whole(512, 64, 1, 1)
+    x = whole_numbers(512, 64, 1, 1)
     g = Graph(**options)
     g.output("y", g.reduction("add", g.tensor("x", channels_last(x)), (0,)))
-    return g, {"x": x}, host(x).sum(0, keepdims=True)
+    return g, {"x": x}, to_host(x).sum(0, keepdims=True)
 
 
 DRAWN = pytest.mark.parametrize("draw", [fused, scaled, product, sums])
@@ -88,18 +88,18 @@ def test_a_graphs_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
     for fact in ("name", "source", "notes", "deterministic", "operands", "workspace_size", "problem", "engine"):
         assert getattr(again, fact) == getattr(plan, fact)
     for one in (plan, again):
-        np.testing.assert_allclose(host(executed(one, arrays)), right, rtol=2.0**-10)
+        np.testing.assert_allclose(to_host(executed(one, arrays)), right, rtol=2.0**-10)
 
 
 @DRAWN
 def test_a_tuned_graph_is_right_and_its_plan_survives_its_text(draw: Callable[..., Drawn]) -> None:
     g, arrays, right = draw(prefer="autotune", tune_seconds=2.0)
-    np.testing.assert_allclose(host(g.run(**arrays)), right, rtol=2.0**-10)
+    np.testing.assert_allclose(to_host(g.run(**arrays)), right, rtol=2.0**-10)
     plan = g.plan()
     assert plan.milliseconds is not None
     again = Plan.from_json(plan.to_json())
     assert (again.engine, again.milliseconds) == (plan.engine, plan.milliseconds)
-    np.testing.assert_allclose(host(executed(again, arrays)), right, rtol=2.0**-10)
+    np.testing.assert_allclose(to_host(executed(again, arrays)), right, rtol=2.0**-10)
 
 
 def test_the_best_engines_of_a_fused_convolution_are_tried_with_other_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +113,11 @@ def test_the_best_engines_of_a_fused_convolution_are_tried_with_other_knobs(monk
         return measure(bench, candidate)
 
     monkeypatch.setattr(Bench, "measure", measured)
-    x, w = whole(*X, dtype="float16", last=True), whole(*W, dtype="float16", last=True, seed=1)
+    x, w = whole_numbers(*X, dtype="float16", last=True), whole_numbers(*W, dtype="float16", last=True, seed=1)
     found = FusedConvolution(padding=1, prefer="autotune", tune_seconds=20.0).forward(x, w)
-    np.testing.assert_allclose(host(found), expected("forward", x, w, padding=1, activation="relu"), rtol=2.0**-10)
+    np.testing.assert_allclose(
+        to_host(found), exact_result("forward", x, w, padding=1, activation="relu"), rtol=2.0**-10
+    )
     assert "knobs" in sources
 
 
@@ -137,4 +139,4 @@ def test_a_graph_whose_memory_cannot_be_had_takes_the_next_candidate(prefer: str
         found = g.run(**arrays)
     finally:
         cudnnpy.set_allocator(None)
-    np.testing.assert_allclose(host(found), right, rtol=2.0**-10)
+    np.testing.assert_allclose(to_host(found), right, rtol=2.0**-10)
