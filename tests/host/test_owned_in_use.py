@@ -208,7 +208,7 @@ def test_a_fork_by_the_thread_that_loads_the_library() -> None:
 def test_forks_while_threads_make_and_close_objects() -> None:
     """A child has none of what the parent's threads were in the middle of.
 
-    cuDNN has loaded its part before: what its own locks hold while it loads one is C's, and a child waits for it forever.
+    cuDNN has loaded its parts before: a fork while it loads one copies a locked mutex, for which the child waits forever.
     """
     assert (
         python(
@@ -221,6 +221,7 @@ def test_forks_while_threads_make_and_close_objects() -> None:
             "        descriptors.ActivationDescriptor('relu')\n"
             "threads = [threading.Thread(target=work) for _ in range(3)]\n"
             "parents = descriptors.TensorDescriptor((1, 1, 1, 1))\n"
+            "descriptors.ActivationDescriptor('relu'), descriptors.PoolingDescriptor('max', (2, 2))\n"
             "for thread in threads: thread.start()\n"
             "codes = set()\n"
             "for _ in range(25):\n"
