@@ -146,7 +146,7 @@ def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyP
         (lambda x, out: out, "differs from torch by nan"),  # nothing is written
         (lambda x, out: out.copy_(x).mul_(1.001), "differs from torch by 0.001, more than 0.0001"),
         (lambda x, out: (out.copy_(x), x * 1.1), "differs from torch by 0.1, more than 0.0001"),
-        (lambda x, out: out[:1].copy_(x[:1]), r"ValueError: the result must have shape (2.*; got shape (1, 4, 4, 4)"),
+        (lambda x, out: out[:1].copy_(x[:1]), "ValueError: the result must have shape (2, "),
     ],
 )
 def test_a_result_that_is_not_torchs_fails_its_row(ours: Callable[[Any, Any], Any], told: str) -> None:
