@@ -153,7 +153,7 @@ def transform_tensor(
     layout : {"C", "channels_last"}, optional
         The memory order of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
         the last one; 3 to 5 axes); that of x by default.
-    dtype : str or dtype, optional
+    dtype : str or numpy.dtype, optional
         The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; that of x by default.
     alpha, beta : float
         Factors of x and of `out`; out is not read if beta is 0.
