@@ -6,7 +6,6 @@ The nodes of a graph are created by cudnnpy.graph and convolution/operation_grap
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import addressof
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._planning.variant_pack import VariantPacks
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
@@ -241,24 +241,14 @@ class GraphExecutable:
     """
 
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
-        self.plan, self.uids, self._constants = plan, (*uids, *(uid for uid, _ in constants)), constants
-        self._hosts = tuple(addressof(number) for _, number in constants)
+        self.plan, self.uids = plan, (*uids, *(uid for uid, _ in constants))
+        self._packs = VariantPacks(self.uids, tuple(number for _, number in constants))
+        self._execute = raw.unchecked("cudnnBackendExecute")
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """Return the launch on these addresses."""
-        pack = Descriptor(
-            raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-            {
-                raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: self.uids,
-                raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: (*pointers, *self._hosts),
-                raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace,
-            },
-        )
-        # Without argtypes, ctypes passes these pointers unchecked, which halves the cost of a call.
-        launch = partial(raw.unchecked("cudnnBackendExecute"), handle.pointer, self.plan.pointer, pack.pointer)
-        launch.owners = (handle, self.plan, pack, self._constants)  # type: ignore[attr-defined]  # kept alive by the launch
-        return launch
+        """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
+        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(pointers, workspace))
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cudnnpy._core.layouts import extent
@@ -15,6 +17,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
+from cudnnpy._runtime.addresses import AddressCheck
 from cudnnpy._runtime.executables import Executable, Steps
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
@@ -60,6 +63,22 @@ def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[i
             raise ValueError(f"workspace must not overlap {name} in memory; got {bytes_text(size)} at {space:#x}")
 
 
+def _explain(problem: Problem, size: int, operands: Sequence[int], workspace: int) -> None:
+    check_pointers(problem, operands, (workspace, size))
+
+
+@dataclass(slots=True)
+class _Work:
+    """A Planned (launcher.py) of a plan."""
+
+    name: str
+    device: int
+    workspace_size: int
+    replayable: bool
+    executable: Executable
+    check_addresses: AddressCheck
+
+
 class Plan:
     """One operation planned for one device: what was chosen, and how to run it with raw addresses.
 
@@ -79,6 +98,9 @@ class Plan:
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
     replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
+    check_addresses: (
+        AddressCheck  #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
+    )
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -99,6 +121,13 @@ class Plan:
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
         self.candidates = []
+        self.check_addresses = AddressCheck(
+            [extent(spec) for spec in problem.specs],
+            range(len(problem.specs) - problem.results, len(problem.specs)),
+            partial(_explain, problem, self.workspace_size),
+            max((_ALIGNMENT, *(spec.alignment for spec in problem.specs))),
+            self.workspace_size,
+        )
         self._of_thread = threading.local()
         if self._compiled:
             _kept.append(executable)
@@ -132,16 +161,18 @@ class Plan:
         try:
             launcher = self._of_thread.launcher
         except AttributeError:
-            launcher = self._of_thread.launcher = Launcher(self)
+            launcher = self._of_thread.launcher = Launcher(self._work())
         if len(addresses) != len(self.operands) + 2:
             raise TypeError(
                 f"addresses must be {', '.join(self.operands)}, workspace, stream; got {len(addresses)} addresses"
             )
         launcher.run(addresses[:-1], addresses[-1])
 
-    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
-        """Raises ValueError for an address of an operand, or of the workspace, that is null, misaligned or overlaps."""
-        check_pointers(self.problem, operands, (workspace, self.workspace_size))
+    def _work(self) -> _Work:
+        """Return what a launcher needs. It does not refer to the plan, so that the last reference ends both."""
+        return _Work(
+            self.name, self.device, self.workspace_size, self.replayable, self.executable, self.check_addresses
+        )
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:
         """By the text of to_json, so that a plan, and options that force one, can be pickled and copied."""

@@ -14,12 +14,12 @@ Launch = Callable[[], int]
 
 
 class Replay:
-    """A launch captured as an executable CUDA graph. It owns the graph and what the launch uses."""
+    """A launch captured as an executable CUDA graph. It owns the graph and the launch itself, `plain`."""
 
-    __slots__ = ("graph", "launch", "owner")
+    __slots__ = ("graph", "launch", "owner", "plain")
 
     def __init__(self, owner: Any, launch: Launch) -> None:
-        self.owner = owner, launch
+        self.owner, self.plain = owner, launch
         self.graph = c_void_p(int(owner.handle))
         self.launch = driver_library().cuGraphLaunch
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_double, c_float
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, extent, same_memory
 from cudnnpy._options.arguments import check_scales
+from cudnnpy._runtime.addresses import AddressCheck
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -43,18 +44,30 @@ class Function:
 
     def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
         self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
+        # The places of the addresses among C's arguments, whose first is the handle.
+        self._places = [(at, a.place) for at, a in enumerate(arguments, 1) if isinstance(a, At)]
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """Return the launch on these addresses."""
+    @cached_property
+    def _prepared(self) -> tuple[Callable[..., int], list[Any]]:
+        """The C function and its arguments, without the handle and the addresses."""
 
         def of(argument: Any) -> Any:
             if isinstance(argument, At):
-                return (workspace if argument is WORKSPACE else pointers[argument.place]) or None
+                return None
             if isinstance(argument, c_float | c_double):
                 return byref(argument)
             return getattr(argument, "pointer", argument)
 
-        launch = partial(raw.bound(self.name), handle.pointer, *map(of, self.arguments))
+        return raw.bound(self.name), [None, *map(of, self.arguments)]
+
+    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        """Return the launch on these addresses."""
+        function, prepared = self._prepared
+        arguments = prepared.copy()
+        arguments[0] = handle.pointer
+        for at, place in self._places:
+            arguments[at] = (pointers[place] if place >= 0 else workspace) or None
+        launch = partial(function, *arguments)
         launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
         return launch
 
@@ -124,16 +137,16 @@ class Steps:
         self.steps, self.scratch, self.main = steps, scratch, main
         most = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(map(rounded, scratch)) + most
+        self._parts = [rounded(size) for size in scratch]
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
         places, address = list(pointers), workspace
-        for size in self.scratch:
+        for size in self._parts:
             places.append(address)
-            address += rounded(size)
-        launches = [
-            step.executable.bind(handle, tuple(places[at] for at in step.places), address) for step in self.steps
-        ]
+            address += size
+        at = places.__getitem__
+        launches = [executable.bind(handle, tuple(map(at, wanted)), address) for executable, wanted in self.steps]
         return launches[0] if len(launches) == 1 else in_turn(launches, (self, handle))
 
 
@@ -204,10 +217,15 @@ class Program:
         self.executable = Steps(steps, scratch)
         self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps)
+        self.check_addresses = AddressCheck(
+            [extent(operand.spec) for operand in operands],
+            [at for at, operand in enumerate(operands) if operand.is_result],
+            partial(_explain, operands),
+        )
 
-    def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
-        """Raise ValueError if a result overlaps another operand."""
-        check_overlaps(self.operands, operands)
+
+def _explain(operands: Sequence[Operand], pointers: Sequence[int], _workspace: int) -> None:
+    check_overlaps(operands, pointers)
 
 
 def check_overlaps(operands: Sequence[Operand], pointers: Sequence[int]) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._options.checks import check_integer
+from cudnnpy._runtime import kept
 
 _DEFAULT_LIMIT = 16_384
 
@@ -18,7 +19,7 @@ _generation = 0
 
 
 class CacheInfo(NamedTuple):
-    """The state of the calling thread's plan cache.
+    """The state of the calling thread's plan cache, and of the launches that the whole process keeps.
 
     Attributes
     ----------
@@ -30,12 +31,30 @@ class CacheInfo(NamedTuple):
         The number of calls that had to plan.
     evictions : int
         The number of plans that were dropped to make room.
+    launches : int
+        The number of launches that are kept for addresses that were used repeatedly, in all threads.
+    launch_limit : int
+        The largest number of launches.
+    replays : int
+        The number of launches that are kept as CUDA graphs, in all threads.
+    replay_limit : int
+        The largest number of CUDA graphs, which `replay_bytes_limit` may lower.
+    replay_bytes : int
+        An estimate of the memory of the CUDA graphs in bytes, of which three quarters are device memory.
+    replay_bytes_limit : int
+        The largest estimate.
     """
 
     size: int
     limit: int
     misses: int
     evictions: int
+    launches: int
+    launch_limit: int
+    replays: int
+    replay_limit: int
+    replay_bytes: int
+    replay_bytes_limit: int
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
@@ -98,31 +117,65 @@ def identity_of_arguments(*arguments: Any) -> Identity:
 
 
 def cache_info() -> CacheInfo:
-    """Return the state of the calling thread's plan cache."""
-    cache = plan_cache()
-    return CacheInfo(len(cache), _limit, cache.misses, cache.evictions)
+    """Return the state of the calling thread's plan cache, and of the launches that the whole process keeps."""
+    cache, limits, replays = plan_cache(), kept.limits, len(kept.REPLAYS)
+    return CacheInfo(
+        len(cache),
+        _limit,
+        cache.misses,
+        cache.evictions,
+        len(kept.LAUNCHES),
+        kept.LAUNCHES.limit,
+        replays,
+        limits.replays,
+        replays * kept.REPLAY_BYTES,
+        limits.replay_bytes,
+    )
 
 
 def clear_cache() -> None:
-    """Drop every plan, in every thread: in other threads in their next call. Work that is queued is not affected."""
+    """Drop every plan, launch and CUDA graph, in every thread. Work that is queued is not affected.
+
+    Launches and CUDA graphs are dropped at once, the plans of other threads in their next call.
+    """
     global _generation
     _generation += 1
     identity_of_arguments.cache_clear()
     plan_cache()  # makes a new one, which frees the old one of this thread at once
+    kept.clear()
 
 
-def set_cache_limit(entries: int) -> None:
-    """Set the largest number of plans in the cache of each thread.
+def set_cache_limit(
+    entries: int | None = None,
+    *,
+    launches: int | None = None,
+    replays: int | None = None,
+    replay_bytes: int | None = None,
+) -> None:
+    """Set how much is kept. None leaves a limit as it is.
 
     Parameters
     ----------
-    entries : int
-        The number of plans, 1 or more. The default is 16,384.
+    entries : int or None
+        The largest number of plans in the cache of each thread, 1 or more. The default is 16,384.
+    launches : int or None
+        The largest number of launches that are kept for addresses that were used repeatedly, in all threads, 0 or more.
+        The default is 8,192. A launch takes some KiB of host memory.
+    replays : int or None
+        The largest number of CUDA graphs that launches are replayed from, in all threads, 0 or more. The default is 256.
+    replay_bytes : int or None
+        The largest memory of these CUDA graphs, which is estimated at 144 KiB for each. The default is 64 MiB.
 
     Raises
     ------
     ValueError
-        If `entries` is less than 1.
+        If `entries` is less than 1, or another limit less than 0.
     """
     global _limit
-    _limit = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")
+    if entries is not None:
+        entries = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")
+    for name, limit in (("launches", launches), ("replays", replays), ("replay_bytes", replay_bytes)):
+        if limit is not None:
+            check_integer(name, limit, 0)
+    _limit = _limit if entries is None else entries
+    kept.set_limits(launches, replays, replay_bytes)

@@ -60,10 +60,15 @@ class Array:
 
 
 class StandInPlan(Descriptor):
-    """A stand-in for an execution plan."""
+    """A stand-in for an execution plan, which says what workspace it needs."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace_size: int = 0) -> None:
         self._pointer = cast(c_void_p(next(_numbers)), raw.cudnnBackendDescriptor_t)
+        self._workspace_size = workspace_size
+
+    def __getitem__(self, attribute: int) -> Any:
+        assert attribute == raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE
+        return self._workspace_size
 
 
 _numbers = itertools.count(0x1000, 0x10)  # of C objects
@@ -142,15 +147,13 @@ class StandInDevice:
         self.constants: list[Memory] = []
         self.cuda_graphs: list[list[Launch]] = []
         self.replayed = 0
+        self.packs: set[int] = set()  # the variant packs that have not been destroyed, by their numbers
 
     def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
-        made = GraphExecutable.__new__(GraphExecutable)
-        made.plan = StandInPlan()
-        self.operand_names[number_of(made.plan.pointer)] = dict(zip(uids, operands, strict=True))
-        made.uids = uids
-        made._constants = made._hosts = ()
-        made.workspace_size = self.workspace_needed[number_of(made.plan.pointer)] = self.workspace_size
-        return made
+        plan = StandInPlan(self.workspace_size)
+        self.operand_names[number_of(plan.pointer)] = dict(zip(uids, operands, strict=True))
+        self.workspace_needed[number_of(plan.pointer)] = self.workspace_size
+        return GraphExecutable(plan, uids)
 
     def choose(
         self,
@@ -188,9 +191,16 @@ class StandInDevice:
             arguments[-1]._obj.value = self.workspace_size
         elif name == "cudnnSetStream":
             self.streams[number_of(arguments[0].pointer)] = arguments[1]
+        elif name == "cudnnBackendCreateDescriptor":
+            c_void_p.from_buffer(arguments[1]._obj).value = number = next(_numbers)
+            self.packs.add(number)
+        elif name == "cudnnBackendDestroyDescriptor":
+            self.packs.discard(number_of(arguments[0]))
+            self.attributes.pop(number_of(arguments[0]), None)
         elif name == "cudnnBackendSetAttribute":
             descriptor, attribute, _, _, values = arguments
-            self.attributes.setdefault(number_of(descriptor), {})[attribute] = list(values)
+            held = list(memoryview(values).cast("Q")) if isinstance(values, bytes) else list(values)
+            self.attributes.setdefault(number_of(descriptor), {})[attribute] = held
         return 0
 
     def launched(self, name: str, *arguments: Any) -> int:
@@ -208,7 +218,8 @@ class StandInDevice:
                 if kind.removeprefix("const ") == "void *" and isinstance(argument, int)
             }
             stream = self.streams.get(number_of(arguments[0]), 0)
-        launch = Launch(name, arguments, addresses, stream, self.thread_state.device, space)
+        noted = arguments[:2] if name == "cudnnBackendExecute" else arguments  # a reference to the pack would keep it
+        launch = Launch(name, noted, addresses, stream, self.thread_state.device, space)
         captured = self.thread_state.captured
         if captured is not None:
             captured.append(launch)
@@ -283,6 +294,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     def bound(name: str) -> Callable[..., int]:
         return lambda *arguments: stand_in.launched(name, *arguments)
 
+    def unchecked(name: str) -> Callable[..., int]:
+        return bound(name) if name == "cudnnBackendExecute" else lambda *arguments: stand_in.called(name, *arguments)
+
     def created(self: Owned, *_: Any) -> Any:
         stand_in.c_calls[self._create] += 1
         return cast(c_void_p(next(_numbers)), raw.cudnnBackendDescriptor_t)
@@ -293,7 +307,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
         return stand_in.constants[-1].start, size, None
 
     monkeypatch.setattr(raw, "call", stand_in.called)
-    monkeypatch.setattr(raw, "unchecked", bound)
+    monkeypatch.setattr(raw, "unchecked", unchecked)
     monkeypatch.setattr(raw, "bound", bound)
     monkeypatch.setattr(Owned, "_new", created)
     monkeypatch.setattr(

@@ -26,7 +26,7 @@ each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample
 LAST = (144, 1, 24, 4)  # X, channels last
 
 
-PACK = {"cudnnBackendCreateDescriptor", "cudnnBackendSetAttribute", "cudnnBackendFinalize"}
+PACK = {f"cudnnBackend{verb}" for verb in ("CreateDescriptor", "SetAttribute", "Finalize", "DestroyDescriptor")}
 nn: Any = cudnnpy  # whose types forbid what is tried here
 
 
@@ -64,6 +64,7 @@ def test_a_known_signature_plans_nothing_and_launches_once(stand_in: StandInDevi
     assert misses() == 1
     # results that are not given have new addresses: these go into a new variant pack
     new = PACK if sample.many > 1 and sample.launch == "cudnnBackendExecute" else set()
+    call(**given)  # from their second use on, addresses keep their launch
     for count in (1, 50):
         stand_in.c_calls.clear()
         for _ in range(count):
@@ -339,7 +340,7 @@ def test_operations_on_the_same_arrays_are_told_apart_by_what_plans_them() -> No
     x, out = Array(5), Array(3)
     for prepare in prepares * 2:
         dispatch.run("recorded", None, prepare, ("x", "out"), (x,), (out,), None)
-    assert [plan.bound for plan in plans] == [[(x.pointer, out.pointer, 0)]] * 2
+    assert [plan.bound for plan in plans] == [[(x.pointer, out.pointer, 0)] * 2] * 2
     assert misses() == 2
 
 

@@ -342,18 +342,10 @@ def test_a_tensor_is_described_to_c_as_its_spec_says(stand_in: StandInDevice) ->
         }
 
 
-class Planned(StandInPlan):
-    """An execution plan that says what it needs."""
-
-    def __getitem__(self, attribute: int) -> Any:
-        assert attribute == raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE
-        return 64
-
-
 def test_numbers_by_value_are_bound_behind_the_addresses(stand_in: StandInDevice) -> None:
     g = GRAPHS["scaled_convolution"](Graph())
     ((uid, number),) = constants = tuple((node.uid, node.number) for node in g._constants)
-    executable = GraphExecutable(Planned(), (1, 2, 6), constants)
+    executable = GraphExecutable(StandInPlan(64), (1, 2, 6), constants)
     for addresses in ((16, 32, 48), (16, 32, 64)):
         assert executable.bind(Handle.default(0), addresses, 80)() == 0
         reached = dict(stand_in.launches[-1].addresses)

@@ -1,0 +1,103 @@
+"""Variant packs, which tell cudnnBackendExecute the addresses: made for each launch at new addresses, in five C calls.
+
+A finalized pack takes no other addresses. All that does not depend on them is prepared once for an execution plan.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+from collections.abc import Callable
+from ctypes import addressof, byref, c_int64, c_void_p
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy.backend import Descriptor
+
+# Plain ints, which ctypes passes fastest.
+_KIND = int(raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+_UNIQUE_IDS = int(raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)
+_DATA_POINTERS = int(raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)
+_WORKSPACE = int(raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE)
+_INT64, _VOID_PTR = int(raw.CUDNN_TYPE_INT64), int(raw.CUDNN_TYPE_VOID_PTR)
+_ONE = c_int64(1)
+_address = struct.Struct("Q").pack
+
+_process = object()  # another one in a forked child, which may not destroy what was made before the fork
+
+
+def _forked() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class VariantPack(c_void_p):
+    """A cudnnBackendDescriptor_t of a variant pack, which is destroyed with its last reference."""
+
+    def __init__(self, destroy: Callable[..., int]) -> None:
+        super().__init__()
+        self.destroy, self.process = destroy, _process
+
+    def __del__(self) -> None:
+        if self and self.process is _process and not sys.is_finalizing():
+            self.destroy(self)
+
+
+class VariantPacks:
+    """The variant packs of one execution plan.
+
+    Parameters
+    ----------
+    uids : tuple of int
+        The unique ids of the tensors in the order of the addresses, those by value last.
+    numbers : tuple of ctypes numbers
+        The tensors by value.
+    """
+
+    def __init__(self, uids: tuple[int, ...], numbers: tuple[Any, ...]) -> None:
+        self._uids, self._hosts = uids, tuple(addressof(number) for number in numbers)
+        self._numbers = numbers  # which the packs point to
+        self._count, self._ids = c_int64(len(uids)), (c_int64 * len(uids))(*uids)
+        self._addresses = struct.Struct(f"{len(uids)}Q").pack
+        # Without argtypes, ctypes passes these objects unchecked, which halves the cost of a call.
+        self._create = raw.unchecked("cudnnBackendCreateDescriptor")
+        self._set = raw.unchecked("cudnnBackendSetAttribute")
+        self._finalize = raw.unchecked("cudnnBackendFinalize")
+        self._destroy = raw.unchecked("cudnnBackendDestroyDescriptor")
+
+    def finalized(self, pointers: tuple[int, ...], workspace: int) -> Any:
+        """Return the pack of these addresses. Raises StatusError if cuDNN rejects it."""
+        try:
+            # C copies what is set. Bytes are made faster than ctypes arrays, and threads need not share them.
+            addresses, space = self._addresses(*pointers, *self._hosts), _address(workspace)
+        except struct.error:
+            return self._checked(pointers, workspace)
+        pack = VariantPack(self._destroy)
+        if status := self._create(_KIND, byref(pack)):
+            raise raw.error_of(status, "cudnnBackendCreateDescriptor")
+        set_attribute, count = self._set, self._count
+        status = (
+            set_attribute(pack, _UNIQUE_IDS, _INT64, count, self._ids)
+            or set_attribute(pack, _DATA_POINTERS, _VOID_PTR, count, addresses)
+            or set_attribute(pack, _WORKSPACE, _VOID_PTR, _ONE, space)
+        )
+        if status:
+            raise raw.error_of(status, "cudnnBackendSetAttribute")
+        if status := self._finalize(pack):
+            raise raw.error_of(status, "cudnnBackendFinalize")
+        return pack
+
+    def _checked(self, pointers: tuple[int, ...], workspace: int) -> Any:
+        """Return the pack of addresses that are not integers of 64 bits, or raise the error that names the attribute."""
+        return Descriptor(
+            _KIND,
+            {
+                _UNIQUE_IDS: self._uids,
+                _DATA_POINTERS: (*pointers, *self._hosts),
+                _WORKSPACE: workspace,
+            },
+        ).pointer

@@ -1,0 +1,287 @@
+"""What is kept for launches: a few of the addresses that are used again, bounded over the process, and given back."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from stand_in_device import StandInDevice
+
+import cudnnpy
+from cudnnpy import Convolution, Plan, TensorSpec, raw
+from cudnnpy._planning.variant_pack import VariantPack
+from cudnnpy.errors import StatusError
+
+STREAM = 0x5000
+STEP = 1 << 20  # bytes between the operands of a tuple
+
+
+@pytest.fixture(autouse=True)
+def limits() -> Iterator[None]:
+    """Whatever a test sets."""
+    before = cudnnpy.cache_info()
+    yield
+    cudnnpy.set_cache_limit(
+        launches=before.launch_limit, replays=before.replay_limit, replay_bytes=before.replay_bytes_limit
+    )
+
+
+def planned(stand_in: StandInDevice, channels: int = 3, *, replayable: bool = True) -> Plan:
+    stand_in.source = "heuristics" if replayable else "legacy"
+    return Convolution().plan("forward", TensorSpec((2, channels, 6, 6)), TensorSpec((4, channels, 3, 3)), device=0)
+
+
+def execute(plan: Plan, number: int, times: int = 1) -> None:
+    """Run on the tuple of addresses with a number."""
+    for _ in range(times):
+        plan.execute(*(STEP * (3 * number + at) for at in (1, 2, 3)), 0, STREAM)
+
+
+def addresses_of(number: int) -> list[int]:
+    return [STEP * (3 * number + at) for at in (1, 2, 3)]
+
+
+def test_new_addresses_reach_the_launch_and_nothing_of_them_is_kept(stand_in: StandInDevice) -> None:
+    plan = planned(stand_in)
+    for number in range(500):
+        execute(plan, number)
+        launch = stand_in.launches[-1]
+        assert [launch.addresses[name] for name in ("x", "w", "y")] == addresses_of(number)
+        assert stand_in.packs == set()
+    calls = stand_in.c_calls
+    assert calls["cudnnBackendCreateDescriptor"] == calls["cudnnBackendDestroyDescriptor"] == 500
+    assert (calls["cudnnBackendSetAttribute"], calls["cudnnBackendExecute"]) == (1500, 500)
+    info = cudnnpy.cache_info()
+    assert (info.launches, info.replays, info.replay_bytes) == (0, 0, 0)
+
+
+def test_addresses_of_one_use_cost_those_in_use_nothing(stand_in: StandInDevice) -> None:
+    plan = planned(stand_in)
+    execute(plan, 0, 10)
+    assert (cudnnpy.cache_info().replays, len(stand_in.cuda_graphs)) == (1, 1)
+    cudnnpy.set_cache_limit(launches=1)
+    for number in range(1, 40_000):
+        execute(plan, number)
+    replayed = stand_in.replayed
+    execute(plan, 0, 5)
+    assert (stand_in.replayed - replayed, len(stand_in.cuda_graphs)) == (5, 1)
+
+
+def test_many_addresses_in_turn_make_few_graphs_and_keep_within_the_limits(stand_in: StandInDevice) -> None:
+    cudnnpy.set_cache_limit(launches=100, replays=8)
+    plan = planned(stand_in)
+    rounds, tuples = 8, 1000
+    for _ in range(rounds):
+        for number in range(tuples):
+            execute(plan, number)
+            info = cudnnpy.cache_info()
+            assert info.launches <= 100
+            assert info.replays <= 8
+            assert len(stand_in.packs) <= info.launches + info.replays
+    assert stand_in.c_calls["cudnnBackendCreateDescriptor"] <= rounds * tuples
+    assert len(stand_in.cuda_graphs) <= 8 + rounds * tuples // 500
+
+    cudnnpy.set_cache_limit(launches=2000)
+    for _ in range(2):
+        for number in range(tuples):
+            execute(plan, number)
+    stand_in.c_calls.clear()
+    for number in range(tuples):  # all of which have room now
+        execute(plan, number)
+    assert stand_in.c_calls["cudnnBackendCreateDescriptor"] <= 2  # of those whose graph made room
+
+
+def test_the_limits_hold_over_all_plans_and_threads(stand_in: StandInDevice) -> None:
+    cudnnpy.set_cache_limit(launches=7, replays=3)
+    plans = [planned(stand_in, channels) for channels in (1, 2, 3)]
+    failures: list[BaseException] = []
+    ready = threading.Barrier(4, timeout=30)
+
+    def work() -> None:
+        try:
+            ready.wait()
+            for number in range(60):
+                for plan in plans:
+                    execute(plan, number % 6, 6)
+                    info = cudnnpy.cache_info()
+                    assert info.launches <= 7
+                    assert info.replays <= 3
+            ready.wait()  # threads that end drop their launchers
+            ready.wait()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    ready.wait()
+    info = cudnnpy.cache_info()
+    assert (info.launches, info.replays) == (7, 3)
+    assert len(stand_in.packs) == 10
+    cudnnpy.clear_cache()  # of other threads' launchers, too
+    assert stand_in.packs == set()
+    ready.wait()
+    for thread in threads:
+        thread.join(30)
+    assert failures == []
+
+
+def test_a_graph_that_is_no_longer_used_makes_room(stand_in: StandInDevice) -> None:
+    cudnnpy.set_cache_limit(replays=1)
+    plan = planned(stand_in)
+    execute(plan, 0, 10)
+    execute(plan, 1, 100)
+    assert len(stand_in.cuda_graphs) == 1  # not at once
+    execute(plan, 1, 600)
+    assert (len(stand_in.cuda_graphs), cudnnpy.cache_info().replays) == (2, 1)
+    replayed = stand_in.replayed
+    execute(plan, 1, 3)
+    execute(plan, 0, 3)  # as plain launches
+    assert stand_in.replayed - replayed == 3
+
+
+def test_limits_of_0_keep_nothing(stand_in: StandInDevice) -> None:
+    cudnnpy.set_cache_limit(launches=0, replays=0)
+    plan = planned(stand_in)
+    execute(plan, 0, 2000)
+    assert (stand_in.packs, stand_in.cuda_graphs) == (set(), [])
+    cudnnpy.set_cache_limit(launches=10, replays=10, replay_bytes=0)
+    execute(plan, 0, 2000)
+    assert (len(stand_in.packs), stand_in.cuda_graphs) == (1, [])
+
+
+def test_bytes_limit_the_graphs(stand_in: StandInDevice) -> None:
+    cudnnpy.set_cache_limit(replays=100, replay_bytes=3 * 144 * 1024 + 5)
+    plan = planned(stand_in)
+    for number in range(6):
+        execute(plan, number, 10)
+    info = cudnnpy.cache_info()
+    assert (info.replays, info.replay_limit, info.replay_bytes) == (3, 100, 3 * 144 * 1024)
+
+
+def test_a_smaller_limit_gives_back_at_once(stand_in: StandInDevice) -> None:
+    plan = planned(stand_in)
+    for number in range(20):
+        execute(plan, number, 10)
+    for number in range(20, 40):
+        execute(plan, number, 3)
+    assert cudnnpy.cache_info()[4:8:2] == (20, 20)
+    cudnnpy.set_cache_limit(launches=4, replays=5)
+    assert cudnnpy.cache_info()[4:8:2] == (4, 5)
+    assert len(stand_in.packs) == 9
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def dropped(plans: list[Plan]) -> None:
+    plans.clear()
+
+
+def cleared(_: list[Plan]) -> None:
+    cudnnpy.clear_cache()
+
+
+@pytest.mark.parametrize("end", [dropped, cleared])
+@pytest.mark.parametrize("times", [3, 10])
+def test_what_a_plan_keeps_ends_with_it_or_with_the_cache(
+    stand_in: StandInDevice, end: Callable[[list[Plan]], None], times: int
+) -> None:
+    plans = [planned(stand_in)]
+    cudnnpy.clear_cache()  # the plan is only the caller's
+    with without_garbage_collection():
+        for number in range(10):
+            execute(plans[0], number, times)
+        assert len(stand_in.packs) == 10
+        stand_in.cuda_graphs.clear()
+        stand_in.choices.clear()
+        end(plans)
+        assert stand_in.packs == set()
+        info = cudnnpy.cache_info()
+        assert (info.launches, info.replays, info.replay_bytes) == (0, 0, 0)
+    for plan in plans:
+        execute(plan, 0, times)
+        assert [stand_in.launches[-1].addresses[name] for name in ("x", "w", "y")] == addresses_of(0)
+
+
+FAILING = [
+    ("cudnnBackendCreateDescriptor", 0),
+    ("cudnnBackendSetAttribute", 1),
+    ("cudnnBackendSetAttribute", 2),
+    ("cudnnBackendSetAttribute", 3),
+    ("cudnnBackendFinalize", 1),
+    ("cudnnBackendExecute", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "call"), FAILING)
+def test_a_status_of_any_call_raises_and_leaves_no_pack(
+    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    failing: list[int] = []
+    real = raw.unchecked
+
+    def unchecked(function: str) -> Callable[..., int]:
+        succeeding = real(function)
+
+        def called(*arguments: Any) -> int:
+            if failing and function == name:
+                failing[0] -= 1
+                if failing[0] <= 0:
+                    return int(raw.CUDNN_STATUS_EXECUTION_FAILED)
+            return succeeding(*arguments)
+
+        return called
+
+    monkeypatch.setattr(raw, "unchecked", unchecked)
+    plan = planned(stand_in)
+    for _ in range(3):
+        failing[:] = [call]
+        shown = "made up" if name == "cudnnBackendExecute" else name
+        with pytest.raises(StatusError, match=f"{shown} returned CUDNN_STATUS_EXECUTION_FAILED"):
+            execute(plan, 0)
+        assert stand_in.packs == set()
+    failing.clear()
+    assert cudnnpy.cache_info().launches == 0
+    execute(plan, 0, 2)
+    assert len(stand_in.packs) == 1
+
+
+@pytest.mark.parametrize("bad", [16.5, "16", None, 1 << 64])
+def test_what_is_no_address_is_refused_and_no_pack_is_made(stand_in: StandInDevice, bad: Any) -> None:
+    plan = planned(stand_in)
+    with pytest.raises((TypeError, ValueError)):
+        plan.execute(bad, *addresses_of(0)[1:], 0, STREAM)
+    assert stand_in.packs == set()
+    assert stand_in.launches == []
+
+
+def test_a_forked_child_does_not_destroy_what_it_cannot_use() -> None:
+    destroyed: list[int] = []
+
+    def destroy(pack: VariantPack) -> int:
+        destroyed.append(pack.value or 0)
+        return 0
+
+    packs = [VariantPack(destroy), VariantPack(destroy)]
+    packs[0].value = 0x77
+    child = os.fork()
+    if not child:
+        packs.clear()
+        os._exit(len(destroyed))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    packs.clear()
+    assert destroyed == [0x77]  # of the other one nothing was created
