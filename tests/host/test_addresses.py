@@ -42,6 +42,12 @@ def test_what_may_be_wrong_is_asked_about_and_nothing_else(places: Any, at: int,
         check(pointers, workspace)
 
 
+@pytest.mark.parametrize("pointers", [(0, 256, 512), (256, 0, 512), (512, 1024, 0)])
+def test_a_null_address_is_asked_about(pointers: Any) -> None:
+    with pytest.raises(AskedError):
+        AddressCheck(SIZES, [2], asked, 16)(pointers, 0)
+
+
 @pytest.mark.parametrize("pointers", [(16.0, 256, 512), ("x", 256, 512), (16, 256), (None, 256, 512)])
 def test_what_is_no_tuple_of_addresses_is_asked_about(pointers: Any) -> None:
     with pytest.raises(AskedError):
