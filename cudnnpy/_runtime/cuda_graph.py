@@ -1,4 +1,8 @@
-"""A launch as a CUDA graph: captured once, then replayed by one call of the driver."""
+"""A launch as a CUDA graph: captured once, then replayed by one call of the driver.
+
+A graph is for the addresses that it was captured with. It is not moved to others by cuGraphExecKernelNodeSetParams: which
+bytes of a kernel's parameters are addresses is not documented, and would have to be confirmed for each plan.
+"""
 
 from __future__ import annotations
 

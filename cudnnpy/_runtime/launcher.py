@@ -85,19 +85,20 @@ class Launcher:
             handle.set_stream(stream)
         kept = self.launches.get(pointers)
         if kept is None:
-            replay = self.replays.get(pointers)
-            if replay is None:
-                return self._run_new(pointers)
-            status = replay.plain()
-        else:
-            status = kept.launch()
+            replay = self.replays.get(pointers)  # of a stream that is being captured
+            return self._run_new(pointers) if replay is None else self._check(replay.plain())
+        status = kept.launch()
         if status:
-            raise raw.error_of(status, self.planned.name)
-        if kept is not None and self.replayable:
+            self._check(status)
+        if self.replayable:
             kept.uses += 1
             if kept.uses >= _UNTIL_REPLAY:
                 self._make_replay(pointers, kept, stream)
         return None
+
+    def _check(self, status: int) -> None:
+        if status:
+            raise raw.error_of(status, self.planned.name)
 
     def _run_new(self, pointers: Pointers) -> None:
         """Check new addresses, and launch on them. The launch is kept if the addresses were used before."""
@@ -108,7 +109,7 @@ class Launcher:
         status = launch()
         if status:
             del launch  # a traceback would keep it
-            raise raw.error_of(status, planned.name)
+            self._check(status)
         if SEEN.again(self, pointers):
             LAUNCHES.keep(self.launches, pointers, Kept(launch, 2))
 

@@ -195,12 +195,18 @@ def test_a_replay_that_cannot_be_made_is_asked_for_once(log: Log, monkeypatch: p
 
 
 def test_a_capture_gets_the_plain_launch(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, replayable=True))
+    plan = FakePlan(log, replayable=True)
+    launcher = Launcher(plan)
     run(launcher, MANY)
     assert log.take()[-1][0] == "replay"
     driver.capturing = {OTHER}
     run(launcher, stream=OTHER)
     assert log.take() == [("set_stream", OTHER), ("launch", (16, 32, 0), OTHER)]
+    plan.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
+    with pytest.raises(StatusError, match="fake plan returned CUDNN_STATUS_EXECUTION_FAILED"):
+        run(launcher, stream=OTHER)
+    plan.status = 0
+    log.take()
     run(launcher, stream=STREAM)  # another stream's capture is no concern of this one
     driver.capturing = set()
     run(launcher, stream=OTHER)
