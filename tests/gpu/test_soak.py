@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import cudnnpy
-
-torch = pytest.importorskip("torch")
 
 CALLS = int(os.environ.get("CUDNNPY_SOAK", "50000"))
 SIGNATURES = min(10_000, max(200, CALLS // 100))
