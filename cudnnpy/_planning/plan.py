@@ -98,9 +98,8 @@ class Plan:
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
     replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
-    check_addresses: (
-        AddressCheck  #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
-    )
+    #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
+    check_addresses: AddressCheck
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -141,7 +140,7 @@ class Plan:
             plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
 
         The work is queued (cudnnBackendExecute, or the v7 function), and the memory must stay valid until it is done.
-        Addresses are checked the first time they are used.
+        New addresses are checked; those whose launch is kept from earlier calls were checked then.
 
         Parameters
         ----------

@@ -97,6 +97,11 @@ def check_results(results: Sequence[tuple[str, Array | None, Shape, str]], input
             others[name] = array
 
 
+def check_out(out: Array | None, x: Array, **inputs: Any) -> None:
+    """Raise TypeError or ValueError unless `out` is None, or can hold a result like x without overlapping the inputs."""
+    check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})
+
+
 def check_parameter(name: str, array: object, shape: Shape, dtypes: Sequence[str], meaning: str) -> None:
     """Check that a parameter is an array of one of the dtypes and of the shape, which meaning explains in the error."""
     _arrays.check_array(name, array, tuple(dtypes))

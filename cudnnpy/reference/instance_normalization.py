@@ -15,8 +15,8 @@ from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._moments import (
     check_affine,
     check_channels,
+    check_out,
     check_parameter,
-    check_results,
     gradient,
     moments,
     spread,
@@ -84,7 +84,7 @@ class InstanceNormalization(InstanceNormalizationOptions):
             Arguments do not fit, or out is read-only or overlaps an input.
         """
         statistics_shape = self._check(x, scale, bias)
-        _check_out(out, x, scale=scale, bias=bias)
+        check_out(out, x, scale=scale, bias=bias)
         with np.errstate(all="ignore"):
             x64 = self._float64(x)
             mean, variance = moments(x64, tuple(range(2, x.ndim)))
@@ -180,7 +180,7 @@ class InstanceNormalization(InstanceNormalizationOptions):
         for name, array in statistics.items():
             meaning = "the batch and the channels of x"
             check_parameter(name, array, statistics_shape, (statistics_dtype(x).name,), meaning)
-        _check_out(out, x, dy=dy, scale=scale, **statistics)
+        check_out(out, x, dy=dy, scale=scale, **statistics)
         with np.errstate(all="ignore"):
             dy64, inverse = self._float64(dy), spread(inverse_variance, x)
             normalized = (self._float64(x) - spread(mean, x)) * inverse
@@ -205,7 +205,3 @@ class InstanceNormalization(InstanceNormalizationOptions):
 
     def _float64(self, array: Array) -> Float64:
         return np.asarray(_arrays.channels_first(array, self.layout), np.float64)
-
-
-def _check_out(out: Array | None, x: Array, **inputs: Array | None) -> None:
-    check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})

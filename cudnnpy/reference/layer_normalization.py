@@ -14,8 +14,8 @@ from cudnnpy.reference import _arrays
 from cudnnpy.reference._arrays import ScalarT
 from cudnnpy.reference._moments import (
     check_affine,
+    check_out,
     check_parameter,
-    check_results,
     gradient,
     mean_square,
     moments,
@@ -84,7 +84,7 @@ class LayerNormalization(RowNormalizationOptions):
             Arguments do not fit, or out is read-only or overlaps an input.
         """
         kept = _check(x, normalized_shape, scale, bias)
-        _check_out(out, x, scale=scale, bias=bias)
+        check_out(out, x, scale=scale, bias=bias)
         with np.errstate(all="ignore"):
             x64 = np.asarray(x, np.float64)
             mean, variance = moments(x64, tuple(range(kept, x.ndim)))
@@ -244,7 +244,7 @@ class RMSNormalization(RowNormalizationOptions):
             Arguments do not fit, or out is read-only or overlaps an input.
         """
         kept = _check(x, normalized_shape, scale)
-        _check_out(out, x, scale=scale)
+        check_out(out, x, scale=scale)
         with np.errstate(all="ignore"):
             x64 = np.asarray(x, np.float64)
             inverse = 1 / np.sqrt(mean_square(x64, tuple(range(kept, x.ndim))) + self.epsilon)
@@ -385,9 +385,5 @@ def _check_gradients(dy: object, x: object, scale: object, statistics: dict[str,
     assert isinstance(dy, np.ndarray)
     for name, array in statistics.items():
         check_parameter(name, array, x.shape[:kept], (dtype.name,), "the axes of x before the normalized ones")
-    _check_out(out, x, dy=dy, scale=scale, **statistics)
+    check_out(out, x, dy=dy, scale=scale, **statistics)
     return kept
-
-
-def _check_out(out: Array | None, x: Array, **inputs: Any) -> None:
-    check_results([("out", out, x.shape, x.dtype.name)], {"x": x, **inputs})
