@@ -18,6 +18,8 @@ from tools.benchmark.networks import catalogue, collect, measure_layers, models,
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
 
+pytestmark = pytest.mark.usefixtures("networks_on_the_host")
+
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 STRICT = next(kind for kind in KINDS if not kind.tf32)
 SMALL = (
@@ -72,15 +74,6 @@ def test_the_benchmark_s_unet_is_the_one_of_the_tables() -> None:
 
 
 # --- one cell
-
-
-@pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "DEVICE", "cpu")
-    monkeypatch.setattr(models, "DEVICE", "cpu")
-    for name in ("synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
 
 
 def _cell(text: str, operation: str, kind: Any = STRICT) -> Cell:

@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from tools.benchmark.networks import measure_programs, models, tensors
+from tools.benchmark.networks import measure_programs, models
 from tools.benchmark.networks.measure_programs import Absent, Program
 
-
-@pytest.fixture(autouse=True)
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "DEVICE", "cpu")
-    monkeypatch.setattr(models, "DEVICE", "cpu")
-    for name in ("synchronize", "empty_cache"):
-        monkeypatch.setattr(torch.cuda, name, lambda: None)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+pytestmark = pytest.mark.usefixtures("networks_on_the_host")
 
 
 # --- whole networks
