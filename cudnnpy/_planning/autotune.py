@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from cudnnpy._planning import engines
 from cudnnpy._planning.bench import Bench, milliseconds
 from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import is_usable
@@ -26,7 +27,7 @@ class Tuner:
         self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
 
     def __call__(
-        self, problem: Problem, options: PlanningOptions, candidates: Iterable[Candidate], limit: int
+        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
         """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far."""
         deadline = time.monotonic() + options.tune_seconds
@@ -40,7 +41,7 @@ class Tuner:
                 )
             elif is_usable(candidate, problem, options, limit) and bench.measure(candidate):
                 ran.append(candidate)
-        for candidate in _other_knobs(problem, ran):
+        for candidate in _other_knobs(ran, target):
             if time.monotonic() > deadline:
                 break
             if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
@@ -50,7 +51,7 @@ class Tuner:
         return min(ran, key=milliseconds, default=None)
 
 
-def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
+def _other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
     """Yield the fastest engines with other knobs. The caller measures each candidate before it takes the next.
 
     This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
@@ -65,7 +66,6 @@ def _other_knobs(problem: Problem, ran: list[Candidate]) -> Iterator[Candidate]:
         if current.lowering is None or current.engine is None:
             continue
         lowering, index, fastest = current.lowering, current.engine.index, current
-        target = engines.Target(Handle.default(problem.device))
         built = lowering.built(target)
         ranges = engines.knob_ranges(built, target, index)
         for _ in range(_PASSES):

@@ -5,10 +5,10 @@ The nodes of a graph are created by cudnnpy.graph and convolution/operation_grap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
@@ -18,17 +18,21 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Target:
     """The device that plans are built for: that of a handle, or one that a device profile (cuDNN's JSON) describes.
 
-    A profile requires cuDNN 9.8 and no GPU. Its plans have a workspace size and can be serialized, but cannot run.
+    A profile requires cuDNN 9.8 and no GPU. Its plans have a workspace size and can be serialized, but cannot run. What the
+    candidates of one problem share, such as their operation graph, is built once for a target.
     """
 
     handle: Handle | None = None
     profile: str | None = None
     _descriptor: list[Descriptor] = field(default_factory=list)
+    _shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def device(self) -> Descriptor | None:
         """Return the device property descriptor of a profile; None for a handle."""
@@ -38,6 +42,18 @@ class Target:
             attributes: dict[int, Any] = {raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION: self.profile}
             self._descriptor.append(Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, attributes))
         return self._descriptor[0]
+
+    def shared(self, *key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of `make`, which is called once for each key. A StatusError that it raises is raised again."""
+        if key not in self._shared:
+            try:
+                self._shared[key] = make()
+            except StatusError as error:
+                self._shared[key] = error.with_traceback(None)
+        found = self._shared[key]
+        if isinstance(found, StatusError):
+            raise found
+        return cast(T, found)
 
 
 def tensor(uid: int, spec: TensorSpec, *, virtual: bool = False, by_value: bool = False) -> Descriptor:
@@ -121,13 +137,16 @@ def _notes(engine: Descriptor, attribute: int, enum: Any, prefix: str) -> tuple[
 
 
 def _configuration(descriptor: Descriptor, engine: Descriptor, knobs: Any, target: Target) -> EngineConfiguration:
-    return EngineConfiguration(
+    return EngineConfiguration(*_described(engine, knobs), descriptor, target)
+
+
+def _described(engine: Descriptor, knobs: Any) -> tuple[int, Any, tuple[str, ...], tuple[str, ...]]:
+    """Return the fields of a configuration that describe its engine."""
+    return (
         int(engine[raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX]),
         knobs,
         _notes(engine, raw.CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, raw.cudnnBackendNumericalNote_t, "CUDNN_NUMERICAL_NOTE_"),
         _notes(engine, raw.CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, raw.cudnnBackendBehaviorNote_t, "CUDNN_BEHAVIOR_NOTE_"),
-        descriptor,
-        target,
     )
 
 
@@ -136,30 +155,38 @@ def heuristics(graph: Descriptor, target: Target) -> Iterator[EngineConfiguratio
     seen = set()
     for mode in (raw.CUDNN_HEUR_MODE_A, raw.CUDNN_HEUR_MODE_FALLBACK):
         try:
-            answer = Descriptor(
-                raw.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
-                {
-                    raw.CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH: graph,
-                    raw.CUDNN_ATTR_ENGINEHEUR_MODE: mode,
-                    raw.CUDNN_ATTR_ENGINEHEUR_DEVICEPROP: target.device(),
-                },
-            )
-            found = answer.children(raw.CUDNN_ATTR_ENGINEHEUR_RESULTS, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+            found = target.shared("heuristics", graph, mode, make=partial(_proposals, graph, target, mode))
         except StatusError:
             continue
         for descriptor in found:
             (engine,) = descriptor.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
-            configuration = _configuration(descriptor, engine, _knobs(descriptor), target)
+            index = int(engine[raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX])
+            configuration = _configuration(descriptor, engine, _knobs(descriptor, graph, target, index), target)
             if (configuration.engine, configuration.knobs) not in seen:
                 seen.add((configuration.engine, configuration.knobs))
                 yield configuration
 
 
-def _knobs(configuration: Descriptor) -> tuple[tuple[int, int], ...]:
+def _proposals(graph: Descriptor, target: Target, mode: int) -> list[Descriptor]:
+    answer = Descriptor(
+        raw.CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+        {
+            raw.CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH: graph,
+            raw.CUDNN_ATTR_ENGINEHEUR_MODE: mode,
+            raw.CUDNN_ATTR_ENGINEHEUR_DEVICEPROP: target.device(),
+        },
+    )
+    return answer.children(raw.CUDNN_ATTR_ENGINEHEUR_RESULTS, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR)
+
+
+def _knobs(configuration: Descriptor, graph: Descriptor, target: Target, index: int) -> tuple[tuple[int, int], ...]:
+    """Return the knobs of a configuration. It has a choice for each knob of its engine at most."""
+    try:
+        count = len(knob_ranges(graph, target, index))
+    except StatusError:  # an engine that is only proposed
+        count = int(raw.CUDNN_KNOB_TYPE_COUNTS)
     choices = configuration.children(
-        raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-        raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
-        int(raw.CUDNN_KNOB_TYPE_COUNTS),
+        raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, count
     )
     pairs = ((c[raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE], c[raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE]) for c in choices)
     return tuple(sorted(pairs))
@@ -171,13 +198,28 @@ def engine_count(graph: Descriptor) -> int:
 
 
 def _engine_descriptor(graph: Descriptor, target: Target, index: int) -> Descriptor:
-    return Descriptor(
-        raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
-            raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX: index,
-            raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
-        },
+    """Return the descriptor of an engine. Raises StatusError if it does not support the graph."""
+
+    def make() -> Descriptor:
+        return Descriptor(
+            raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR,
+            {
+                raw.CUDNN_ATTR_ENGINE_OPERATION_GRAPH: graph,
+                raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX: index,
+                raw.CUDNN_ATTR_ENGINE_DEVICEPROP: target.device(),
+            },
+        )
+
+    return target.shared("engine", graph, index, make=make)
+
+
+def _knob_choice(target: Target, kind: int, value: int) -> Descriptor:
+    attributes: dict[int, Any] = {
+        raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: kind,
+        raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: value,
+    }
+    return target.shared(
+        "knob", kind, value, make=lambda: Descriptor(raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, attributes)
     )
 
 
@@ -186,18 +228,14 @@ def engine(
 ) -> EngineConfiguration:
     """Return an engine with the given or its default knobs. Raises StatusError if it does not support the graph."""
     found = _engine_descriptor(graph, target, index)
-    choices = [
-        Descriptor(
-            raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR,
-            {raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE: kind, raw.CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE: value},
-        )
-        for kind, value in (knobs or {}).items()
-    ]
+    choices = [_knob_choice(target, kind, value) for kind, value in (knobs or {}).items()]
     descriptor = Descriptor(
         raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
         {raw.CUDNN_ATTR_ENGINECFG_ENGINE: found, raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES: choices or None},
     )
-    return _configuration(descriptor, found, tuple(sorted((knobs or {}).items())) or None, target)
+    pairs = tuple(sorted((knobs or {}).items())) or None
+    number, _, numerical, behavior = target.shared("notes", graph, index, make=lambda: _described(found, None))
+    return EngineConfiguration(number, pairs, numerical, behavior, descriptor, target)
 
 
 def engines(
@@ -214,9 +252,12 @@ def engines(
         yield found
 
 
-def knob_ranges(graph: Descriptor, target: Target, index: int) -> dict[int, range]:
+def knob_ranges(graph: Descriptor, target: Target, index: int) -> Mapping[int, range]:
     """Return the values that each knob of an engine accepts, by cudnnBackendKnobType_t."""
-    found = _engine_descriptor(graph, target, index)
+    return target.shared("ranges", graph, index, make=lambda: _ranges(_engine_descriptor(graph, target, index)))
+
+
+def _ranges(found: Descriptor) -> dict[int, range]:
     knobs = found.children(
         raw.CUDNN_ATTR_ENGINE_KNOB_INFO, raw.CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR, int(raw.CUDNN_KNOB_TYPE_COUNTS)
     )

@@ -18,7 +18,7 @@ from cudnnpy.handle import Handle
 _BEST = 8  # the number of the heuristics' proposals that autotune measures before all engines
 
 # Measures the usable candidates of a problem within a limit and returns the fastest (autotune.Tuner).
-Tune = Callable[[Problem, PlanningOptions, Iterable[Candidate], int], Candidate | None]
+Tune = Callable[[Problem, PlanningOptions, Target, Iterable[Candidate], int], Candidate | None]
 
 
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
@@ -128,7 +128,7 @@ def _tuned(
     """
     tried = _to_measure(problem, options, target, limit)
     try:
-        found = tune(problem, options, tried, limit)
+        found = tune(problem, options, target, tried, limit)
         is_scarce = found is None and _ran_out_of_memory(tried)
     except MemoryError:
         found, is_scarce = None, True

@@ -61,7 +61,7 @@ class ConvolutionLowering(NamedTuple):
 
     def built(self, target: Target) -> Descriptor:
         """The part's operation graph. Raises StatusError if cuDNN rejects it."""
-        return operation_graph.operation_graph(self.part, target)
+        return target.shared("graph", self.part, make=lambda: operation_graph.operation_graph(self.part, target))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """What launches the whole problem, with an execution plan of the part."""

@@ -126,7 +126,7 @@ class GraphLowering:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         problem = self.problem
         alignment = {name: spec.alignment for name, spec in zip(problem.operands, problem.specs, strict=True)}
-        return problem.graph.built(target, alignment)
+        return target.shared("graph", problem, make=lambda: problem.graph.built(target, alignment))
 
     def executable(self, plan: Descriptor, target: Target) -> Executable:
         """Return the executable of an execution plan, with the numbers of the graph as constants."""

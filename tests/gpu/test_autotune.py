@@ -16,6 +16,7 @@ import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
 from cudnnpy._planning import bench, selection
 from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.engines import Target
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -43,10 +44,12 @@ class Record:
         self.runs = 0
         tune = Tuner.__call__
 
-        def recorded(tuner: Tuner, problem: Any, options: Any, given: Iterable[Candidate], limit: int) -> Any:
+        def recorded(
+            tuner: Tuner, problem: Any, options: Any, target: Any, given: Iterable[Candidate], limit: int
+        ) -> Any:
             self.runs += 1
             self.candidates = list(given)
-            self.chosen = tune(tuner, problem, options, self.candidates, limit)
+            self.chosen = tune(tuner, problem, options, target, self.candidates, limit)
             return self.chosen
 
         monkeypatch.setattr(Tuner, "__call__", recorded)
@@ -296,7 +299,7 @@ def tune(planted: Callable[[Any], Planted], limit: int = 1 << 40) -> tuple[Candi
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w).problem
     tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
-    chosen = tuner(problem, conv.options.planning, [plain, bad, *real], limit)
+    chosen = tuner(problem, conv.options.planning, Target(Handle.default(0)), [plain, bad, *real], limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]
 

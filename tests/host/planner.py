@@ -34,6 +34,7 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
+BUILT: list[Any] = []  # the problems whose operation graphs were built
 
 
 def options_of(request: dict[str, Any]) -> Options:
@@ -137,6 +138,8 @@ class NoHandle:
 def choose(request: dict[str, Any]) -> Any:
     """The choice; with "times" (milliseconds by name) autotune measures."""
     operation, problem = problem_of(request)
+    TARGET._shared.clear()
+    BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
     tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
@@ -149,7 +152,7 @@ def choose(request: dict[str, Any]) -> Any:
         before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
         request.get("cap"),
     )
-    return {**described(chosen), "seen": Bench.seen}
+    return {**described(chosen), "seen": Bench.seen, "graphs": [str(graph.operation) for graph in BUILT]}
 
 
 def round_trip(request: dict[str, Any]) -> Any:
@@ -324,13 +327,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": type(error).__name__, "text": str(error)}
 
 
+def counted(problem: Any, target: engines_of.Target, build: Any = operation_graph.operation_graph) -> Descriptor:
+    BUILT.append(problem)
+    return cast(Descriptor, build(problem, target))
+
+
 def main() -> None:
+    vars(operation_graph).update(operation_graph=counted)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
     for module in (plans, selection):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(plans).update(on_device=lambda device: nullcontext())
-    vars(autotune).update(Bench=Bench, Handle=NoHandle, engines=targets)
+    vars(autotune).update(Bench=Bench)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks

@@ -218,11 +218,11 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
 
     for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
-    stand_in = SimpleNamespace(Target=lambda handle: TARGET, engine=there.engine, knob_ranges=there.knob_ranges)
+    stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
     monkeypatch.setattr(autotune, "engines", stand_in)
     monkeypatch.setattr(autotune, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
-    for module in (autotune, selection, plans):
+    for module in (selection, plans):
         monkeypatch.setattr(module, "Handle", handle)
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)

@@ -376,6 +376,16 @@ def test_autotune_then_varies_the_knobs_of_the_best_engines(plan: Planner) -> No
     assert all(changed in knobs_in(name) for name in of_others)
 
 
+@pytest.mark.parametrize("name", ["forward float32", "backward_data float16 channels last"])
+def test_autotune_builds_the_operation_graph_once(plan: Planner, name: str) -> None:
+    """The heuristics, all engines and the search of knobs share it."""
+    request = with_options(PROBLEMS[name], prefer="autotune")
+    names = [row["name"] for row in usable(plan("survey", **request))]
+    chosen = plan("choose", **request, times=dict.fromkeys(names, 1.0))
+    assert len(chosen["seen"]) > len(names)
+    assert len(chosen["graphs"]) == 1
+
+
 def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
     request = with_options(PROBLEMS["forward float32"], prefer="autotune", tune_seconds=1e-9)
     names = [row["name"] for row in usable(plan("survey", **request))]
