@@ -15,6 +15,7 @@ from cudnnpy._planning.selection import is_usable
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
+_NOISE = 1.01  # times whose ratio is at most this are equal
 _REFINED = 3  # the number of engines for which other knobs are tried
 _PASSES = 3  # the most passes over the knobs of one engine
 _SAMPLES = 16  # about the most values of a knob that are tried in one pass
@@ -29,26 +30,42 @@ class Tuner:
     def __call__(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
-        """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far."""
+        """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far.
+
+        The first candidate that can be used is what would be chosen without measuring. The result is never slower: if
+        there is no memory to measure it, a MemoryError is raised, since none of the others can be shown to be faster.
+        """
         deadline = time.monotonic() + options.tune_seconds
         self._handle.set_stream(self._stream)
         bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream)
+        guess: Candidate | None = None
         ran: list[Candidate] = []
         for candidate in candidates:
             if ran and time.monotonic() > deadline:
                 candidate.refused = (
                     candidate.refused or f"not measured: tune_seconds={options.tune_seconds} were used up"
                 )
-            elif is_usable(candidate, problem, options, limit) and bench.measure(candidate):
-                ran.append(candidate)
-        for candidate in _other_knobs(ran, target):
+            elif is_usable(candidate, problem, options, limit):
+                guess = guess or candidate
+                if bench.measure(candidate):
+                    ran.append(candidate)
+                elif candidate is guess and candidate.refused.startswith("out of memory"):
+                    raise MemoryError(f"{candidate.name}, the best guess, cannot be measured: {candidate.refused}")
+        for candidate in _other_knobs([candidate for candidate in ran if not candidate.refused], target):
             if time.monotonic() > deadline:
                 break
             if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
                 ran.append(candidate)
-        if time.monotonic() < deadline:
-            bench.time_finalists(ran)
-        return min(ran, key=milliseconds, default=None)
+        return _winner(bench.finalists([candidate for candidate in ran if not candidate.refused], guess), guess)
+
+
+def _winner(finalists: list[Candidate], guess: Candidate | None) -> Candidate | None:
+    """Return the fastest; among those within noise of it, the guess if it is one, else the one with the least workspace."""
+    fastest = min(finalists, key=milliseconds, default=None)
+    if fastest is None:
+        return None
+    equal = [candidate for candidate in finalists if milliseconds(candidate) <= _NOISE * milliseconds(fastest)]
+    return min(equal, key=lambda c: (c is not guess, c.workspace_size or 0, milliseconds(c)))
 
 
 def _other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:

@@ -4,10 +4,10 @@ Candidates run on the caller's stream, read the caller's inputs and write to scr
 caller changes. With beta, the scratch memory starts as a copy of the caller's result.
 
 Each result is compared on the device, by cudnnAddTensor and cudnnReduceTensor, with that of the anchor: the first
-candidate that runs, for which selection.py chooses one of plain arithmetic. A candidate whose result differs by more than
-`tolerance` is rejected. Results that are infinite, NaN or all 0, as those of uninitialized inputs can be, cannot be
-compared; then random numbers replace the caller's inputs. A candidate that fails or runs out of memory is rejected with
-the reason. The workspace never exceeds the limit.
+candidate that runs, which is what prefer="fastest" chooses. The first candidate of plain arithmetic confirms the anchor, or
+replaces it. A candidate whose result differs by more than `tolerance` is rejected. Results that are infinite, NaN or all 0,
+as those of uninitialized inputs can be, cannot be compared; then random numbers replace the caller's inputs. A candidate
+that fails or runs out of memory is rejected with the reason. The workspace never exceeds the limit.
 
 Buffers are rotated so that each timed run starts with a cold L2 cache, as in a network in which other layers run in
 between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower than the
@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from ctypes import byref, c_double, c_float
 from statistics import median
 from typing import Any
@@ -55,6 +56,7 @@ _MOST_SETS = 16
 _QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
 _FILL_GB_S = 2000.0  # the approximate rate of these fills
 _CLOSE = 1.1  # candidates that take up to this many times as long as the fastest are timed again
+_FAR = 1.5  # the same for the guess
 _FINALISTS, _FINAL_ROUNDS = 6, 9
 
 
@@ -101,6 +103,7 @@ class Bench:
         self.scratch = [take(extent(spec), device, stream) for spec in self.results]
         self._make_buffers()
         self.anchor: list[tuple[tuple[int, int, Any], float]] = []  # the memory of each result, and its largest element
+        self.unconfirmed: Candidate | None = None  # that of the anchor, until a plain one has the same result
         self.workspace: tuple[int, int, Any] = (0, 0, None)
         self.best = math.inf
 
@@ -161,14 +164,10 @@ class Bench:
             launches = self._run_first(candidate)
             if self.anchor:
                 candidate.refused = self._compare()
+                if candidate.is_plain:
+                    self._confirm(candidate)
             else:
-                largest = self._all_largest()
-                if not self.has_random_inputs and not all(0 < number < math.inf for number in largest):
-                    self._use_random_inputs()
-                    self._make_buffers()
-                    launches = self._run_first(candidate)
-                    largest = self._all_largest()
-                candidate.refused = self._become_anchor(largest)
+                launches = self._anchor(candidate, launches)
             assert candidate.milliseconds is not None
             if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
                 candidate.milliseconds = self._time(launches)
@@ -181,6 +180,32 @@ class Bench:
             return False
         self.best = min(self.best, milliseconds(candidate))
         return True
+
+    def _anchor(self, candidate: Candidate, launches: list[Callable[[], int]]) -> list[Callable[[], int]]:
+        """Make the result of a first candidate the anchor, if it can be compared; return its launches."""
+        largest = self._all_largest()
+        if not self.has_random_inputs and not all(0 < number < math.inf for number in largest):
+            self._use_random_inputs()
+            self._make_buffers()
+            launches = self._run_first(candidate)
+            largest = self._all_largest()
+        self._become_anchor(candidate, largest)
+        return launches
+
+    def _confirm(self, candidate: Candidate) -> None:
+        """Let a plain candidate, which was compared, confirm the anchor of one that is not plain, or replace it."""
+        unsure = self.unconfirmed
+        if unsure is None:
+            return
+        self.unconfirmed = None
+        if candidate.refused:
+            reason = candidate.refused
+            self._run_first(candidate)  # the comparison has overwritten the result
+            self._become_anchor(candidate, self._all_largest())
+            if candidate.refused:
+                self.unconfirmed = unsure
+            else:
+                unsure.refused, unsure.executable, self.best = reason, None, math.inf
 
     def _run_first(self, candidate: Candidate) -> list[Callable[[], int]]:
         """Run a candidate once, into scratch memory, and return its launches."""
@@ -206,23 +231,26 @@ class Bench:
             difference = self._largest(spec, memory, minus=right[0])
             allowed = share * largest + (spec.dtype == "int8")  # integers may be rounded up or down
             if not difference <= allowed:
-                return f"wrong result: off by {difference:.3g} from the first plain candidate, {allowed:.3g} is allowed"
+                return f"wrong result: off by {difference:.3g} from another candidate, {allowed:.3g} is allowed"
         return ""
 
     def _all_largest(self) -> list[float]:
         """Return the largest absolute element of each result in scratch memory."""
         return [self._largest(spec, memory) for spec, memory in zip(self.results, self.scratch, strict=True)]
 
-    def _become_anchor(self, largest: list[float]) -> str:
-        """Keep the results in scratch memory as the anchor; return why they cannot be it, "" if they can."""
+    def _become_anchor(self, candidate: Candidate, largest: list[float]) -> None:
+        """Keep the results in scratch memory as the anchor; reject the candidate if they cannot be it."""
         if self.problem.is_finite and not all(map(math.isfinite, largest)):
-            return "wrong result: infinite or no number for random numbers"
+            candidate.refused = "wrong result: infinite or no number for random numbers"
+            return
+        candidate.refused = ""
         self._keep(largest)
-        return ""
+        self.unconfirmed = None if candidate.is_plain else candidate
 
     def _keep(self, largest: list[float]) -> None:
         from cuda.bindings import driver
 
+        self.anchor = []
         for memory, number in zip(self.scratch, largest, strict=True):
             kept = take(memory[1], self.problem.device, self.stream)
             driver.cuMemcpyDtoDAsync(kept[0], memory[0], memory[1], self.stream)
@@ -268,12 +296,21 @@ class Bench:
         found = read(address) if minus is None else read(address) - read(minus)
         return float(np.abs(found).max())
 
-    def time_finalists(self, ran: list[Candidate]) -> None:
-        """Time the candidates that are about as fast as the fastest again, in alternation, since clock rates drift."""
+    def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+        """Return the guess and the candidates that are about as fast as the fastest.
+
+        They are timed again, in alternation, since clock rates drift; the guess only if it is not much slower.
+        """
         ranked = sorted(ran, key=milliseconds)
         close = [c for c in ranked[:_FINALISTS] if milliseconds(c) <= _CLOSE * milliseconds(ranked[0])]
-        if len(close) < 2:
-            return
+        if guess in ran and guess not in close and milliseconds(guess) <= _FAR * milliseconds(ranked[0]):
+            close.append(guess)
+        if len(close) > 1:
+            with suppress(MemoryError, CudnnError):  # then the times from before stand
+                self._time_in_turns(close)
+        return close
+
+    def _time_in_turns(self, close: list[Candidate]) -> None:
         times: dict[str, list[float]] = {candidate.name: [] for candidate in close}
         # The largest workspace is bound first, so that the workspace grows once.
         needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))

@@ -17,7 +17,8 @@ from cudnnpy.handle import Handle
 
 _BEST = 8  # the number of the heuristics' proposals that autotune measures before all engines
 
-# Measures the usable candidates of a problem within a limit and returns the fastest (autotune.Tuner).
+# Measures the usable candidates of a problem within a limit and returns the fastest (autotune.Tuner). The first of them is
+# what is chosen without measuring; a MemoryError says that there is no memory to measure it.
 Tune = Callable[[Problem, PlanningOptions, Target, Iterable[Candidate], int], Candidate | None]
 
 
@@ -74,10 +75,18 @@ def usable(
 
 def guesses(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
     """Yield every candidate once, best first: the likely ones, then every engine, then the C functions."""
+    return _distinct(chain(_on_graphs(problem, options, target), problem.functions(options, target)))
+
+
+def _on_graphs(problem: Problem, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+    """Yield the candidates of the graph API: the likely ones, then every engine."""
+    return _distinct(chain(problem.likely(options, target), problem.engines(target)))
+
+
+def _distinct(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Yield the first candidate of each name."""
     seen: set[str] = set()
-    for candidate in chain(
-        problem.likely(options, target), problem.engines(target), problem.functions(options, target)
-    ):
+    for candidate in candidates:
         if candidate.name not in seen:
             seen.add(candidate.name)
             yield candidate
@@ -124,7 +133,7 @@ def _tuned(
 ) -> tuple[Candidate | None, list[Candidate]]:
     """Return the candidate that measurement chooses, and all candidates that were considered.
 
-    Without memory to measure in, choose the first candidate that can be used; if no engine can run, choose a C function.
+    Without memory to measure in, choose what "fastest" chooses; if no engine can run, choose a C function.
     """
     tried = _to_measure(problem, options, target, limit)
     try:
@@ -151,20 +160,21 @@ def _ran_out_of_memory(candidates: Iterable[Candidate]) -> bool:
 def _to_measure(problem: Problem, options: PlanningOptions, target: Target, limit: int) -> list[Candidate]:
     """Return the candidates that autotune measures, in an order that suits a short `tune_seconds`.
 
-    The first candidate is one that can run and uses plain arithmetic, since its result is what the others are compared
-    with. The best proposals of the heuristics follow, then every engine with its default knobs, since the heuristics omit
-    some fast ones, then the other proposals. Engines that are compiled at run time come last, and only those that the
-    heuristics propose: one of the others took 15 s to plan, and none was the fastest for any of 84 problems on an H200
-    (docs/benchmarks).
+    The first one that can be used is what "fastest" chooses. If it is not of plain arithmetic, one that is follows, since its
+    result confirms that of the first. The best proposals of the heuristics follow, then every engine with its default knobs,
+    since the heuristics omit some fast ones, then the other proposals. Engines that are compiled at run time are measured
+    only where the heuristics propose them: one of the others took 15 s to plan, and none was the fastest for any of 84
+    problems on an H200 (docs/benchmarks).
     """
-    ranked = list(problem.likely(options, target))
-    found = [*ranked[:_BEST], *problem.engines(target), *ranked[_BEST:]]
-    measured: dict[str, Candidate] = {}
-    for candidate in sorted(found, key=lambda candidate: candidate.compiled_at_run_time):
-        if candidate.name not in measured or measured[candidate.name].refused:
-            measured[candidate.name] = candidate
-    anchor = next((c for c in measured.values() if c.is_plain and is_usable(c, problem, options, limit)), None)
-    return sorted(measured.values(), key=lambda candidate: candidate is not anchor)
+    found = list(_on_graphs(problem, options, target))
+    ranked = [candidate for candidate in found if candidate.source != "engines"]
+    others = [candidate for candidate in found if candidate.source == "engines"]
+    order = [*ranked[:_BEST], *others, *ranked[_BEST:]]
+    guess = next((c for c in found if is_usable(c, problem, options, limit)), None)
+    plain = guess
+    if guess is not None and not guess.is_plain:
+        plain = next((c for c in order if c.is_plain and is_usable(c, problem, options, limit)), None)
+    return sorted(order, key=lambda c: 0 if c is guess else 1 if c is plain else 2)
 
 
 def plan_for(

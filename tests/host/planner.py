@@ -120,8 +120,9 @@ class Bench:
             candidate.refused = "failed when run: it has no time"
         return not candidate.refused
 
-    def time_finalists(self, ran: list[Candidate]) -> None:
+    def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
+        return ran
 
 
 class NoHandle:

@@ -165,6 +165,7 @@ class Sketch(Bench):
         self.results = asked.specs[-1:]
         self.scratch: list[Any] = [(0, 0, None)]
         self.anchor = []
+        self.unconfirmed = None
         self.has_random_inputs = False
         self.best = math.inf
         self.largest, self.difference, self.made_up = largest, difference, made_up
@@ -217,7 +218,7 @@ def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> 
     assert bench.has_random_inputs
     assert bench.measure(fast)
     assert not bench.measure(wrong)
-    assert "off by 2 from the first plain candidate" in wrong.refused
+    assert "off by 2 from another candidate" in wrong.refused
     assert min((slow, fast), key=lambda c: c.milliseconds or 0) is fast
 
 
@@ -234,6 +235,82 @@ def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
     assert bad.refused == "wrong result: infinite or no number for random numbers"
     assert bench.measure(slow)
     assert bench.anchor[0][1] == 3.0
+
+
+def test_a_plain_candidate_takes_the_place_of_a_wrong_guess() -> None:
+    bench = Sketch(convolution(), {"guess": 4.0, "slow": 3.0, "fast": 3.0}, {"slow": 1.0}, {})
+    guess, slow, fast = candidate("guess"), candidate("slow"), candidate("fast")
+    guess.notes = ("winograd",)
+    assert bench.measure(guess)
+    assert bench.measure(slow)
+    assert guess.refused.startswith("wrong result: off by 1")
+    assert guess.executable is None
+    assert bench.anchor[0][1] == 3.0
+    assert bench.measure(fast)
+    assert bench.best == 1.0
+
+
+def test_a_plain_candidate_confirms_a_right_guess() -> None:
+    bench = Sketch(convolution(), {"guess": 4.0, "slow": 3.0, "wrong": 3.0}, {"wrong": 1.0}, {})
+    guess, wrong = candidate("guess"), candidate("wrong")
+    guess.notes = ("winograd",)
+    assert bench.measure(guess)
+    assert bench.measure(candidate("slow"))
+    assert not bench.measure(wrong)
+    assert not guess.refused
+
+
+# The final comparison
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the candidates in the order in which a Sketch times them; `again` are the times then."""
+    seen: list[str] = []
+
+    def run(bench: Any, launches: Any, count: int) -> float:
+        seen.append(launches)
+        return float(bench.again[launches])
+
+    monkeypatch.setattr(Sketch, "_run", run)
+    monkeypatch.setattr(Sketch, "_bind", lambda bench, candidate: candidate.name)
+    return seen
+
+
+def timed(name: str, milliseconds: float) -> Candidate:
+    made = candidate(name)
+    made.milliseconds, made.workspace_size = milliseconds, 0
+    return made
+
+
+def test_the_fastest_and_the_guess_are_timed_again_in_alternation(turns: list[str]) -> None:
+    bench = Sketch(convolution(), {}, {}, {})
+    bench.again = {"guess": 1.0, "first": 1.2, "second": 1.1}  # type: ignore[attr-defined]
+    guess, first, second, slow = timed("guess", 1.4), timed("first", 1.0), timed("second", 1.05), timed("slow", 1.3)
+    found = bench.finalists([guess, first, second, slow], guess)
+    assert {c.name: c.milliseconds for c in found} == bench.again  # type: ignore[attr-defined]
+    assert turns[:6] == ["first", "second", "guess"] * 2
+    assert slow.milliseconds == 1.3
+
+
+def test_a_guess_that_is_much_slower_is_not_timed_again(turns: list[str]) -> None:
+    bench = Sketch(convolution(), {}, {}, {})
+    guess, first = timed("guess", 9.0), timed("first", 1.0)
+    assert bench.finalists([guess, first], guess) == [first]
+    assert turns == []
+
+
+def test_a_final_comparison_that_fails_leaves_the_times_from_before(
+    turns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scarce(bench: Any, candidate: Candidate) -> Any:
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(Sketch, "_bind", scarce)
+    bench = Sketch(convolution(), {}, {}, {})
+    guess, first = timed("guess", 1.05), timed("first", 1.0)
+    assert bench.finalists([guess, first], guess) == [first, guess]
+    assert (guess.milliseconds, first.milliseconds) == (1.05, 1.0)
 
 
 def test_a_result_may_be_0_whatever_the_numbers() -> None:

@@ -38,6 +38,7 @@ class Made:
     notes: tuple[str, ...] = ()
     default: Knobs = field(default_factory=dict)
     refuses: Callable[[Knobs], bool] = lambda knobs: False
+    compiled: bool = False
 
 
 class Executable:
@@ -154,6 +155,7 @@ class Cudnn:
         self.measured: list[str] = []
         self.scarce: Callable[[Candidate], bool] = lambda candidate: False
         self.no_memory = False
+        self.guess: Candidate | None = None  # what every candidate is measured against
 
     def add(self, *made: Made, propose: bool = True) -> None:
         for one in made:
@@ -171,7 +173,7 @@ class Cudnn:
             knobs=pairs,
             name=engine_name(index, pairs),
             numerical_notes=made.notes,
-            behavior_notes=(),
+            behavior_notes=("runtime_compilation",) if made.compiled else (),
             finalize=lambda: Executable(made, dict(knobs or {})),
         )
 
@@ -214,7 +216,9 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
                 candidate.milliseconds = executable.made.time(executable.knobs)
             return not candidate.refused
 
-        def time_finalists(self, ran: list[Candidate]) -> None: ...
+        def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+            there.guess = guess
+            return ran
 
     for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
@@ -333,9 +337,46 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begi
 
 
 def test_a_candidate_that_finds_no_memory_is_passed_over(cudnn: Cudnn) -> None:
-    cudnn.add(Made(2, lambda knobs: 1.0), Made(3, lambda knobs: 2.0))
+    cudnn.add(Made(1, lambda knobs: 3.0), Made(2, lambda knobs: 1.0), Made(3, lambda knobs: 2.0))
     cudnn.scarce = lambda candidate: candidate.name.startswith("engine 2")
     assert tuned().name == "engine 3"
+
+
+def test_the_guess_is_kept_where_there_is_no_memory_to_measure_it(cudnn: Cudnn) -> None:
+    """Others that can be measured may be slower."""
+    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 2.0))
+    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 1")
+    assert tuned().name == chosen().name == "engine 1"
+    assert cudnn.measured == ["engine 1"]
+
+
+@pytest.mark.parametrize("notes", [(), ("winograd",), ("tensor_core", "reduced_precision_reduction")])
+def test_what_fastest_would_choose_is_measured_first(cudnn: Cudnn, notes: tuple[str, ...]) -> None:
+    cudnn.add(Made(5, size=lambda knobs: LOTS + 1), Made(4, lambda knobs: 7.0, notes=notes), Made(3), Made(1))
+    guess = chosen()
+    assert guess.name == "engine 4"
+    assert tuned(tune_seconds=1e-9).name == cudnn.measured[0] == guess.name
+    assert len(cudnn.measured) == 1
+    tuned()
+    assert cudnn.guess is not None
+    assert cudnn.guess.name == guess.name
+
+
+@pytest.mark.parametrize(("time", "best"), [(9.0, "engine 2"), (0.5, "engine 1"), (1.004, "engine 1")])
+def test_a_candidate_wins_that_is_faster_than_the_guess(cudnn: Cudnn, time: float, best: str) -> None:
+    cudnn.add(Made(1, lambda knobs: time), Made(2, lambda knobs: 1.0), Made(3, lambda knobs: 2.0))
+    assert tuned().name == best
+
+
+def test_the_least_workspace_wins_among_equals(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 9.0), Made(2, lambda knobs: 1.0, lambda knobs: 100), Made(3, lambda knobs: 1.004))
+    assert tuned().name == "engine 3"
+
+
+def test_engines_that_are_compiled_at_run_time_stay_where_the_heuristics_rank_them(cudnn: Cudnn) -> None:
+    cudnn.add(Made(3), Made(2, compiled=True), Made(1))
+    tuned()
+    assert cudnn.measured[:3] == ["engine 3", "engine 2", "engine 1"]
 
 
 # One that is forced, or served before
