@@ -26,6 +26,7 @@ from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine, table
 from cudnnpy.backend import Descriptor
+from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import operation_graph
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
@@ -34,7 +35,7 @@ from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph import graph as graph_of
 
 TARGET = engines_of.Target(profile=Path(sys.argv[1]).read_text())
-BUILT: list[Any] = []  # the problems whose operation graphs were built
+BUILT: list[str] = []  # the operations whose graphs were built
 
 
 def options_of(request: dict[str, Any]) -> Options:
@@ -153,7 +154,7 @@ def choose(request: dict[str, Any]) -> Any:
         before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
         request.get("cap"),
     )
-    return {**described(chosen), "seen": Bench.seen, "graphs": [str(graph.operation) for graph in BUILT]}
+    return {**described(chosen), "seen": Bench.seen, "graphs": BUILT}
 
 
 def round_trip(request: dict[str, Any]) -> Any:
@@ -328,13 +329,19 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"error": type(error).__name__, "text": str(error)}
 
 
-def counted(problem: Any, target: engines_of.Target, build: Any = operation_graph.operation_graph) -> Descriptor:
-    BUILT.append(problem)
-    return cast(Descriptor, build(problem, target))
+def counted(operation: Callable[[Any], str], build: Callable[..., Descriptor]) -> Callable[..., Descriptor]:
+    """A function that builds a graph, and notes its operation."""
+
+    def built(first: Any, *others: Any) -> Descriptor:
+        BUILT.append(operation(first))
+        return build(first, *others)
+
+    return built
 
 
 def main() -> None:
-    vars(operation_graph).update(operation_graph=counted)
+    vars(operation_graph)["operation_graph"] = counted(lambda p: str(p.operation), operation_graph.operation_graph)
+    vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
     for module in (plans, selection):

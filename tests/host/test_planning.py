@@ -386,6 +386,14 @@ def test_autotune_builds_the_operation_graph_once(plan: Planner, name: str) -> N
     assert len(chosen["graphs"]) == 1
 
 
+def test_autotune_plans_an_epilogue_once(plan: Planner) -> None:
+    """Its engine is compiled at run time, for each of the candidates without it."""
+    request = with_options(PROBLEMS["bias and relu"], prefer="autotune")
+    names = [row["name"] for row in usable(plan("survey", **request))]
+    assert len([name for name in names if name.endswith(" + epilogue")]) > 1
+    assert plan("choose", **request, times=dict.fromkeys(names, 1.0))["graphs"].count("epilogue") == 1
+
+
 def test_autotune_stops_when_its_time_is_used_up(plan: Planner) -> None:
     request = with_options(PROBLEMS["forward float32"], prefer="autotune", tune_seconds=1e-9)
     names = [row["name"] for row in usable(plan("survey", **request))]
