@@ -37,7 +37,7 @@ class Tuner:
         """
         deadline = time.monotonic() + options.tune_seconds
         self._handle.set_stream(self._stream)
-        bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream)
+        bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
         guess: Candidate | None = None
         ran: list[Candidate] = []
         for candidate in candidates:

@@ -14,7 +14,7 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
-from cudnnpy._planning import bench, selection
+from cudnnpy._planning import selection, timing_memory
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.engines import Target
 from cudnnpy.descriptors import TensorDescriptor
@@ -141,14 +141,14 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
     assert len(sizes) >= 2
     limit = sizes[len(sizes) // 2]
     taken: list[int] = []
-    take = bench.take
+    take = timing_memory.take
 
     def counted(size: int, *where: Any) -> Any:
-        if sys._getframe(1).f_code.co_name == "_bind":  # the candidates' workspace, beside scratch for results
+        if sys._getframe(1).f_code.co_name == "workspace":  # not the memory of operands
             taken.append(size)
         return take(size, *where)
 
-    monkeypatch.setattr(bench, "take", counted)
+    monkeypatch.setattr(timing_memory, "take", counted)
     conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
     assert_same(conv.backward_filter(*given), exact_result("backward_filter", *given, padding=1))
     assert taken
@@ -212,13 +212,13 @@ def test_memory_to_tune_in_comes_from_the_allocator() -> None:
         assert_same(Convolution(padding=1, prefer="autotune", tune_seconds=0.5).forward(*given), right)
     finally:
         cudnnpy.set_allocator(None)
-    assert len(taken) > 3
+    assert len(taken) >= 2
 
 
 @pytest.mark.parametrize("limit", [0, 1], ids=["none at all", "after the first"])
 def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    take = bench.take
+    take = timing_memory.take
 
     def scarce(size: int, *where: Any) -> Any:
         taken.append(size)
@@ -226,7 +226,7 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypat
             raise MemoryError("no more")
         return take(size, *where)
 
-    monkeypatch.setattr(bench, "take", scarce)
+    monkeypatch.setattr(timing_memory, "take", scarce)
     given = arguments("forward")
     assert_same(Convolution(padding=1, prefer="autotune").forward(*given), exact_result("forward", *given, padding=1))
     assert len(taken) > limit

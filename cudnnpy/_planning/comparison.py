@@ -1,0 +1,114 @@
+"""Compare results of candidates on the GPU: the tolerance, and the largest element of a result or of a difference."""
+
+from __future__ import annotations
+
+import math
+from ctypes import byref, c_double, c_float, c_size_t
+from typing import Any
+
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._memory.workspace import take
+from cudnnpy._planning.problem import Problem
+from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
+from cudnnpy.handle import Handle
+from cudnnpy.typing import ElementName
+
+# The unit roundoff of each element type: half the distance from 1 to the next representable number.
+ROUNDOFF = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+}
+
+
+def tolerance(problem: Problem, tf32: bool) -> float:
+    """Return the largest difference from a right result that is accepted, relative to its largest element.
+
+    The sum of L products of numbers with unit roundoff u, accumulated with unit roundoff v, has an error of about
+    u + v sqrt(L) relative to the sum of the magnitudes of the products, which is about sqrt(L) times the result. The bound
+    is 16 (u + v sqrt(L)), far below the error of a wrong algorithm, which is of the order of 1.
+    """
+    stored = problem.specs[-1].dtype
+    inputs = "tf32" if tf32 and problem.specs[0].dtype == "float32" else problem.specs[0].dtype
+    u = max(ROUNDOFF.get(inputs, 0.0), ROUNDOFF.get(stored, 0.0))
+    v = ROUNDOFF.get(problem.compute_dtype, 0.0)
+    return min(0.25, 16.0 * (u + v * math.sqrt(problem.reduction_length)) + 1e-6)
+
+
+class Largest:
+    """Computes the largest absolute element of a tensor, on one device and stream. Its scratch memory is kept."""
+
+    def __init__(self, handle: Handle, device: int, stream: int) -> None:
+        self._handle, self._device, self._stream = handle, device, stream
+        self._scratch: dict[str, tuple[int, int, Any]] = {}
+
+    def __call__(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
+        """Return the largest absolute element of `size` bytes, or of their difference from those at `minus`. NaN propagates.
+
+        The memory is overwritten: cudnnAddTensor subtracts in place.
+        """
+        dtype = spec.dtype
+        if dtype not in ("float16", "bfloat16", "float32", "float64"):
+            return self._by_numpy(dtype, address, size, minus)
+        number = c_double if dtype == "float64" else c_float
+        one, zero, less = number(1.0), number(0.0), number(-1.0)
+        count = size // dtype_of(dtype).itemsize
+        flat = TensorDescriptor((1, 1, 1, count), dtype)
+        if minus is not None:
+            raw.call("cudnnAddTensor", self._handle, byref(less), flat, minus, byref(one), flat, address)
+        if dtype == "bfloat16":  # cudnnReduceTensor does not support it
+            wide = self._take("wide", 4 * count)
+            floats = TensorDescriptor((1, 1, 1, count), "float32")
+            raw.call("cudnnTransformTensor", self._handle, byref(one), flat, address, byref(zero), floats, wide)
+            flat, address, dtype = floats, wide, "float32"
+        return self._reduced(flat, address, dtype)
+
+    def _take(self, name: str, size: int) -> int:
+        """Return the address of scratch memory, which is replaced only by a larger one."""
+        if name not in self._scratch or self._scratch[name][1] < size:
+            self._scratch.pop(name, None)  # freed before the larger one is allocated
+            self._scratch[name] = take(size, self._device, self._stream)
+        return self._scratch[name][0]
+
+    def _by_numpy(self, dtype: str, address: int, size: int, minus: int | None) -> float:
+        """Return the same for integers and float8, which cudnnAddTensor and cudnnReduceTensor do not support."""
+        import numpy as np
+        from cuda.bindings import driver
+
+        def read(at: int) -> Any:
+            values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
+            driver.cuMemcpyDtoHAsync(values.ctypes.data, at, size, self._stream)
+            driver.cuStreamSynchronize(self._stream)
+            return values.astype(np.float64)
+
+        found = read(address) if minus is None else read(address) - read(minus)
+        return float(np.abs(found).max())
+
+    def _reduced(self, flat: TensorDescriptor, address: int, dtype: ElementName) -> float:
+        """Return the largest absolute element of a whole tensor, by cudnnReduceTensor."""
+        import numpy as np
+        from cuda.bindings import driver
+
+        double = dtype == "float64"
+        how = ReduceTensorDescriptor("amax", compute_dtype="float64" if double else "float32", propagate_nan=True)
+        one = TensorDescriptor((1, 1, 1, 1), dtype)
+        size = c_size_t()
+        raw.call("cudnnGetReductionWorkspaceSize", self._handle, how, flat, one, byref(size))
+        number = c_double if double else c_float
+        scale, zero = number(1.0), number(0.0)
+        found = self._take("reduction", size.value + 256)
+        space = found + 256
+        raw.call(
+            "cudnnReduceTensor",
+            *(self._handle, how, None, 0, space, size, byref(scale), flat, address, byref(zero), one, found),
+        )
+        host = np.zeros(1, numpy_dtype(dtype))
+        driver.cuMemcpyDtoHAsync(host.ctypes.data, found, host.nbytes, self._stream)
+        driver.cuStreamSynchronize(self._stream)
+        return abs(float(host[0]))
