@@ -3,13 +3,14 @@
 Candidates run on the caller's stream, in the memory of timing_memory.py. With beta, the scratch memory starts as a copy of
 the caller's result.
 
-Each result is compared on the device, by cudnnAddTensor and cudnnReduceTensor, with that of the anchor: the first
-candidate that runs, which is what prefer="fastest" chooses. The first candidate of plain arithmetic confirms the anchor, or
-replaces it. A candidate whose result differs by more than `tolerance` is rejected. Results that are infinite, NaN or all 0,
-as those of uninitialized inputs can be, cannot be compared; then random numbers replace the caller's inputs. A candidate
-that fails or runs out of memory is rejected with the reason. The workspace never exceeds the limit.
+Candidates are timed first. A result is checked before its candidate is chosen, or becomes what others are measured against:
+it is compared on the device (comparison.py) with the anchor, which is the result of the first candidate that runs, the
+choice of prefer="fastest". Where two results differ by more than `tolerance`, the arbiter (arbiter.py) tells which one is
+right; without one, plain arithmetic is. A wrong anchor is replaced, and what was compared with it is checked again.
 
-The candidates that are about as fast as the fastest are timed again, in alternation.
+Results that are infinite, NaN or all 0, as those of uninitialized inputs can be, cannot be compared; then random numbers
+replace the caller's inputs. A candidate that fails or runs out of memory is rejected with the reason. The workspace never
+exceeds the limit. The candidates that are about as fast as the fastest are timed again, in alternation.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
+from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import extent
+from cudnnpy._planning.arbiter import Arbiter
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.comparison import Largest, tolerance
 from cudnnpy._planning.options import PlanningOptions
@@ -47,6 +50,10 @@ def milliseconds(candidate: Candidate) -> float:
     return candidate.milliseconds or math.inf
 
 
+def _engine_of(candidate: Candidate) -> Any:
+    return candidate.name if candidate.engine is None else candidate.engine.index
+
+
 class Bench:
     """The measurement of the candidates of one problem: its scratch memory, the result of the anchor, and the timing."""
 
@@ -64,31 +71,41 @@ class Bench:
         self.memory = TimingMemory(problem, inputs, result, limit, stream)
         self._largest = Largest(handle, problem.device, stream)
         self.anchor: list[float] = []  # the largest element of each result that is kept
-        self.unconfirmed: Candidate | None = None  # that of the anchor, until a plain one has the same result
-        self.best = math.inf
+        self._arbiter = Arbiter(problem, self.memory, handle, stream)
+        self.anchored: Candidate | None = None  # the candidate of the anchor
+        self.right: dict[str, Any] = {}  # the candidates that have its result, and their engines, by name
+        self.best = math.inf  # the time of the fastest candidate that was checked
 
     def measure(self, candidate: Candidate) -> bool:
-        """Run, check and time a planned candidate; return False, with the reason in `refused`, if it is rejected."""
+        """Run and time a planned candidate; return False, with the reason in `refused`, if it is rejected.
+
+        It is checked if it is faster than all before.
+        """
+        if not self._attempt(candidate, self._timed):
+            return False
+        if milliseconds(candidate) < self.best and self.check(candidate):
+            self.best = milliseconds(candidate)
+        return not candidate.refused
+
+    def _attempt(self, candidate: Candidate, action: Callable[[Candidate], None]) -> bool:
+        """Return whether a candidate is not rejected by an action, which may fail or set the reason."""
         try:
-            launches = self._run_first(candidate)
-            if self.anchor:
-                candidate.refused = self._compare()
-                if candidate.is_plain:
-                    self._confirm(candidate)
-            else:
-                launches = self._anchor(candidate, launches)
-            assert candidate.milliseconds is not None
-            if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
-                candidate.milliseconds = self._time(launches)
+            action(candidate)
         except MemoryError as error:
             candidate.refused = f"out of memory: {error}"
         except CudnnError as error:
             candidate.refused = f"failed when run: {error}"
         if candidate.refused:
             candidate.executable = None
-            return False
-        self.best = min(self.best, milliseconds(candidate))
-        return True
+        return not candidate.refused
+
+    def _timed(self, candidate: Candidate) -> None:
+        launches = self._run_first(candidate)
+        if not self.anchor:
+            launches = self._anchor(candidate, launches)
+        assert candidate.milliseconds is not None
+        if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
+            candidate.milliseconds = self._time(launches)
 
     def _anchor(self, candidate: Candidate, launches: list[Callable[[], int]]) -> list[Callable[[], int]]:
         """Make the result of a first candidate the anchor, if it can be compared; return its launches."""
@@ -101,26 +118,44 @@ class Bench:
         self._become_anchor(candidate, largest)
         return launches
 
-    def _confirm(self, candidate: Candidate) -> None:
-        """Let a plain candidate, which was compared, confirm the anchor of one that is not plain, or replace it."""
-        unsure = self.unconfirmed
-        if unsure is None:
-            return
-        self.unconfirmed = None
-        if candidate.refused:
-            reason = candidate.refused
-            self._run_first(candidate)  # the comparison has overwritten the result
-            self._become_anchor(candidate, self._all_largest())
-            if candidate.refused:
-                self.unconfirmed = unsure
-            else:
-                unsure.refused, unsure.executable, self.best = reason, None, math.inf
+    def check(self, candidate: Candidate) -> bool:
+        """Return whether the result of a candidate is right, which may reject the candidate of the anchor instead."""
+        return candidate.name in self.right or self._attempt(candidate, self._checked)
 
-    def _run_first(self, candidate: Candidate) -> list[Callable[[], int]]:
+    def _checked(self, candidate: Candidate) -> None:
+        self._run_first(candidate, timed=False)
+        reason = self._compare()
+        if reason:
+            self._run_first(candidate, timed=False)  # the comparison has overwritten the result
+            candidate.refused = self._judged(candidate, reason)
+        if not candidate.refused:
+            self.right[candidate.name] = _engine_of(candidate)
+
+    def _judged(self, candidate: Candidate, reason: str) -> str:
+        """Return why a candidate is rejected whose result, in scratch memory, is not the anchor's; "" if it is right."""
+        wrong, memory = self.anchored, self.memory
+        assert wrong is not None
+        errors = self._arbiter.errors(memory.scratch[0], memory.kept[0])
+        if errors is None:
+            is_right, anchor_is_right = candidate.is_plain and not wrong.is_plain, False
+        else:
+            share = tolerance(self.problem, self.options.tf32)
+            is_right, anchor_is_right = (error <= share for error in errors)
+        if not is_right:
+            return reason
+        if not anchor_is_right:
+            self._become_anchor(candidate, self._all_largest())
+            if not candidate.refused:
+                wrong.refused, wrong.executable, self.best = reason, None, math.inf
+        return candidate.refused
+
+    def _run_first(self, candidate: Candidate, timed: bool = True) -> list[Callable[[], int]]:
         """Run a candidate once, into scratch memory, and return its launches."""
         launches = self._bind(candidate)
         self.memory.reset()
-        candidate.milliseconds = self._first(launches[0])
+        milliseconds = self._first(launches[0])
+        if timed:
+            candidate.milliseconds = milliseconds
         return launches
 
     def _bind(self, candidate: Candidate) -> list[Callable[[], int]]:
@@ -154,24 +189,40 @@ class Bench:
         if self.problem.is_finite and not all(map(math.isfinite, largest)):
             candidate.refused = "wrong result: infinite or no number for random numbers"
             return
-        candidate.refused = ""
         self.memory.keep()
-        self.anchor = largest
-        self.unconfirmed = None if candidate.is_plain else candidate
+        self.anchor, self.anchored, self.right = largest, candidate, {candidate.name: _engine_of(candidate)}
 
     def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
-        """Return the guess and the candidates that are about as fast as the fastest.
+        """Return the guess and the candidates that are about as fast as the fastest, all of them right.
 
         They are timed again, in alternation, since clock rates drift; the guess only if it is not much slower.
         """
-        ranked = sorted(ran, key=milliseconds)
-        close = [c for c in ranked[:_FINALISTS] if milliseconds(c) <= _CLOSE * milliseconds(ranked[0])]
-        if guess in ran and guess not in close and milliseconds(guess) <= _FAR * milliseconds(ranked[0]):
-            close.append(guess)
+        while True:
+            anchored = self.anchored
+            close = self._close(ran, guess)
+            if anchored is self.anchored:  # else a check has replaced the anchor
+                break
         if len(close) > 1:
             with suppress(MemoryError, CudnnError):  # then the times from before stand
                 self._time_in_turns(close)
         return close
+
+    def _close(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+        """Return what `finalists` does by the times from before. The results of at least two engines are compared."""
+        ranked = sorted((candidate for candidate in ran if not candidate.refused), key=milliseconds)
+        close: list[Candidate] = []
+        for candidate in ranked:
+            if close and (len(close) == _FINALISTS or milliseconds(candidate) > _CLOSE * milliseconds(close[0])):
+                break
+            if self.check(candidate):
+                close.append(candidate)
+        if close and guess in ranked and guess not in close and milliseconds(guess) <= _FAR * milliseconds(close[0]):
+            close += [guess] if self.check(guess) else []
+        for candidate in ranked:
+            if len(set(self.right.values())) > 1:
+                break
+            self.check(candidate)
+        return [candidate for candidate in close if not candidate.refused]
 
     def _time_in_turns(self, close: list[Candidate]) -> None:
         times: dict[str, list[float]] = {candidate.name: [] for candidate in close}

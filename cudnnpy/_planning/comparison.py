@@ -28,7 +28,7 @@ ROUNDOFF = {
 
 
 def tolerance(problem: Problem, tf32: bool) -> float:
-    """Return the largest difference from a right result that is accepted, relative to its largest element.
+    """Return the largest difference between right results that is accepted, relative to the largest element.
 
     The sum of L products of numbers with unit roundoff u, accumulated with unit roundoff v, has an error of about
     u + v sqrt(L) relative to the sum of the magnitudes of the products, which is about sqrt(L) times the result. The bound

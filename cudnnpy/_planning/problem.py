@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.candidates import Candidate, Lowering
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
+
+
+class Box(NamedTuple):
+    """Elements of a tensor: on each axis in logical order `shape` of them, from `start` on, `step` apart."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    step: tuple[int, ...]
+
+
+# Returns a box of the operand with a number as an array of float64; of the result, what beta applies to.
+Read = Callable[[int, Box], Any]
 
 
 class Problem(Protocol):
@@ -49,6 +61,14 @@ class Problem(Protocol):
     @property
     def is_finite(self) -> bool:
         """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
+
+    def exact_elements(
+        self, positions: Sequence[tuple[int, ...]], read: Read
+    ) -> tuple[list[float], list[float]] | None:
+        """Return elements of the only result in float64, and the size that the rounding errors of each are relative to.
+
+        None if the problem cannot compute single elements.
+        """
 
     # Serialization of plans, and comparison of problems
 

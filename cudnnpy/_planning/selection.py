@@ -160,21 +160,17 @@ def _ran_out_of_memory(candidates: Iterable[Candidate]) -> bool:
 def _to_measure(problem: Problem, options: PlanningOptions, target: Target, limit: int) -> list[Candidate]:
     """Return the candidates that autotune measures, in an order that suits a short `tune_seconds`.
 
-    The first one that can be used is what "fastest" chooses. If it is not of plain arithmetic, one that is follows, since its
-    result confirms that of the first. The best proposals of the heuristics follow, then every engine with its default knobs,
-    since the heuristics omit some fast ones, then the other proposals. Engines that are compiled at run time are measured
-    only where the heuristics propose them: one of the others took 15 s to plan, and none was the fastest for any of 84
-    problems on an H200 (docs/benchmarks).
+    The first one that can be used is what "fastest" chooses. The best proposals of the heuristics follow, then every engine
+    with its default knobs, since the heuristics omit some fast ones, then the other proposals. Engines that are compiled at
+    run time are measured only where the heuristics propose them: one of the others took 15 s to plan, and none was the
+    fastest for any of 84 problems on an H200 (docs/benchmarks).
     """
     found = list(_on_graphs(problem, options, target))
     ranked = [candidate for candidate in found if candidate.source != "engines"]
     others = [candidate for candidate in found if candidate.source == "engines"]
     order = [*ranked[:_BEST], *others, *ranked[_BEST:]]
     guess = next((c for c in found if is_usable(c, problem, options, limit)), None)
-    plain = guess
-    if guess is not None and not guess.is_plain:
-        plain = next((c for c in order if c.is_plain and is_usable(c, problem, options, limit)), None)
-    return sorted(order, key=lambda c: 0 if c is guess else 1 if c is plain else 2)
+    return sorted(order, key=lambda c: c is not guess)
 
 
 def plan_for(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
@@ -10,9 +10,10 @@ from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rej
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_text import READERS
-from cudnnpy._planning.problem import is_strict
+from cudnnpy._planning.problem import Read, is_strict
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import legacy
+from cudnnpy.convolution.exact import exact_elements
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
@@ -35,6 +36,10 @@ class ConvolutionProblem(Problem):
     def is_finite(self) -> bool:
         """True: sums of products of finite numbers are finite."""
         return True
+
+    def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
+        """Return elements of the result in float64, and the size that the rounding errors of each are relative to."""
+        return exact_elements(self, positions, read)
 
     @property
     def kind(self) -> str:

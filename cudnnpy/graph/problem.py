@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import invalid_text, spec_of
 from cudnnpy._planning.plan_json import names as listed
 from cudnnpy._planning.plan_text import READERS
+from cudnnpy._planning.problem import Read
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.nodes import Call
@@ -68,6 +69,9 @@ class GraphProblem:
         if not isinstance(options.algorithm, Engine):
             raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
         return with_engine(GraphLowering(self), target, options.algorithm)
+
+    def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
+        """Return None: single elements of a graph are not computed."""
 
     def lowerings(self) -> Iterator[GraphLowering]:
         """Yield the only lowering, which is the graph itself."""

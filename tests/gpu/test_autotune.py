@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from ctypes import byref, c_float
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
 from cudnnpy._planning import selection, timing_memory
+from cudnnpy._planning.arbiter import Arbiter
 from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.comparison import tolerance
 from cudnnpy._planning.engines import Target
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
@@ -298,30 +301,73 @@ def scaled_by(factor: float) -> Callable[[Handle, int], int]:
     return spoil
 
 
-def tune(planted: Callable[[Any], Planted], limit: int = 1 << 40) -> tuple[Candidate, Candidate, list[Candidate]]:
+def set_to(value: float) -> Callable[[Handle, int], int]:
+    tensor, number = TensorDescriptor(Y, "float32"), c_float(value)
+
+    def spoil(handle: Handle, address: int) -> int:
+        return int(raw.cudnnSetTensor(handle, tensor, address, byref(number)))
+
+    return spoil
+
+
+def tune(
+    planted: Callable[[Any], Planted], limit: int = 1 << 40, guess: bool = False
+) -> tuple[Candidate, Candidate, list[Candidate]]:
     """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
     x, w = arguments("forward")
     conv = Convolution(padding=1, tf32=False)
     usable = [c for c in conv.candidates("forward", x, w) if not c.refused and c.source != "legacy"]
-    plain = next(
-        c for c in usable if not c.workspace_size and not APPROXIMATE & set(c.notes)
-    )  # what others are held to
+    plain = next(c for c in usable if not c.workspace_size and not APPROXIMATE & set(c.notes))
     real = [c for c in usable if c is not plain][:3]
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w).problem
     tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
-    chosen = tuner(problem, conv.options.planning, Target(Handle.default(0)), [plain, bad, *real], limit)
+    given = [bad, plain, *real] if guess else [plain, bad, *real]
+    chosen = tuner(problem, conv.options.planning, Target(Handle.default(0)), given, limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]
 
 
-@pytest.mark.parametrize("factor", [1.01, -1.0, 0.0, float("nan"), float("inf")])
-def test_a_wrong_result_is_refused(factor: float) -> None:
-    chosen, bad, real = tune(lambda executable: Planted(executable, scaled_by(factor)))
+@pytest.mark.parametrize("value", [1.0, 0.0, float("nan"), float("inf")])
+def test_a_wrong_result_is_refused_however_fast(value: float) -> None:
+    chosen, bad, real = tune(lambda executable: Planted(executable, set_to(value), run=False))
     assert bad.refused.startswith("wrong result: off by ")
     assert bad.executable is None
     assert chosen is not bad
     assert not any(c.refused for c in real)
+
+
+@pytest.mark.parametrize("factor", [1.01, -1.0, 1e20])
+def test_a_wrong_guess_is_refused_and_the_others_are_not(factor: float) -> None:
+    """The exact elements tell: the guess says of itself that its arithmetic is plain."""
+    chosen, bad, real = tune(lambda executable: Planted(executable, scaled_by(factor)), guess=True)
+    assert bad.refused.startswith("wrong result")
+    assert chosen is not bad
+    assert not any(c.refused for c in real)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_exact_elements_tell_right_from_wrong(operation: str, last: bool, dtype: str) -> None:
+    form = torch.channels_last if last else torch.contiguous_format
+    given = [
+        a.to(getattr(torch, dtype), memory_format=form) if isinstance(a, torch.Tensor) else a
+        for a in arguments(operation)
+    ]
+    conv = Convolution(padding=1, tf32=False)
+    right = getattr(conv, operation)(*given)
+    wrong = right.clone(memory_format=torch.preserve_format)
+    wrong[-1, -1, -1, -1] += 2 * right.abs().max()
+    problem = conv.plan(operation, *given).problem
+    stream = torch.cuda.current_stream().cuda_stream
+    handle = Handle.default(0)
+    handle.set_stream(stream)
+    memory: Any = SimpleNamespace(inputs=tuple(a.data_ptr() for a in given[:2]), start=None)
+    found = Arbiter(problem, memory, handle, stream).errors(right.data_ptr(), wrong.data_ptr())
+    assert found is not None
+    assert found[0] <= tolerance(problem, tf32=False)
+    assert found[1] > 0.5
 
 
 def test_a_result_that_is_not_written_is_refused_however_fast() -> None:

@@ -1,4 +1,4 @@
-"""What of autotune's measuring needs no GPU: the first run's time, what is rejected, and the final comparison."""
+"""What of autotune's measuring needs no GPU: the first run's time, what is checked and rejected, and the final comparison."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._planning.bench import Bench
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -49,53 +49,71 @@ def test_a_first_run_that_fails_is_told_to_the_clock(monkeypatch: pytest.MonkeyP
     assert seen == [3000]
 
 
-# What results are compared with
+# A bench whose GPU computes one number: a candidate's result
 
 
-class NoMemory:
-    """In place of the memory that candidates run in."""
+class Memory:
+    """In place of the memory that candidates run in: the number that the last run left, and the one that is kept."""
 
     def __init__(self, results: Any) -> None:
         self.results, self.scratch, self.kept = results, [0], [0]
         self.has_random_inputs = False
+        self.number = self.kept_number = math.nan
 
-    def reset(self) -> None: ...
+    def reset(self) -> None:
+        self.number = math.nan
 
     def copy_inputs(self) -> None: ...
 
-    def keep(self) -> None: ...
+    def keep(self) -> None:
+        self.kept_number = self.number
 
     def use_random_inputs(self) -> None:
         self.has_random_inputs = True
 
 
 class Sketch(Bench):
-    """A bench whose GPU is told: `largest` of a candidate's result, and of its difference from the anchor's."""
+    """A bench that is told each candidate's result, its time, and the right result, which an arbiter may know."""
 
-    def __init__(self, asked: Any, largest: dict[str, float], difference: dict[str, float], made_up: dict[str, float]):
-        self.problem, self.options = asked, PlanningOptions()
-        self.memory = NoMemory(asked.specs[-1:])  # type: ignore[assignment]
-        self._largest = self.told  # type: ignore[assignment]
-        self.anchor = []
-        self.unconfirmed = None
-        self.best = math.inf
-        self.largest, self.difference, self.made_up = largest, difference, made_up
-        self.now = ""
+    def __init__(self, results: dict[str, float], times: dict[str, float] | None = None, given: Any = None) -> None:
+        self.problem, self.options = given or convolution(), PlanningOptions()
+        self.memory: Any = Memory(self.problem.specs[-1:])
+        self._largest = self.largest  # type: ignore[assignment]
+        self._arbiter: Any = SimpleNamespace(errors=self.errors)
+        self.anchor, self.anchored, self.right, self.best = [], None, {}, math.inf
+        self.results, self.times = results, times or {}
+        self.random: dict[str, float] = {}  # the results for random numbers
+        self.truth: float | None = None
+        self.firsts: dict[str, float] = {}  # first runs that take longer
+        self.runs: list[str] = []  # the names of the candidates of timed rounds
 
-    def _bind(self, candidate: Candidate) -> Any:
-        self.now = candidate.name
-        return [lambda: 0]
+    def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
+        return [candidate.name]
 
     def _first(self, launch: Any) -> float:
-        return 1.0
+        results = self.random if self.memory.has_random_inputs and self.random else self.results
+        self.memory.number = results[launch]
+        return self.firsts.get(launch, self.times.get(launch, 1.0))
 
-    def _time(self, launches: Any) -> float:
-        return {"slow": 100.0, "fast": 1.0}.get(self.now, 10.0)
+    def _run(self, launches: Any, count: int) -> float:
+        self.runs.append(launches[0])
+        return self.times.get(launches[0], 1.0)
 
-    def told(self, spec: Any, address: int, size: int, minus: int | None = None) -> float:
-        if minus is not None:
-            return self.difference.get(self.now, 0.0)
-        return (self.made_up if self.memory.has_random_inputs else self.largest)[self.now]
+    def largest(self, spec: Any, address: int, size: int, minus: int | None = None) -> float:
+        if minus is None:
+            return abs(self.memory.number)
+        self.memory.number -= self.memory.kept_number  # as on the device, the result is overwritten
+        return abs(self.memory.number)
+
+    def errors(self, one: int, other: int) -> tuple[float, float] | None:
+        if self.truth is None:
+            return None
+        return abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)
+
+    def tuned(self, *candidates: Candidate) -> list[str]:
+        """The names of the finalists, where the first candidate is the guess."""
+        ran = [candidate for candidate in candidates if self.measure(candidate)]
+        return [candidate.name for candidate in self.finalists(ran, candidates[0])]
 
 
 def convolution(dtype: str = "float32", result: str | None = None) -> ConvolutionProblem:
@@ -104,162 +122,193 @@ def convolution(dtype: str = "float32", result: str | None = None) -> Convolutio
     return asked(options, "forward", x, w, TensorSpec((1, 4, 2, 2), result or dtype))
 
 
-def candidate(name: str) -> Candidate:
-    made = Candidate("engines", name, (), True, lambda: None)  # type: ignore[arg-type, return-value]
+def candidate(name: str, *notes: str) -> Candidate:
+    made = Candidate("engines", name, notes, True, lambda: None)  # type: ignore[arg-type, return-value]
     made.executable = object()  # type: ignore[assignment]
     return made
+
+
+# Which data candidates are compared on
 
 
 @pytest.mark.parametrize("first", [math.nan, math.inf, 0.0], ids=["no numbers", "infinite", "zeros"])
 def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> None:
     """As empty memory holds in a warm-up: else the first candidate would win, however slow, or wrong ones pass."""
-    bench = Sketch(convolution(), {"slow": first, "fast": first}, {"wrong": 2.0}, {"slow": 3.0, "fast": 3.0})
+    bench = Sketch({"slow": first, "fast": first, "wrong": first}, {"slow": 9.0, "wrong": 0.5})
+    bench.random = {"slow": 3.0, "fast": 3.0, "wrong": 5.0}
     slow, fast, wrong = candidate("slow"), candidate("fast"), candidate("wrong")
-    assert bench.measure(slow)
+    assert bench.tuned(slow, fast, wrong) == ["fast"]
     assert bench.memory.has_random_inputs
-    assert bench.measure(fast)
-    assert not bench.measure(wrong)
     assert "off by 2 from another candidate" in wrong.refused
-    assert min((slow, fast), key=lambda c: c.milliseconds or 0) is fast
 
 
 def test_good_data_stay() -> None:
-    bench = Sketch(convolution(), {"slow": 3.0}, {}, {})
+    bench = Sketch({"slow": 3.0})
     assert bench.measure(candidate("slow"))
     assert not bench.memory.has_random_inputs
 
 
 def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
-    bench = Sketch(convolution(), {"bad": math.nan}, {}, {"bad": math.nan, "slow": 3.0})
-    bad, slow = candidate("bad"), candidate("slow")
-    assert not bench.measure(bad)
+    bench = Sketch({"bad": math.nan, "slow": 3.0})
+    bad = candidate("bad")
+    assert bench.tuned(bad, candidate("slow")) == ["slow"]
     assert bad.refused == "wrong result: infinite or no number for random numbers"
-    assert bench.measure(slow)
+    assert bad.executable is None
     assert bench.anchor == [3.0]
-
-
-def test_a_plain_candidate_takes_the_place_of_a_wrong_guess() -> None:
-    bench = Sketch(convolution(), {"guess": 4.0, "slow": 3.0, "fast": 3.0}, {"slow": 1.0}, {})
-    guess, slow, fast = candidate("guess"), candidate("slow"), candidate("fast")
-    guess.notes = ("winograd",)
-    assert bench.measure(guess)
-    assert bench.measure(slow)
-    assert guess.refused.startswith("wrong result: off by 1")
-    assert guess.executable is None
-    assert bench.anchor == [3.0]
-    assert bench.measure(fast)
-    assert bench.best == 1.0
-
-
-def test_a_plain_candidate_confirms_a_right_guess() -> None:
-    bench = Sketch(convolution(), {"guess": 4.0, "slow": 3.0, "wrong": 3.0}, {"wrong": 1.0}, {})
-    guess, wrong = candidate("guess"), candidate("wrong")
-    guess.notes = ("winograd",)
-    assert bench.measure(guess)
-    assert bench.measure(candidate("slow"))
-    assert not bench.measure(wrong)
-    assert not guess.refused
-
-
-# The final comparison
-
-
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the candidates in the order in which a Sketch times them; `again` are the times then."""
-    seen: list[str] = []
-
-    def run(bench: Any, launches: Any, count: int) -> float:
-        seen.append(launches)
-        return float(bench.again[launches])
-
-    monkeypatch.setattr(Sketch, "_run", run)
-    monkeypatch.setattr(Sketch, "_bind", lambda bench, candidate: candidate.name)
-    return seen
-
-
-def timed(name: str, milliseconds: float) -> Candidate:
-    made = candidate(name)
-    made.milliseconds, made.workspace_size = milliseconds, 0
-    return made
-
-
-def test_the_fastest_and_the_guess_are_timed_again_in_alternation(turns: list[str]) -> None:
-    bench = Sketch(convolution(), {}, {}, {})
-    bench.again = {"guess": 1.0, "first": 1.2, "second": 1.1}  # type: ignore[attr-defined]
-    guess, first, second, slow = timed("guess", 1.4), timed("first", 1.0), timed("second", 1.05), timed("slow", 1.3)
-    found = bench.finalists([guess, first, second, slow], guess)
-    assert {c.name: c.milliseconds for c in found} == bench.again  # type: ignore[attr-defined]
-    assert turns[:6] == ["first", "second", "guess"] * 2
-    assert slow.milliseconds == 1.3
-
-
-def test_a_guess_that_is_much_slower_is_not_timed_again(turns: list[str]) -> None:
-    bench = Sketch(convolution(), {}, {}, {})
-    guess, first = timed("guess", 9.0), timed("first", 1.0)
-    assert bench.finalists([guess, first], guess) == [first]
-    assert turns == []
-
-
-def test_a_final_comparison_that_fails_leaves_the_times_from_before(
-    turns: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def scarce(bench: Any, candidate: Candidate) -> Any:
-        raise MemoryError("no more")
-
-    monkeypatch.setattr(Sketch, "_bind", scarce)
-    bench = Sketch(convolution(), {}, {}, {})
-    guess, first = timed("guess", 1.05), timed("first", 1.0)
-    assert bench.finalists([guess, first], guess) == [first, guess]
-    assert (guess.milliseconds, first.milliseconds) == (1.05, 1.0)
 
 
 def test_a_result_may_be_0_whatever_the_numbers() -> None:
     """With alpha 0, say."""
-    bench = Sketch(convolution(), {"slow": 0.0, "fast": 0.0}, {"wrong": 1.0}, {"slow": 0.0, "fast": 0.0})
-    assert bench.measure(candidate("slow"))
+    bench = Sketch({"slow": 0.0, "fast": 0.0, "wrong": 1.0}, {"slow": 9.0, "wrong": 0.5})
+    assert bench.tuned(candidate("slow"), candidate("fast"), candidate("wrong")) == ["fast"]
     assert bench.memory.has_random_inputs
-    assert bench.measure(candidate("fast"))
-    assert not bench.measure(candidate("wrong"))
 
 
-@pytest.mark.parametrize("difference", [math.nan, math.inf])
-def test_a_result_that_is_partly_unwritten_is_wrong(difference: float) -> None:
-    bench = Sketch(convolution(), {"slow": 3.0, "bad": 3.0}, {"bad": difference}, {})
+def test_what_a_graph_makes_need_not_be_finite() -> None:
+    specs = convolution().specs
+    given: Any = SimpleNamespace(
+        specs=specs, is_finite=False, compute_dtype="float32", reduction_length=9
+    )  # no convolution's
+    bench = Sketch({"slow": math.nan, "fast": math.nan}, {"slow": 9.0}, given)
+    assert bench.tuned(candidate("slow"), candidate("fast")) == ["fast"]
+
+
+# Wrong results
+
+
+@pytest.mark.parametrize("result", [math.nan, math.inf, -3.0, 3.1, 0.0, 1e30])
+def test_a_wrong_result_is_never_chosen_however_fast(result: float) -> None:
+    bench = Sketch({"guess": 3.0, "bad": result, "fast": 3.0}, {"guess": 4.0, "bad": 0.1, "fast": 3.9})
     bad = candidate("bad")
-    assert bench.measure(candidate("slow"))
-    assert not bench.measure(bad)
+    assert bench.tuned(candidate("guess"), bad, candidate("fast")) == ["fast", "guess"]
     assert bad.refused.startswith("wrong result: off by ")
     assert bad.executable is None
+    assert bench.best == 3.9  # others are not measured against a wrong one
+
+
+def test_results_are_compared_of_candidates_that_may_win_alone() -> None:
+    bench = Sketch({"guess": 3.0, "slow": 3.5, "fast": 3.0}, {"guess": 4.0, "slow": 30.0, "fast": 3.0})
+    slow = candidate("slow")
+    bench.tuned(candidate("guess"), candidate("fast"), slow)
+    assert slow.milliseconds == 30.0
+    assert not slow.refused
+    assert "slow" not in bench.right
+
+
+@pytest.mark.parametrize("truth", [3.0, None], ids=["the arbiter", "plain arithmetic"])
+@pytest.mark.parametrize("guess_ms", [0.5, 20.0])
+def test_a_wrong_guess_is_replaced(truth: float | None, guess_ms: float) -> None:
+    """The one that the arbiter finds right, else the plain one, decides; those that agreed with the guess are wrong, too."""
+    bench = Sketch(
+        {"guess": 4.0, "alike": 4.0, "plain": 3.0, "fast": 3.0},
+        {"guess": guess_ms, "alike": 15.0, "plain": 2.0, "fast": 1.0},
+    )
+    bench.truth = truth
+    guess, alike = candidate("guess", "winograd"), candidate("alike", "winograd")
+    assert bench.tuned(guess, alike, candidate("plain"), candidate("fast")) == ["fast"]
+    assert guess.refused.startswith("wrong result: off by 1 ")
+    assert guess.executable is None
+
+
+def test_agreement_with_the_same_engine_confirms_nothing() -> None:
+    """Its other knobs are as wrong; they are rejected with it, though their check had passed."""
+    bench = Sketch(
+        {"guess": 4.0, "alike": 4.0, "fast": 3.0, "other": 3.0},
+        {"guess": 20.0, "alike": 0.5, "fast": 1.0, "other": 9.0},
+    )
+    bench.truth = 3.0
+    guess, alike = candidate("guess"), candidate("alike")
+    guess.engine, alike.engine = Engine(7), Engine(7, {1: 2})
+    assert bench.tuned(guess, alike, candidate("fast"), candidate("other")) == ["fast"]
+    assert guess.refused
+    assert alike.refused
+
+
+@pytest.mark.parametrize("huge", [1e30, 4.0])
+def test_the_first_plain_candidate_is_not_right_by_definition(huge: float) -> None:
+    bench = Sketch({"guess": huge, "fast": 3.0}, {"guess": 4.0})
+    bench.truth = 3.0
+    guess = candidate("guess")
+    assert bench.tuned(guess, candidate("fast", "tensor_core", "winograd")) == ["fast"]
+    assert guess.refused
+
+
+def test_the_arbiter_keeps_a_right_guess_whatever_the_others_arithmetic() -> None:
+    bench = Sketch({"guess": 3.0, "plain": 4.0}, {"guess": 4.0})
+    bench.truth = 3.0
+    plain = candidate("plain")
+    assert bench.tuned(candidate("guess", "winograd"), plain) == ["guess"]
+    assert plain.refused.startswith("wrong result")
+
+
+def test_results_that_are_both_near_the_exact_one_are_both_right() -> None:
+    share = 16 * (2.0**-11 + 2.0**-24 * math.sqrt(72)) + 1e-6
+    bench = Sketch({"guess": 1.0, "fast": 1.0 + 1.5 * share}, {"guess": 4.0})
+    bench.truth = 1.0 + 0.75 * share
+    fast = candidate("fast")
+    assert bench.tuned(candidate("guess"), fast) == ["fast"]
+    assert not fast.refused
+
+
+def test_where_neither_is_right_the_guess_stays() -> None:
+    bench = Sketch({"guess": 3.0, "fast": 4.0}, {"guess": 4.0})
+    bench.truth = 7.0
+    assert bench.tuned(candidate("guess"), candidate("fast")) == ["guess"]
+
+
+@pytest.mark.parametrize(("result", "passes"), [("int8", True), ("int32", False)])
+def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> None:
+    bench = Sketch({"slow": 3.0, "fast": 4.0}, {"slow": 9.0}, convolution("int8", result))
+    assert bench.tuned(candidate("slow"), candidate("fast")) == (["fast"] if passes else ["slow"])
 
 
 def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn() -> None:
     class Scarce(Sketch):
-        def _bind(self, candidate: Candidate) -> Any:
+        def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
             if candidate.name == "hungry":
                 raise MemoryError("no more")
             return super()._bind(candidate)
 
-    bench = Scarce(convolution(), {"slow": 3.0, "hungry": 3.0}, {}, {})
+    bench = Scarce({"slow": 3.0})
     hungry = candidate("hungry")
     assert not bench.measure(hungry)
     assert "out of memory" in hungry.refused
     assert bench.measure(candidate("slow"))
 
 
-def test_what_a_graph_makes_need_not_be_finite() -> None:
-    specs = convolution().specs
-    asked: Any = SimpleNamespace(
-        specs=specs, is_finite=False, compute_dtype="float32", reduction_length=9
-    )  # no convolution's
-    numbers = {"slow": math.nan, "fast": math.nan}
-    bench = Sketch(asked, numbers, {"fast": math.nan}, numbers)
-    assert bench.measure(candidate("slow"))
-    assert bench.measure(candidate("fast"))
+# The final comparison
 
 
-@pytest.mark.parametrize(("result", "passes"), [("int8", True), ("int32", False)])
-def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> None:
-    bench = Sketch(convolution("int8", result), {"slow": 3.0}, {"fast": 1.0}, {})
-    assert bench.measure(candidate("slow"))
-    assert bench.measure(candidate("fast")) == passes
+def timed(name: str, milliseconds: float, bench: Sketch) -> Candidate:
+    made = candidate(name)
+    made.milliseconds, made.workspace_size = milliseconds, 0
+    bench.right[name] = name
+    return made
+
+
+def test_the_fastest_and_the_guess_are_timed_again_in_alternation() -> None:
+    bench = Sketch({}, {"guess": 1.0, "first": 1.2, "second": 1.1})
+    times = {"guess": 1.4, "first": 1.0, "second": 1.05, "slow": 1.3}
+    guess, first, second, slow = (timed(name, ms, bench) for name, ms in times.items())
+    found = bench.finalists([guess, first, second, slow], guess)
+    assert {c.name: c.milliseconds for c in found} == bench.times
+    assert bench.runs[:6] == ["first", "second", "guess"] * 2
+    assert slow.milliseconds == 1.3
+
+
+def test_a_guess_that_is_much_slower_is_not_timed_again() -> None:
+    bench = Sketch({})
+    guess, first = timed("guess", 9.0, bench), timed("first", 1.0, bench)
+    assert bench.finalists([guess, first], guess) == [first]
+    assert bench.runs == []
+
+
+def test_a_final_comparison_that_fails_leaves_the_times_from_before() -> None:
+    class Scarce(Sketch):
+        def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
+            raise MemoryError("no more")
+
+    bench = Scarce({})
+    guess, first = timed("guess", 1.05, bench), timed("first", 1.0, bench)
+    assert bench.finalists([guess, first], guess) == [first, guess]
+    assert (guess.milliseconds, first.milliseconds) == (1.05, 1.0)

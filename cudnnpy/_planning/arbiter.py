@@ -1,0 +1,111 @@
+"""Which of two results that differ is right: the elements that differ most are computed in float64 on the host."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._memory.workspace import take
+from cudnnpy._planning.problem import Box, Problem
+from cudnnpy._planning.timing_memory import TimingMemory
+from cudnnpy._runtime.executables import copy
+from cudnnpy.errors import CudnnError
+from cudnnpy.handle import Handle
+
+_ELEMENTS = 64  # the most elements that are computed
+_PRODUCTS = 1 << 24  # about the most products that are summed for them
+_LEAST = 4  # the fewest elements, however many products they have
+_CHUNK = 1 << 26  # bytes of a result that are compared at a time
+_CHUNKS = 8  # the most chunks, spread over the result
+
+
+class Arbiter:
+    """Judges two results of a problem by its exact elements (Problem.exact_elements)."""
+
+    def __init__(self, problem: Problem, memory: TimingMemory, handle: Handle, stream: int) -> None:
+        self._problem, self._memory, self._handle, self._stream = problem, memory, handle, stream
+        self._boxes: dict[tuple[int, Box], Any] = {}
+
+    def errors(self, one: int, other: int) -> tuple[float, float] | None:
+        """Return the errors of the results at two addresses; None if there is no arbiter for the problem.
+
+        An error is the largest one of the elements in which the results differ most, relative to the largest of these
+        elements. That of NaN is infinite.
+        """
+        if self._problem.results != 1 or dtype_of(self._problem.specs[0].dtype).itemsize == 1:
+            return None
+        try:
+            found = self._most_different(one, other)
+            exact = self._problem.exact_elements([position for position, *_ in found], self._read)
+        except (MemoryError, CudnnError):
+            return None
+        if exact is None or not found:
+            return None
+        right, size = exact[0], max(exact[1])
+
+        def error(values: list[float]) -> float:
+            off = max((abs(a - b) for a, b in zip(values, right, strict=True)), key=lambda n: (math.isnan(n), n))
+            return math.inf if math.isnan(off) else off / size if size else off and math.inf
+
+        return error([a for _, a, _ in found]), error([b for *_, b in found])
+
+    def _most_different(self, one: int, other: int) -> list[tuple[tuple[int, ...], float, float]]:
+        """Return the positions in which two results differ most, with the elements of both."""
+        import numpy as np
+
+        spec = self._problem.specs[-1]
+        wanted = max(_LEAST, min(_ELEMENTS, _PRODUCTS // max(self._problem.reduction_length, 1)))
+        size, item = extent(spec), dtype_of(spec.dtype).itemsize
+        starts = list(range(0, size, _CHUNK))
+        found: list[tuple[float, int, float, float]] = []
+        for start in starts[:: -(-len(starts) // _CHUNKS)]:
+            a, b = (self._to_host(at + start, min(_CHUNK, size - start), spec.dtype) for at in (one, other))
+            with np.errstate(invalid="ignore", over="ignore"):
+                off = np.nan_to_num(np.abs(a - b), nan=np.inf)
+            worst = np.argpartition(off, -min(wanted, off.size))[-min(wanted, off.size) :]
+            found += [(float(off[at]), start // item + int(at), float(a[at]), float(b[at])) for at in worst]
+        found.sort(reverse=True)
+        places = ((_position(spec, offset), a, b) for _, offset, a, b in found[:wanted])
+        return [(position, a, b) for position, a, b in places if position is not None]
+
+    def _read(self, operand: int, box: Box) -> Any:
+        """Return a box of an operand, which is packed on the device, as float64; of the result, what beta applies to."""
+        if (operand, box) not in self._boxes:
+            spec = self._problem.specs[operand]
+            assert spec.strides is not None
+            inputs = self._memory.inputs
+            address = inputs[operand] if operand < len(inputs) else self._memory.start
+            assert address is not None
+            item = dtype_of(spec.dtype).itemsize
+            address += item * sum(at * stride for at, stride in zip(box.start, spec.strides, strict=True))
+            strides = tuple(step * stride for step, stride in zip(box.step, spec.strides, strict=True))
+            source = TensorSpec(box.shape, spec.dtype, strides)
+            packed = TensorSpec(box.shape, spec.dtype, packed_strides(box.shape))
+            size = item * math.prod(box.shape)
+            room = take(size, self._problem.device, self._stream)
+            if copy(source, packed).bind(self._handle, (address, room[0]), 0)():
+                raise CudnnError("part of an operand could not be copied")
+            self._boxes[operand, box] = self._to_host(room[0], size, spec.dtype, np_type="float64").reshape(box.shape)
+        return self._boxes[operand, box]
+
+    def _to_host(self, address: int, size: int, dtype: str, np_type: str = "float32") -> Any:
+        import numpy as np
+        from cuda.bindings import driver
+
+        values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
+        driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, self._stream)
+        driver.cuStreamSynchronize(self._stream)
+        return values if dtype == "float64" else values.astype(np_type)
+
+
+def _position(spec: TensorSpec, offset: int) -> tuple[int, ...] | None:
+    """Return the position of the element at an offset in memory; None for a gap between elements."""
+    strides = spec.strides or packed_strides(spec.shape)
+    position = [0] * len(spec.shape)
+    for axis in sorted(range(len(spec.shape)), key=strides.__getitem__, reverse=True):
+        if spec.shape[axis] > 1:
+            position[axis], offset = divmod(offset, strides[axis])
+    inside = offset == 0 and all(at < size for at, size in zip(position, spec.shape, strict=True))
+    return tuple(position) if inside else None
