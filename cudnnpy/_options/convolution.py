@@ -90,7 +90,7 @@ class ConvolutionOptions(Frozen):
     tf32: bool = True
     algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 5.0
+    tune_seconds: float = 2.0
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
@@ -117,7 +117,7 @@ class FusedOptions(Frozen):
     workspace_limit: int | None = None
     deterministic: bool = False
     tf32: bool = True
-    tune_seconds: float = 5.0
+    tune_seconds: float = 2.0
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())

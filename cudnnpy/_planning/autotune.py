@@ -1,24 +1,33 @@
-"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, checks and times each usable one on the GPU."""
+"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and checks candidates on the GPU.
+
+The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knobs.py). No single
+one may use up the time: what may take long is measured last, if it fits into the time that is left then.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from cudnnpy._planning import engines
 from cudnnpy._planning.bench import Bench, milliseconds
-from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import is_usable
-from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
-_REFINED = 3  # the number of engines for which other knobs are tried
-_PASSES = 3  # the most passes over the knobs of one engine
-_SAMPLES = 16  # about the most values of a knob that are tried in one pass
+_PROMISING = 8  # the number of first candidates that are measured whatever they may take
+_LATE = 0.05  # seconds; a candidate that may take longer is measured last
+_SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
+
+# Multiplications in a second, zeros of strides and padding counted, of the slowest engines in a survey of 1,816 convolutions
+# of networks on an H200 with cuDNN 9.19: of engines without tensor cores, Winograd or FFT, and of those noted
+# strict_nan_prop. A single run of one took 33 s, where the fastest took 0.3 ms.
+_PLAIN_RATE, _STRICT_RATE = 5e11, 5e10
 
 
 class Tuner:
@@ -35,28 +44,90 @@ class Tuner:
         The first candidate that can be used is what would be chosen without measuring. The result is never slower: if
         there is no memory to measure it, a MemoryError is raised, since none of the others can be shown to be faster.
         """
-        deadline = time.monotonic() + options.tune_seconds
+        search = _Search(problem, options, limit)
         self._handle.set_stream(self._stream)
-        bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
-        guess: Candidate | None = None
-        ran: list[Candidate] = []
-        for candidate in candidates:
-            if ran and time.monotonic() > deadline:
-                candidate.refused = (
-                    candidate.refused or f"not measured: tune_seconds={options.tune_seconds} were used up"
-                )
-            elif is_usable(candidate, problem, options, limit):
-                guess = guess or candidate
-                if bench.measure(candidate):
-                    ran.append(candidate)
-                elif candidate is guess and candidate.refused.startswith("out of memory"):
-                    raise MemoryError(f"{candidate.name}, the best guess, cannot be measured: {candidate.refused}")
-        for candidate in _other_knobs([candidate for candidate in ran if not candidate.refused], target):
-            if time.monotonic() > deadline:
+        search.bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
+        late: list[Candidate] = []
+        for number, candidate in enumerate(candidates):
+            if not search.has_time():
+                search.pass_over(candidate)
+            elif search.can_wait(candidate, is_promising=number < _PROMISING):
+                late.append(candidate)
+            else:
+                search.measure(candidate)
+        for candidate in other_knobs(search.right(), target):
+            if not search.has_time():
                 break
-            if is_usable(candidate, problem, options, limit) and bench.measure(candidate):
-                ran.append(candidate)
-        return _winner(bench.finalists([candidate for candidate in ran if not candidate.refused], guess), guess)
+            search.measure(candidate)
+        for candidate in sorted(late, key=search.seconds):
+            if search.has_time(search.seconds(candidate)):
+                search.measure(candidate)
+            else:
+                search.pass_over(candidate)
+        return _winner(search.bench.finalists(search.right(), search.guess), search.guess)
+
+
+class _Search:
+    """What was measured of a problem, and the time that is left."""
+
+    bench: Bench
+
+    def __init__(self, problem: Problem, options: PlanningOptions, limit: int) -> None:
+        self._problem, self._options, self._limit = problem, options, limit
+        self._deadline = time.monotonic() + options.tune_seconds
+        self._ran: list[Candidate] = []
+        self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
+        self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
+        self.guess: Candidate | None = None
+
+    def right(self) -> list[Candidate]:
+        """Return the candidates that ran and were not found to be wrong."""
+        return [candidate for candidate in self._ran if not candidate.refused]
+
+    def has_time(self, seconds: float = 0.0) -> bool:
+        """Return whether a candidate may still be measured that takes this long. The first one always may."""
+        return not self._ran or time.monotonic() + seconds < self._deadline
+
+    def seconds(self, candidate: Candidate) -> float:
+        """Return the seconds that measuring a candidate may take; 0 if they are few."""
+        return max(_most_seconds(candidate, self._products), self._slow.get(_engine_of(candidate), 0.0))
+
+    def can_wait(self, candidate: Candidate, is_promising: bool) -> bool:
+        """Return whether a candidate is measured last: one of an engine that took long, or one that may if not promising."""
+        return _engine_of(candidate) in self._slow or (not is_promising and self.seconds(candidate) > _LATE)
+
+    def pass_over(self, candidate: Candidate) -> None:
+        """Reject a candidate for which there is no time."""
+        candidate.refused = candidate.refused or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
+
+    def measure(self, candidate: Candidate) -> None:
+        """Plan and measure a candidate. Raises MemoryError if there is no memory for the guess."""
+        begin = time.monotonic()
+        if not is_usable(candidate, self._problem, self._options, self._limit):
+            return
+        planned = time.monotonic()
+        self.guess = self.guess or candidate
+        if self.bench.measure(candidate):
+            self._ran.append(candidate)
+        elif candidate is self.guess and candidate.refused.startswith("out of memory"):
+            raise MemoryError(f"{candidate.name}, the best guess, cannot be measured: {candidate.refused}")
+        end, best = time.monotonic(), min(map(milliseconds, self.right()), default=math.inf)
+        is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * best
+        if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
+            self._slow[_engine_of(candidate)] = end - begin
+
+
+def _engine_of(candidate: Candidate) -> tuple[int, str]:
+    """Return what candidates of one engine have in common, with any knobs."""
+    suffix = "" if candidate.lowering is None else candidate.lowering.suffix
+    return -1 if candidate.engine is None else candidate.engine.index, suffix
+
+
+def _most_seconds(candidate: Candidate, products: int) -> float:
+    """Return the seconds that one run of a candidate may take; 0 for the kinds of engines that are not known to be slow."""
+    if candidate.engine is None or not {"tensor_core", "winograd", "fft"}.isdisjoint(candidate.notes):
+        return 0.0
+    return products / (_STRICT_RATE if "strict_nan_prop" in candidate.notes else _PLAIN_RATE)
 
 
 def _winner(finalists: list[Candidate], guess: Candidate | None) -> Candidate | None:
@@ -66,52 +137,3 @@ def _winner(finalists: list[Candidate], guess: Candidate | None) -> Candidate | 
         return None
     equal = [candidate for candidate in finalists if milliseconds(candidate) <= _NOISE * milliseconds(fastest)]
     return min(equal, key=lambda c: (c is not guess, c.workspace_size or 0, milliseconds(c)))
-
-
-def _other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
-    """Yield the fastest engines with other knobs. The caller measures each candidate before it takes the next.
-
-    This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
-    which the engine is fastest, until a pass over all knobs brings no improvement.
-    """
-    best: dict[tuple[int, bool], Candidate] = {}
-    for candidate in sorted(ran, key=milliseconds):
-        if candidate.engine is not None and candidate.engine.knobs:
-            best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
-    known = {candidate.name for candidate in ran}
-    for current in list(best.values())[:_REFINED]:
-        if current.lowering is None or current.engine is None:
-            continue
-        lowering, index, fastest = current.lowering, current.engine.index, current
-        built = lowering.built(target)
-        ranges = engines.knob_ranges(built, target, index)
-        for _ in range(_PASSES):
-            before = fastest
-            for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
-                knobs = dict(fastest.engine.knobs or ()) if fastest.engine else {}
-                if kind not in knobs:
-                    continue
-                for value in _sample(values, knobs[kind]):
-                    try:
-                        found = engines.engine(built, target, index, {**knobs, kind: value})
-                    except StatusError:
-                        continue
-                    candidate = from_configuration(lowering, target, "knobs", found)
-                    if candidate.name not in known:
-                        known.add(candidate.name)
-                        yield candidate
-                        if not candidate.refused:
-                            fastest = min(fastest, candidate, key=milliseconds)
-            if fastest is before:
-                break
-
-
-def _sample(values: range, current: int) -> list[int]:
-    """Return the values of a knob to try: all, or, if there are many, a sample of the range and those next to the current."""
-    if len(values) <= _SAMPLES:
-        chosen = set(values)
-    else:
-        at = (current - values.start) // values.step
-        near = values[max(at - _SAMPLES // 4, 0) : at + _SAMPLES // 4 + 1]
-        chosen = {*values[:: -(-len(values) // _SAMPLES)], *near}
-    return sorted(chosen - {current})

@@ -10,7 +10,8 @@ right; without one, plain arithmetic is. A wrong anchor is replaced, and what wa
 
 Results that are infinite, NaN or all 0, as those of uninitialized inputs can be, cannot be compared; then random numbers
 replace the caller's inputs. A candidate that fails or runs out of memory is rejected with the reason. The workspace never
-exceeds the limit. The candidates that are about as fast as the fastest are timed again, in alternation.
+exceeds the limit. One run tells of most candidates that they cannot be the fastest. Those that are about as fast as the
+fastest are timed again, in alternation.
 """
 
 from __future__ import annotations
@@ -33,21 +34,29 @@ from cudnnpy._planning.timing_memory import TimingMemory
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
-_GIVE_UP = 3.0  # a candidate that takes more than this many times as long as the best so far is not timed again
-_HOPELESS = 20.0  # the same for the first run of a candidate
-_ROUND_MS = 2.0  # the approximate duration of one timed round
-_ROUNDS = 2
-_LEAST, _MOST = 3, 32  # the fewest and the most runs of one round
+_HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
+_COLD_MS = 0.1  # what a first run may take in addition
+_NEAR = 1.15  # a candidate that takes up to this many times as long as the best is timed in a second round
+_TRY_MS, _ROUND_MS = 0.2, 1.0  # the approximate duration of a short round, and of a long one
+_LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
+_LEAST, _FEW, _MOST = 2, 4, 32  # the fewest runs of one round, the most of the first one, and of any
 _QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
 _FILL_GB_S = 2000.0  # the approximate rate of these fills
 _CLOSE = 1.1  # candidates that take up to this many times as long as the fastest are timed again
 _FAR = 1.5  # the same for the guess
-_FINALISTS, _FINAL_ROUNDS = 6, 9
+_FINALISTS, _FINAL_ROUNDS, _FINAL_MS = 5, 5, 200.0  # no further round begins after this many milliseconds
 
 
 def milliseconds(candidate: Candidate) -> float:
     """Return the time of a candidate; infinity if it was not measured."""
     return candidate.milliseconds or math.inf
+
+
+def _count(once: float, duration: float) -> int:
+    """Return the number of runs in a round of a duration, of which one takes about `once` milliseconds."""
+    if once > _LONG_MS:
+        return 1
+    return max(_LEAST, min(_MOST, round(duration / max(once, 1e-3))))
 
 
 def _engine_of(candidate: Candidate) -> Any:
@@ -100,33 +109,34 @@ class Bench:
         return not candidate.refused
 
     def _timed(self, candidate: Candidate) -> None:
-        launches = self._run_first(candidate)
+        """Time a candidate: by its first run if that is hopeless, else by rounds of runs on rotated buffers."""
+        first = self._run_first(candidate)
         if not self.anchor:
-            launches = self._anchor(candidate, launches)
-        assert candidate.milliseconds is not None
-        if not candidate.refused and candidate.milliseconds < _HOPELESS * self.best:
-            candidate.milliseconds = self._time(launches)
+            first = self._anchor(candidate, first)
+        candidate.milliseconds = first
+        if not candidate.refused and first <= _HOPELESS * self.best + _COLD_MS:
+            candidate.milliseconds = self._time(self._bind(candidate), first)
 
-    def _anchor(self, candidate: Candidate, launches: list[Callable[[], int]]) -> list[Callable[[], int]]:
-        """Make the result of a first candidate the anchor, if it can be compared; return its launches."""
+    def _anchor(self, candidate: Candidate, first: float) -> float:
+        """Make the result of a first candidate the anchor, if it can be compared; return the time of its first run."""
         largest = self._all_largest()
         if not self.memory.has_random_inputs and not all(0 < number < math.inf for number in largest):
             self.memory.use_random_inputs()
             self.memory.copy_inputs()
-            launches = self._run_first(candidate)
+            first = self._run_first(candidate)
             largest = self._all_largest()
         self._become_anchor(candidate, largest)
-        return launches
+        return first
 
     def check(self, candidate: Candidate) -> bool:
         """Return whether the result of a candidate is right, which may reject the candidate of the anchor instead."""
         return candidate.name in self.right or self._attempt(candidate, self._checked)
 
     def _checked(self, candidate: Candidate) -> None:
-        self._run_first(candidate, timed=False)
+        self._run_first(candidate)
         reason = self._compare()
         if reason:
-            self._run_first(candidate, timed=False)  # the comparison has overwritten the result
+            self._run_first(candidate)  # the comparison has overwritten the result
             candidate.refused = self._judged(candidate, reason)
         if not candidate.refused:
             self.right[candidate.name] = _engine_of(candidate)
@@ -149,20 +159,18 @@ class Bench:
                 wrong.refused, wrong.executable, self.best = reason, None, math.inf
         return candidate.refused
 
-    def _run_first(self, candidate: Candidate, timed: bool = True) -> list[Callable[[], int]]:
-        """Run a candidate once, into scratch memory, and return its launches."""
-        launches = self._bind(candidate)
+    def _run_first(self, candidate: Candidate) -> float:
+        """Run a candidate once, into scratch memory, and return its time."""
+        (launch,) = self._bind(candidate, 1)
         self.memory.reset()
-        milliseconds = self._first(launches[0])
-        if timed:
-            candidate.milliseconds = milliseconds
-        return launches
+        return self._first(launch)
 
-    def _bind(self, candidate: Candidate) -> list[Callable[[], int]]:
+    def _bind(self, candidate: Candidate, most: int | None = None) -> list[Callable[[], int]]:
+        """Return the launches of a candidate, one for each set of buffers, or the first few."""
         executable = candidate.executable
         assert executable is not None
         workspace = self.memory.workspace(executable.workspace_size)
-        return [executable.bind(self.handle, pointers, workspace) for pointers in self.memory.sets]
+        return [executable.bind(self.handle, pointers, workspace) for pointers in self.memory.sets[:most]]
 
     def _compare(self) -> str:
         """Return why a result in scratch memory is wrong; "" if all are right."""
@@ -219,9 +227,10 @@ class Bench:
         if close and guess in ranked and guess not in close and milliseconds(guess) <= _FAR * milliseconds(close[0]):
             close += [guess] if self.check(guess) else []
         for candidate in ranked:
-            if len(set(self.right.values())) > 1:
+            if len(set(self.right.values())) > 1 or milliseconds(candidate) > _FINAL_MS:
                 break
-            self.check(candidate)
+            if _engine_of(candidate) not in self.right.values():
+                self.check(candidate)
         return [candidate for candidate in close if not candidate.refused]
 
     def _time_in_turns(self, close: list[Candidate]) -> None:
@@ -229,9 +238,13 @@ class Bench:
         # The largest workspace is bound first, so that the workspace grows once.
         needs = sorted(close, key=lambda candidate: -(candidate.workspace_size or 0))
         launches = {candidate.name: self._bind(candidate) for candidate in needs}
+        begin = time.monotonic()
         for _ in range(_FINAL_ROUNDS):
             for candidate in close:
-                times[candidate.name].append(self._run(launches[candidate.name], self._count(candidate.milliseconds)))
+                count = _count(milliseconds(candidate), _ROUND_MS)
+                times[candidate.name].append(self._run(launches[candidate.name], count))
+            if time.monotonic() - begin > _FINAL_MS / 1e3:
+                break
         for candidate in close:
             candidate.milliseconds = median(times[candidate.name])
 
@@ -248,15 +261,16 @@ class Bench:
         whole = self._run([timed], 1)
         return max(whole - queued[0], 0.0)
 
-    def _time(self, launches: list[Callable[[], int]]) -> float:
-        """Return the milliseconds of one run: the minimum over a few rounds."""
-        once = self._run(launches, _LEAST)
-        if once > _GIVE_UP * self.best:
+    def _time(self, launches: list[Callable[[], int]], first: float) -> float:
+        """Return the milliseconds of one run. The nearer a candidate is to the best, the longer it is timed."""
+        if first > _LONG_MS:
+            return min(first, self._run(launches, 1))
+        # Few runs at first: a first run seems short that the host waited for while it loaded code.
+        once = self._run(launches, min(_FEW, _count(first, _TRY_MS)))
+        if once > _NEAR * self.best:
             return once
-        return min(self._run(launches, self._count(once)) for _ in range(_ROUNDS))
-
-    def _count(self, once: float | None) -> int:
-        return max(_LEAST, min(_MOST, round(_ROUND_MS / max(once or 0.0, 1e-3))))
+        once = min(once, self._run(launches, _count(once, _TRY_MS)))
+        return once if once >= self.best else min(once, self._run(launches, _count(once, _ROUND_MS)))
 
     def _run(self, launches: list[Callable[[], int]], count: int) -> float:
         """Return the mean milliseconds of `count` runs on rotated buffers, measured between two events."""

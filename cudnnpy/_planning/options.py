@@ -19,7 +19,7 @@ class PlanningOptions(NamedTuple):
     tf32: bool = True
     algorithm: Any = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 5.0
+    tune_seconds: float = 2.0
 
 
 def checked(options: PlanningOptions) -> PlanningOptions:

@@ -51,7 +51,7 @@ class Options(NamedTuple):
     tf32: bool = True
     algorithm: Any = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 5.0
+    tune_seconds: float = 2.0
     output_padding: Any = 0  # only for ConvolutionTranspose
 
     @property

@@ -79,7 +79,7 @@ class Graph(Nodes):
         workspace_limit: int | None = None,
         deterministic: bool = False,
         tf32: bool = True,
-        tune_seconds: float = 5.0,
+        tune_seconds: float = 2.0,
     ) -> None:
         super().__init__(compute_dtype)
         options = PlanningOptions(prefer, workspace_limit, deterministic, tf32, tune_seconds=tune_seconds)

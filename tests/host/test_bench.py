@@ -85,7 +85,8 @@ class Sketch(Bench):
         self.random: dict[str, float] = {}  # the results for random numbers
         self.truth: float | None = None
         self.firsts: dict[str, float] = {}  # first runs that take longer
-        self.runs: list[str] = []  # the names of the candidates of timed rounds
+        self.runs: list[str] = []  # the names of the candidates of timed rounds, and the numbers of their runs
+        self.counts: list[int] = []
 
     def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
         return [candidate.name]
@@ -97,6 +98,7 @@ class Sketch(Bench):
 
     def _run(self, launches: Any, count: int) -> float:
         self.runs.append(launches[0])
+        self.counts.append(count)
         return self.times.get(launches[0], 1.0)
 
     def largest(self, spec: Any, address: int, size: int, minus: int | None = None) -> float:
@@ -224,6 +226,13 @@ def test_agreement_with_the_same_engine_confirms_nothing() -> None:
     assert alike.refused
 
 
+def test_a_guess_is_not_confirmed_by_a_run_of_seconds() -> None:
+    bench = Sketch({"guess": 3.0, "slow": 4.0}, {"guess": 1.0, "slow": 5000.0})
+    slow = candidate("slow")
+    assert bench.tuned(candidate("guess"), slow) == ["guess"]
+    assert not slow.refused
+
+
 @pytest.mark.parametrize("huge", [1e30, 4.0])
 def test_the_first_plain_candidate_is_not_right_by_definition(huge: float) -> None:
     bench = Sketch({"guess": huge, "fast": 3.0}, {"guess": 4.0})
@@ -276,7 +285,56 @@ def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn()
     assert bench.measure(candidate("slow"))
 
 
+# How long candidates are timed
+
+
+def test_one_run_tells_that_a_candidate_is_hopeless() -> None:
+    bench = Sketch(dict.fromkeys(("guess", "slow", "fair"), 3.0), {"guess": 1.0, "fair": 1.5})
+    bench.firsts = {"slow": 4.2, "fair": 4.0}
+    slow, fair = candidate("slow"), candidate("fair")
+    assert all(map(bench.measure, (candidate("guess"), slow, fair)))
+    assert "slow" not in bench.runs
+    assert (slow.milliseconds, fair.milliseconds) == (4.2, 1.5)
+
+
+def test_the_nearer_to_the_best_the_longer_a_candidate_is_timed() -> None:
+    times = {"guess": 1.0, "far": 1.5, "near": 1.1, "fast": 0.9}
+    bench = Sketch(dict.fromkeys(times, 3.0), times)
+    for name in times:
+        assert bench.measure(candidate(name))
+    assert [bench.runs.count(name) for name in times] == [3, 1, 2, 3]
+
+
+def test_long_runs_are_single_runs() -> None:
+    bench = Sketch({"guess": 3.0, "long": 3.0}, {"guess": 30.0, "long": 31.0})
+    assert bench.measure(candidate("guess"))
+    assert bench.measure(candidate("long"))
+    assert bench.runs == ["guess", "long"]
+    assert bench.counts == [1, 1]
+
+
+def test_a_first_run_that_seems_short_is_followed_by_a_few() -> None:
+    """The host waited for it, say while it loaded code: the run itself may take a second."""
+    bench = Sketch({"guess": 3.0, "long": 3.0}, {"guess": 0.01, "long": 1000.0})
+    bench.firsts = {"long": 0.0}
+    assert bench.measure(candidate("guess"))
+    assert bench.measure(candidate("long"))
+    assert bench.runs[-1] == "long"
+    assert bench.runs.count("long") == 1
+    assert bench.counts[-1] <= 4
+    assert max(bench.counts) > 16
+
+
 # The final comparison
+
+
+def test_the_final_comparison_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))  # a second for each round
+    bench = Sketch({})
+    ran = [timed(name, 100.0, bench) for name in ("guess", "first")]
+    bench.finalists(ran, ran[0])
+    assert bench.runs == ["guess", "first"]
 
 
 def timed(name: str, milliseconds: float, bench: Sketch) -> Candidate:

@@ -13,6 +13,7 @@ import pytest
 from cudnnpy import Engine, Plan, TensorSpec, raw
 from cudnnpy._memory import workspace
 from cudnnpy._planning import autotune, candidates, plan_text, selection
+from cudnnpy._planning import knobs as knob_search
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
@@ -39,6 +40,8 @@ class Made:
     default: Knobs = field(default_factory=dict)
     refuses: Callable[[Knobs], bool] = lambda knobs: False
     compiled: bool = False
+    plans_in: float = 0.0  # seconds
+    runs_for: float = 1e-3  # seconds
 
 
 class Executable:
@@ -155,6 +158,7 @@ class Cudnn:
         self.measured: list[str] = []
         self.scarce: Callable[[Candidate], bool] = lambda candidate: False
         self.no_memory = False
+        self.clock = 0.0  # seconds
         self.guess: Candidate | None = None  # what every candidate is measured against
 
     def add(self, *made: Made, propose: bool = True) -> None:
@@ -174,8 +178,12 @@ class Cudnn:
             name=engine_name(index, pairs),
             numerical_notes=made.notes,
             behavior_notes=("runtime_compilation",) if made.compiled else (),
-            finalize=lambda: Executable(made, dict(knobs or {})),
+            finalize=lambda: self.planned(made, dict(knobs or {})),
         )
+
+    def planned(self, made: Made, knobs: Knobs) -> Executable:
+        self.clock += made.plans_in
+        return Executable(made, knobs)
 
     # What takes the place of cudnnpy._planning.engines
 
@@ -210,6 +218,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         def measure(self, candidate: Candidate) -> bool:
             executable: Any = candidate.executable
             there.measured.append(candidate.name)
+            there.clock += executable.made.runs_for
             if there.scarce(candidate):
                 candidate.refused = "out of memory: no more"
             else:
@@ -223,7 +232,8 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
-    monkeypatch.setattr(autotune, "engines", stand_in)
+    monkeypatch.setattr(knob_search, "engines", stand_in)
+    monkeypatch.setattr(autotune, "time", SimpleNamespace(monotonic=lambda: there.clock))
     monkeypatch.setattr(autotune, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
     for module in (selection, plans):
@@ -328,6 +338,55 @@ def test_autotune_stops_when_its_time_is_used_up(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == 1
 
 
+def test_planning_counts_as_tuning(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, plans_in=0.5), Made(2, plans_in=1.6), Made(3))
+    tuned(tune_seconds=2.0)
+    assert cudnn.measured == ["engine 1", "engine 2"]
+
+
+def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudnn, monkeypatch: Any) -> None:
+    """Of the first few, which the heuristics rank best, each is measured in its turn."""
+    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))  # 0.8 s of the slowest kind
+    monkeypatch.setattr(autotune, "_PROMISING", 2)
+    slow = ("strict_nan_prop",)
+    cudnn.add(Made(1, notes=("tensor_core",)), Made(5, notes=slow))
+    cudnn.add(Made(6, notes=slow, runs_for=0.7), Made(2, bowl, ranges=RANGES, default=START, notes=("tensor_core",)))
+    best = tuned(tune_seconds=2.0)
+    assert best.source == "knobs"
+    names = [name for name in cudnn.measured if "blocks" not in name]
+    assert names[:2] == ["engine 1", "engine 5"]
+    assert names[-1] == "engine 6"
+    assert len(names) > 10
+
+
+def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, monkeypatch: Any) -> None:
+    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
+    monkeypatch.setattr(autotune, "_PROMISING", 1)
+    cudnn.add(Made(1, notes=("tensor_core",)), Made(6, notes=("strict_nan_prop",)))
+    tuned(tune_seconds=0.7)
+    assert not [name for name in cudnn.measured if "engine 6" in name]
+    _, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune", tune_seconds=0.7), TARGET, LOTS, tune=tuner())
+    (left_out,) = [candidate for candidate in tried if candidate.name == "engine 6"]
+    assert left_out.refused == "not measured: tune_seconds=0.7 were used up"
+
+
+def test_other_knobs_of_a_fast_engine_do_not_wait_however_long_it_runs(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 400.0, runs_for=0.3), Made(2, lambda knobs: 300.0, runs_for=0.3), Made(3))
+    cudnn.proposed[2:2] = [(2, {SPLIT: number}) for number in range(1, 9)]
+    tuned(tune_seconds=1.0)
+    assert cudnn.measured[2:4] == ["engine 2 (split_k=1)", "engine 2 (split_k=2)"]
+
+
+@pytest.mark.parametrize("what", ["plans_in", "runs_for"])
+def test_other_knobs_of_an_engine_that_took_long_can_wait(cudnn: Cudnn, what: str) -> None:
+    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, **{what: 0.3}), Made(3))  # type: ignore[arg-type]
+    cudnn.proposed[2:2] = [(2, {SPLIT: number}) for number in range(1, 9)]
+    tuned(tune_seconds=1.0)
+    names = [name for name in cudnn.measured if "blocks" not in name]
+    assert names[:3] == ["engine 1", "engine 2", "engine 3"]
+    assert len(cudnn.measured) == len(set(cudnn.measured)) < 12
+
+
 @pytest.mark.parametrize("to_begin", [True, False])
 def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begin: bool) -> None:
     cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))
@@ -353,6 +412,7 @@ def test_the_guess_is_kept_where_there_is_no_memory_to_measure_it(cudnn: Cudnn) 
 @pytest.mark.parametrize("notes", [(), ("winograd",), ("tensor_core", "reduced_precision_reduction")])
 def test_what_fastest_would_choose_is_measured_first(cudnn: Cudnn, notes: tuple[str, ...]) -> None:
     cudnn.add(Made(5, size=lambda knobs: LOTS + 1), Made(4, lambda knobs: 7.0, notes=notes), Made(3), Made(1))
+    cudnn.add(Made(0), propose=False)
     guess = chosen()
     assert guess.name == "engine 4"
     assert tuned(tune_seconds=1e-9).name == cudnn.measured[0] == guess.name

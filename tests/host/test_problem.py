@@ -529,7 +529,7 @@ def test_what_means_the_same_has_the_same_identity() -> None:
         (Options(padding=([0, 1], 2)), Options(padding=((0, 1), 2))),
         (Options(stride=[2, 1]), Options(stride=(2, 1))),
         (Options(compute_dtype="float"), Options(compute_dtype="float32")),
-        (Options(tune_seconds=5), Options()),
+        (Options(tune_seconds=2), Options()),
     ]
     for one, other in pairs:
         first = Operation(one)  # the identity lives as long as one that has it

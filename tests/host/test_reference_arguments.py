@@ -428,7 +428,7 @@ def test_signatures() -> None:
     options = (
         "(*, padding=0, stride=1, dilation=1, groups=1, mode='cross_correlation', layout='NCHW', compute_dtype=None, "
         "prefer='fastest', workspace_limit=None, deterministic=False, tf32=True, algorithm=None, "
-        "policy='on_shape_change', tune_seconds=5.0{})"
+        "policy='on_shape_change', tune_seconds=2.0{})"
     )
     tail = "out=None, alpha=1.0, beta=0.0"
     assert bare(Convolution) == options.format("")

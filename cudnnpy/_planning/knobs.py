@@ -1,0 +1,64 @@
+"""The search of an engine's knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cudnnpy._planning import engines
+from cudnnpy._planning.bench import milliseconds
+from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.engines import Target
+from cudnnpy.errors import StatusError
+
+_REFINED = 3  # the number of engines for which other knobs are tried
+_PASSES = 3  # the most passes over the knobs of one engine
+_SAMPLES = 16  # about the most values of a knob that are tried in one pass
+
+
+def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
+    """Yield the fastest engines with other knobs. The caller measures each candidate before it takes the next.
+
+    This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
+    which the engine is fastest, until a pass over all knobs brings no improvement.
+    """
+    best: dict[tuple[int, bool], Candidate] = {}
+    for candidate in sorted(ran, key=milliseconds):
+        if candidate.engine is not None and candidate.engine.knobs:
+            best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
+    known = {candidate.name for candidate in ran}
+    for current in list(best.values())[:_REFINED]:
+        if current.lowering is None or current.engine is None:
+            continue
+        lowering, index, fastest = current.lowering, current.engine.index, current
+        built = lowering.built(target)
+        ranges = engines.knob_ranges(built, target, index)
+        for _ in range(_PASSES):
+            before = fastest
+            for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):
+                knobs = dict(fastest.engine.knobs or ()) if fastest.engine else {}
+                if kind not in knobs:
+                    continue
+                for value in _sample(values, knobs[kind]):
+                    try:
+                        found = engines.engine(built, target, index, {**knobs, kind: value})
+                    except StatusError:
+                        continue
+                    candidate = from_configuration(lowering, target, "knobs", found)
+                    if candidate.name not in known:
+                        known.add(candidate.name)
+                        yield candidate
+                        if not candidate.refused:
+                            fastest = min(fastest, candidate, key=milliseconds)
+            if fastest is before:
+                break
+
+
+def _sample(values: range, current: int) -> list[int]:
+    """Return the values of a knob to try: all, or, if there are many, a sample of the range and those next to the current."""
+    if len(values) <= _SAMPLES:
+        chosen = set(values)
+    else:
+        at = (current - values.start) // values.step
+        near = values[max(at - _SAMPLES // 4, 0) : at + _SAMPLES // 4 + 1]
+        chosen = {*values[:: -(-len(values) // _SAMPLES)], *near}
+    return sorted(chosen - {current})
