@@ -29,6 +29,8 @@ class Engine(Frozen):
     in_blocks : bool
         Whether the engine runs on space-to-depth tensors, as candidates whose names end in "blocks" do (strided
         convolutions of few channels).
+    in_channels_last : bool
+        Whether the engine runs on copies that are channels last, as candidates whose names end in "channels last" do.
 
     Raises
     ------
@@ -40,6 +42,7 @@ class Engine(Frozen):
     knobs: Mapping[int, int] | Iterable[tuple[int, int]] | None = None
     _: KW_ONLY
     in_blocks: bool = False
+    in_channels_last: bool = False
 
     def _canonical(self) -> dict[str, Any]:
         try:
@@ -52,6 +55,7 @@ class Engine(Frozen):
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
             raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
         check_flag("in_blocks", self.in_blocks)
+        check_flag("in_channels_last", self.in_channels_last)
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         return {"knobs": pairs or None}  # a tuple, so that options can be hashed
 
@@ -66,6 +70,10 @@ class Lowering(Protocol):
     @property
     def in_blocks(self) -> bool:
         """Whether it uses a space-to-depth transformation (see Engine)."""
+
+    @property
+    def in_channels_last(self) -> bool:
+        """Whether it copies tensors to channels last (see Engine)."""
 
     def built(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
@@ -208,7 +216,9 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         known_issues.is_deterministic(*what),
         lambda: lowering.executable(found.finalize(), target),
         compiled_at_run_time=compiled,
-        engine=Engine(found.engine, found.knobs, in_blocks=lowering.in_blocks),
+        engine=Engine(
+            found.engine, found.knobs, in_blocks=lowering.in_blocks, in_channels_last=lowering.in_channels_last
+        ),
         lowering=lowering,
         refused=absent or known_issues.rejection(*what),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from cudnnpy._planning import engines
 from cudnnpy._planning.bench import milliseconds
-from cudnnpy._planning.candidates import Candidate, from_configuration
+from cudnnpy._planning.candidates import Candidate, Engine, from_configuration
 from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
 
@@ -21,10 +22,10 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
     This is a coordinate descent: one knob after the other, those with the fewest values first, is set to the value with
     which the engine is fastest, until a pass over all knobs brings no improvement.
     """
-    best: dict[tuple[int, bool], Candidate] = {}
+    best: dict[Engine, Candidate] = {}  # by engine and lowering
     for candidate in sorted(ran, key=milliseconds):
         if candidate.engine is not None and candidate.engine.knobs:
-            best.setdefault((candidate.engine.index, candidate.engine.in_blocks), candidate)
+            best.setdefault(replace(candidate.engine, knobs=None), candidate)
     known = {candidate.name for candidate in ran}
     for current in list(best.values())[:_REFINED]:
         if current.lowering is None or current.engine is None:

@@ -197,7 +197,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
         if not isinstance(knobs, list) or len(knobs) > 100:
             raise invalid_text("its engine's knobs are not a list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
-    engine = Engine(index, knobs, in_blocks=lowering.in_blocks)
+    engine = Engine(index, knobs, in_blocks=lowering.in_blocks, in_channels_last=lowering.in_channels_last)
     if engine.knobs != knobs:
         raise invalid_text("its engine's knobs are not in order")
     return engine

@@ -79,9 +79,11 @@ class ConvolutionProblem(Problem):
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
-            lowering = next((lowering for lowering in lowerings(self) if lowering.in_blocks == given.in_blocks), None)
+            wanted = given.in_blocks, given.in_channels_last
+            lowering = next((one for one in lowerings(self) if (one.in_blocks, one.in_channels_last) == wanted), None)
             if lowering is None:
                 reason = "the problem has no space-to-depth lowering" if given.in_blocks else _NO_COPIES
+                reason = "the problem has no lowering to channels last" if given.in_channels_last else reason
                 return rejected("engines", f"engine {given.index}", reason)
             return with_engine(lowering, target, given)
         if isinstance(given, str):
@@ -122,7 +124,7 @@ def _strict_winograd(lowering: ConvolutionLowering, options: PlanningOptions, ta
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
     """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
     # The v7 functions fuse nothing: take the first lowering without a bias and an activation.
-    plain = (lowering for lowering in lowerings(problem) if not lowering.in_blocks)
+    plain = (one for one in lowerings(problem) if not (one.in_blocks or one.in_channels_last))
     lowering = next(
         (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None
     )

@@ -125,6 +125,7 @@ class GraphLowering:
     problem: GraphProblem
     suffix: str = ""
     in_blocks: bool = False
+    in_channels_last: bool = False
 
     def built(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""

@@ -295,6 +295,27 @@ def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.Monkey
     assert_same(out, exact_result("backward_data", dy, w, x_shape, **how))
 
 
+@pytest.mark.parametrize(("dtype", "groups"), [("float16", 1), ("bfloat16", 2), ("float32", 16)])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_copies_to_channels_last_are_right_and_survive_a_plans_text(operation: str, dtype: str, groups: int) -> None:
+    how: dict[str, Any] = {"padding": 1, "groups": groups}
+    x_shape, w_shape, y_shape = (4, 16, 12, 10), (32, 16 // groups, 3, 3), (4, 32, 12, 10)
+    x, w, dy = (whole_numbers(*s, dtype=dtype, seed=n) for n, s in enumerate((x_shape, w_shape, y_shape)))
+    given = {"forward": (x, w), "backward_data": (dy, w, x_shape), "backward_filter": (dy, x, w_shape)}[operation]
+    right = exact_result(operation, *given, **how)
+    found = [c for c in Convolution(**how).candidates(operation, *given) if c.name.endswith(" + channels last")]
+    usable = [c for c in found if not c.refused and not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
+    assert usable
+    for candidate in usable[:6]:
+        plan = Convolution(**how, algorithm=candidate.engine).plan(operation, *given)
+        assert plan.name == candidate.name
+        for one in (plan, Plan.from_json(plan.to_json())):
+            out = torch.full(right.shape, torch.nan, device="cuda", dtype=getattr(torch, dtype))
+            addresses, _space = plan_addresses(one, *given[:2], out)
+            one.execute(*addresses)
+            assert_same(out, right)
+
+
 def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
     x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
     right = exact_result("forward", x, w, padding=1)

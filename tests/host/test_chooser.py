@@ -68,6 +68,7 @@ class MadeUpLowering:
     problem: MadeUp
     suffix: str = ""
     in_blocks: bool = False
+    in_channels_last: bool = False
 
     @property
     def facts(self) -> Facts:

@@ -117,6 +117,59 @@ def test_an_epilogue_follows_the_copies(
         )
 
 
+DEPTHWISE = {"groups": 4, "stride": (1, 2), "padding": 1}
+
+
+def depthwise(
+    operation: str, how: str, dtype: Any = "float32", groups: int = 4, beta: float = 0.0, **more: Any
+) -> Problem:
+    options = checked(Options(**{**DEPTHWISE, "groups": groups}))
+    x, w = (2, 4, 6, 5), (8, 4 // groups, 3, 2)
+    shapes = x, w, output_shape(options, x, w)
+    specs = (lying(shape, how)._replace(dtype=dtype) for shape in shapes)
+    return make_problem(options, operation, *specs, alpha=0.5, beta=beta, **more)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("how", ["first", "gaps"])
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_copies_to_channels_last_compute_the_whole(operation: str, how: str, beta: float, with_bias: bool) -> None:
+    channels = {"forward": 8, "backward_data": 4}.get(operation)
+    more: dict[str, Any] = {}
+    if with_bias and channels:
+        more = {"bias": TensorSpec((channels,), "float32", (1,)), "activation": "relu"}
+    *others, last = lowerings(depthwise(operation, how, beta=beta, **more))
+    assert last.in_channels_last
+    assert not any(lowering.in_channels_last for lowering in others)
+    for spec in (last.part.x, last.part.w, last.part.y):
+        assert spec.strides is not None
+        assert spec.strides[1] == 1 or spec.shape[1] == 1
+    check(last)
+    assert last.suffix == " + channels last" + (" + epilogue" if more else "")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "groups", "how", "is_copied"),
+    [
+        ("float32", 4, "first", True),
+        ("float32", 4, "last", False),
+        ("float32", 2, "first", False),
+        ("float64", 4, "first", False),
+        ("float16", 1, "first", True),
+        ("bfloat16", 2, "first", True),
+        ("float16", 1, "last", False),
+    ],
+)
+def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, how: str, is_copied: bool) -> None:
+    for operation in ("forward", "backward_data", "backward_filter"):
+        *others, last = lowerings(depthwise(operation, how, dtype, groups))
+        assert last.in_channels_last == is_copied
+        assert not any(lowering.in_channels_last for lowering in others)
+        for spec in (last.part.x, last.part.w, last.part.y):
+            assert not is_copied or groups == 4 or spec.strides == channels_last_strides(spec.shape)
+
+
 @pytest.fixture
 def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)

@@ -621,6 +621,29 @@ def test_an_engine_is_forced_in_blocks_or_without(plan: Planner) -> None:
             plan("choose", **with_options(other, algorithm={"index": 1, "in_blocks": True}))
 
 
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_half_precision_channels_first_may_be_copied_to_channels_last(plan: Planner, operation: str) -> None:
+    request = problem(operation, dtype="float16")
+    rows = usable(plan("survey", **request))
+    copied = [row for row in rows if row["name"].endswith(" + channels last")]
+    assert copied
+    assert all(row["engine"]["in_channels_last"] and row["workspace_size"] > 0 for row in copied)
+    assert not any(row["engine"]["in_channels_last"] for row in rows if row not in copied)
+    assert not rows[0]["engine"]["in_channels_last"]  # only measurement tells
+    wanted = copied[-1]
+    forced = with_options(request, algorithm=wanted["engine"])
+    assert plan("choose", **forced)["name"] == wanted["name"]
+    for made in plan("text", **forced):
+        assert (made["name"], made["engine"]) == (wanted["name"], wanted["engine"])
+    tuned = plan(
+        "choose", **with_options(request, prefer="autotune"), times={wanted["name"]: 1.0, rows[0]["name"]: 2.0}
+    )
+    assert tuned["name"] == wanted["name"]
+    with pytest.raises(Refused, match="no lowering to channels last"):
+        last = problem(operation, dtype="float16", last=True)
+        plan("choose", **with_options(last, algorithm={"index": 1, "in_channels_last": True}))
+
+
 def test_a_fused_activation_stays_fused_in_blocks(plan: Planner) -> None:
     rows = usable(plan("survey", **problem(dtype="bfloat16", last=True, bias=[64], activation="relu", **STEM)))
     names = [row["name"] for row in rows]
