@@ -1,0 +1,221 @@
+"""Autotune as a whole on memory of the host: what its parts do together. The candidates and the clock are stand-ins."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver
+from numpy_machine import tensor_in
+
+from cudnnpy import TensorSpec, reference
+from cudnnpy._core.layouts import extent
+from cudnnpy._planning import arbiter, comparison, timing_memory
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy.convolution import problem
+from cudnnpy.convolution.candidates import ConvolutionProblem
+
+SHAPES = ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))
+STREAM = 7
+Spoil = Callable[[np.ndarray], None]
+
+
+def view(address: int, size: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(address))
+
+
+class Device:
+    """Memory, and a clock that the launches of candidates advance."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.owned: list[np.ndarray] = []
+        self.most = 1 << 20  # bytes of one allocation
+        self.clock = 0.0  # milliseconds
+        self.events: dict[int, float] = {}
+        done = (driver.CUresult.CUDA_SUCCESS,)
+        for module in (arbiter, comparison, timing_memory):
+            monkeypatch.setattr(module, "take", self.take)
+        monkeypatch.setattr(arbiter, "copy", self.copy)
+        monkeypatch.setattr(timing_memory, "_cache_size", lambda device: 1 << 12)
+        monkeypatch.setattr(comparison.Largest, "__call__", self.largest)
+
+        def move(to: int, source: int, size: int, stream: int) -> Any:
+            assert stream == STREAM
+            ctypes.memmove(to, source, size)
+            return done
+
+        for name in ("cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"):
+            monkeypatch.setattr(driver, name, move)
+        monkeypatch.setattr(driver, "cuMemsetD8Async", lambda to, byte, size, _: ctypes.memset(to, byte, size) and done)
+        monkeypatch.setattr(driver, "cuStreamSynchronize", lambda stream: done)
+        monkeypatch.setattr(driver, "cuEventRecord", lambda event, _: self.events.update({id(event): self.clock}))
+        monkeypatch.setattr(driver, "cuEventCreate", lambda flags: (*done, SimpleNamespace()))
+        monkeypatch.setattr(driver, "cuEventElapsedTime", lambda a, b: (*done, self.events[id(b)] - self.events[id(a)]))
+        monkeypatch.setattr(driver, "cuEventDestroy", lambda event: done)
+
+    def take(self, size: int, device: int, stream: int) -> tuple[int, int, Any]:
+        if size > self.most:
+            raise MemoryError("no more")
+        memory = np.full(size + 256, 0x7F, np.uint8)
+        self.owned.append(memory)
+        return -(-memory.ctypes.data // 256) * 256, size, memory
+
+    def largest(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
+        found = view(address, size).view(spec.dtype)
+        if minus is not None:
+            found -= view(minus, size).view(spec.dtype)
+        return float(np.abs(found).max())
+
+    def copy(self, source: TensorSpec, packed: TensorSpec) -> Any:
+        def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+            def launch() -> int:
+                assert source.strides is not None
+                count = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
+                itemsize = np.dtype(source.dtype).itemsize
+                values = tensor_in(view(pointers[0], count * itemsize), source)
+                view(pointers[1], values.size * itemsize)[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+                return 0
+
+            return launch
+
+        return SimpleNamespace(bind=bind)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    return Device(monkeypatch)
+
+
+class Case:
+    """A convolution on arrays of the host, and candidates for it."""
+
+    def __init__(self, device: Device, beta: float = 0.0) -> None:
+        options = problem.checked(problem.Options(padding=1))
+        specs = [TensorSpec(shape, "float32") for shape in SHAPES]
+        self.device = device
+        self.problem = ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=beta))
+        numbers = np.random.default_rng(0)
+        self.x, self.w, self.y = (numbers.normal(size=shape).astype(np.float32) for shape in SHAPES)
+        self.before = [array.copy() for array in (self.x, self.w, self.y)]
+        self.launched: list[str] = []
+
+    def candidate(
+        self,
+        name: str,
+        milliseconds: float,
+        spoil: Spoil | None = None,
+        space: int = 0,
+        status: int = 0,
+        notes: Any = (),
+    ) -> Candidate:
+        specs, beta = self.problem.specs, self.problem.beta
+
+        def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+            assert bool(workspace) == bool(space) or not space
+
+            def launch() -> int:
+                self.launched.append(name)
+                self.device.clock += milliseconds
+                x, w, y = (tensor_in(view(at, extent(spec)), spec) for at, spec in zip(pointers, specs, strict=True))
+                if space:
+                    view(workspace, space)[:] = 0xFF
+                if spoil is not unwritten:
+                    wide = reference.Convolution(padding=1).forward(
+                        x.astype(float), w.astype(float), out=y.astype(float), beta=beta
+                    )
+                    y[...] = wide
+                if spoil is not None:
+                    spoil(y)
+                return status
+
+            return launch
+
+        executable: Any = SimpleNamespace(bind=bind, workspace_size=space)
+        return Candidate("engines", name, tuple(notes), True, lambda: executable)
+
+    def tuned(self, *candidates: Candidate, limit: int = 1 << 30, arrays: bool = True) -> str:
+        handle: Any = SimpleNamespace(set_stream=lambda stream: None)
+        inputs = (self.x.ctypes.data, self.w.ctypes.data) if arrays else ()
+        tuner = Tuner(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
+        chosen = tuner(self.problem, PlanningOptions(), Target(), candidates, limit)
+        for array, before in zip((self.x, self.w, self.y), self.before, strict=True):
+            np.testing.assert_array_equal(array, before)
+        assert chosen is not None
+        assert chosen.executable is not None
+        assert chosen.milliseconds is not None
+        return chosen.name
+
+
+def unwritten(y: np.ndarray) -> None: ...
+
+
+def in_a_corner(y: np.ndarray) -> None:
+    y[-1, -1, -1, -1] += 1.0
+
+
+def scaled(y: np.ndarray) -> None:
+    y *= 1.01
+
+
+WRONG = [unwritten, in_a_corner, scaled]
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "specs"])
+def test_the_fastest_wins_and_nothing_of_the_caller_changes(device: Device, beta: float, arrays: bool) -> None:
+    case = Case(device, beta)
+    fast = case.candidate("fast", 0.5, space=1000)
+    others = [case.candidate("guess", 1.0), case.candidate("slow", 30.0), case.candidate("fair", 0.9)]
+    assert case.tuned(others[0], fast, *others[1:], arrays=arrays) == "fast"
+    assert case.launched.count("slow") == 1
+    assert not [candidate.refused for candidate in others if candidate.refused]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+def test_a_wrong_candidate_loses_however_fast(device: Device, wrong: Spoil, beta: float) -> None:
+    case = Case(device, beta)
+    bad = case.candidate("bad", 0.1, wrong)
+    assert case.tuned(case.candidate("guess", 1.0), bad, case.candidate("fast", 0.8)) == "fast"
+    assert bad.refused.startswith("wrong result: off by ")
+
+
+@pytest.mark.parametrize("wrong", WRONG[1:])
+@pytest.mark.parametrize("milliseconds", [0.1, 2.0])
+def test_a_wrong_guess_loses_to_the_arbiter(device: Device, wrong: Spoil, milliseconds: float) -> None:
+    case = Case(device)
+    guess = case.candidate("guess", milliseconds, wrong)
+    right = case.candidate("right", 1.0, notes=("winograd",))
+    assert case.tuned(guess, right, case.candidate("slow", 3.0, notes=("fft",))) == "right"
+    assert guess.refused.startswith("wrong result: off by ")
+
+
+def test_what_fails_or_finds_no_memory_costs_the_gain_alone(device: Device) -> None:
+    case = Case(device)
+    device.most = 100_000
+    failing, hungry = case.candidate("failing", 0.1, status=3000), case.candidate("hungry", 0.1, space=200_000)
+    beyond = case.candidate("beyond", 0.1, space=60_000)
+    assert case.tuned(case.candidate("guess", 1.0), failing, hungry, beyond, limit=50_000) == "guess"
+    assert failing.refused.startswith("failed when run: ")
+    assert hungry.refused.startswith("needs 195.3 KiB, the limit is ")
+    assert beyond.refused.startswith("needs 58.59 KiB, the limit is ")
+    hungry = case.candidate("hungry", 0.1, space=200_000)
+    assert case.tuned(case.candidate("guess", 1.0), hungry, limit=1 << 30) == "guess"
+    assert hungry.refused.startswith("out of memory: ")
+
+
+def test_without_memory_for_the_guess_nothing_is_chosen_by_measurement(device: Device) -> None:
+    case = Case(device)
+    device.most = 100_000
+    with pytest.raises(MemoryError, match="the best guess, cannot be measured"):
+        case.tuned(case.candidate("guess", 1.0, space=200_000), case.candidate("other", 3.0))
+    device.most = 100
+    with pytest.raises(MemoryError):
+        case.tuned(case.candidate("guess", 1.0))
