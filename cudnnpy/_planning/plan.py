@@ -17,7 +17,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.addresses import AddressCheck
+from cudnnpy._runtime.addresses import AddressCheck, address_check
 from cudnnpy._runtime.executables import Executable, Steps
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
@@ -120,7 +120,7 @@ class Plan:
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
         self.candidates = []
-        self.check_addresses = AddressCheck(
+        self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),
             partial(_explain, problem, self.workspace_size),

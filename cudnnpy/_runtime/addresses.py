@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
-from operator import or_
+from functools import lru_cache
+from typing import Any
 
 Pointers = tuple[int, ...]
 
+# Takes the addresses of the operands and of the workspace, and raises ValueError if they are invalid.
+AddressCheck = Callable[[Pointers, int], None]
 
-class AddressCheck:
-    """The check of the addresses of operands and of a workspace for one executable.
+
+def address_check(
+    sizes: Sequence[int],
+    results: Iterable[int],
+    explain: Callable[[Sequence[int], int], None],
+    alignment: int = 1,
+    space: int = 0,
+) -> AddressCheck:
+    """Return the check of the addresses of operands and of a workspace for one executable.
 
     It calls `explain` only for addresses that may be wrong: a null one, one that is not a multiple of `alignment`, and
     a result or a workspace whose memory overlaps another operand's. `explain(operands, workspace)` looks at each of them
@@ -29,40 +38,41 @@ class AddressCheck:
     space : int
         The bytes of workspace; 0 if the workspace is not checked.
     """
+    made: AddressCheck = _maker(len(sizes), tuple(results), bool(space))(explain, alignment - 1, *sizes, space)
+    return made
 
-    __slots__ = ("_checks_space", "_explain", "_low_bits", "_pairs")
 
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        results: Iterable[int],
-        explain: Callable[[Sequence[int], int], None],
-        alignment: int = 1,
-        space: int = 0,
-    ) -> None:
-        self._explain, self._low_bits, self._checks_space = explain, alignment - 1, bool(space)
-        written, every = list(results), list(sizes)
-        if space:
-            written.append(len(every))
-            every.append(space)
-        self._pairs = [
-            (result, other, every[result], -every[other])
-            for result in written
-            for other in range(len(every))
-            if other != result and not (other in written and other < result)
-        ]
+@lru_cache(maxsize=1024)
+def _maker(count: int, results: tuple[int, ...], checks_space: bool) -> Any:
+    """Return a function of `explain`, of the bits that must be 0, and of the sizes, that returns a check.
 
-    def __call__(self, operands: Pointers, workspace: int) -> None:
-        """Raise ValueError for invalid addresses."""
-        pointers = (*operands, workspace) if self._checks_space else operands
+    Every launch at new addresses is checked. One expression over local variables takes half of the time of a loop.
+    """
+    names = [f"a{at}" for at in range(count)]
+    operands, written = "".join(f"{name}, " for name in names), list(results)
+    if checks_space:
+        written.append(count)
+        names.append("space")
+    apart = [
+        f"not -n{other} < {names[other]} - {names[result]} < n{result}"
+        for result in written
+        for other in range(len(names))
+        if other != result and not (other in written and other < result)
+    ]
+    valid = " and ".join([*names, f"not ({' | '.join(names) or 0}) & bits", *apart])
+    sizes = "".join(f", n{at}" for at in range(count + 1))
+    source = f"""
+def make(explain, bits{sizes}):
+    def check(operands, space):
         try:
-            suspect = 0 in pointers or reduce(or_, pointers, 0) & self._low_bits
-            if not suspect:
-                for result, other, size, before in self._pairs:
-                    if before < pointers[other] - pointers[result] < size:
-                        break
-                else:
-                    return
-        except (TypeError, IndexError):
-            pass  # not integers, or too few of them
-        self._explain(operands, workspace)
+            ({operands}) = operands
+            if {valid}:
+                return
+        except (TypeError, ValueError):
+            pass  # not integers, or not as many of them
+        explain(operands, space)
+    return check
+"""
+    found: dict[str, Any] = {}
+    exec(compile(source, f"{__file__}, check of {count} addresses", "exec"), found)
+    return found["make"]

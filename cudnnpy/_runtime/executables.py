@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, extent, same_memory
 from cudnnpy._options.arguments import check_scales
-from cudnnpy._runtime.addresses import AddressCheck
+from cudnnpy._runtime.addresses import address_check
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -217,7 +217,7 @@ class Program:
         self.executable = Steps(steps, scratch)
         self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps)
-        self.check_addresses = AddressCheck(
+        self.check_addresses = address_check(
             [extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],
             partial(_explain, operands),

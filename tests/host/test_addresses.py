@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cudnnpy._runtime.addresses import AddressCheck
+from cudnnpy._runtime.addresses import address_check
 
 SIZES = 64, 32, 128  # of two inputs and a result, in bytes
 
@@ -29,7 +29,7 @@ def overlap(start: int, size: int, other: int, length: int) -> bool:
 @given(st.tuples(*[st.integers(0, 40)] * 3), st.integers(0, 40), st.sampled_from([0, 48]))
 def test_what_may_be_wrong_is_asked_about_and_nothing_else(places: Any, at: int, space: int) -> None:
     pointers, workspace = tuple(8 * place for place in places), 8 * at
-    check = AddressCheck(SIZES, [2], asked, 16, space)
+    check = address_check(SIZES, [2], asked, 16, space)
     x, w, y = zip(pointers, SIZES, strict=True)
     wrong = any(not pointer or pointer % 16 for pointer in pointers) or overlap(*y, *x) or overlap(*y, *w)
     if space:
@@ -45,17 +45,17 @@ def test_what_may_be_wrong_is_asked_about_and_nothing_else(places: Any, at: int,
 @pytest.mark.parametrize("pointers", [(0, 256, 512), (256, 0, 512), (512, 1024, 0)])
 def test_a_null_address_is_asked_about(pointers: Any) -> None:
     with pytest.raises(AskedError):
-        AddressCheck(SIZES, [2], asked, 16)(pointers, 0)
+        address_check(SIZES, [2], asked, 16)(pointers, 0)
 
 
 @pytest.mark.parametrize("pointers", [(16.0, 256, 512), ("x", 256, 512), (16, 256), (None, 256, 512)])
 def test_what_is_no_tuple_of_addresses_is_asked_about(pointers: Any) -> None:
     with pytest.raises(AskedError):
-        AddressCheck(SIZES, [2], asked, 16)(pointers, 0)
+        address_check(SIZES, [2], asked, 16)(pointers, 0)
 
 
 def test_two_results_are_compared_with_each_other() -> None:
-    check = AddressCheck((64, 64), [0, 1], asked)
+    check = address_check((64, 64), [0, 1], asked)
     check((64, 128), 0)
     check((128, 64), 0)
     for pointers in ((64, 96), (96, 64), (64, 64)):
