@@ -57,7 +57,7 @@ def test_a_known_call_is_one_execute_and_nothing_else(stand_in: StandInDevice, n
         stand_in.c_calls.clear()
         for _ in range(times):
             call()
-        return dict(stand_in.c_calls)
+        return calls_of_c(stand_in)
 
     again = counted()  # from their second use on, addresses keep their variant pack
     assert (again["cudnnBackendExecute"], again["cudnnBackendFinalize"]) == (1, 1)
