@@ -18,7 +18,7 @@ from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.addresses import AddressCheck, address_check
-from cudnnpy._runtime.executables import Executable, Steps
+from cudnnpy._runtime.executables import Executable, Steps, is_movable
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device
@@ -75,6 +75,7 @@ class _Work:
     device: int
     workspace_size: int
     replayable: bool
+    movable: bool
     executable: Executable
     check_addresses: AddressCheck
 
@@ -98,6 +99,7 @@ class Plan:
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
     replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
+    movable: bool  #: whether one CUDA graph may serve all addresses, if cuDNN's kernels allow it
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
@@ -119,6 +121,7 @@ class Plan:
         self.device = problem.device
         results = math.prod(problem.specs[-1].shape)
         self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
+        self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
         self.candidates = []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
@@ -170,7 +173,13 @@ class Plan:
     def _work(self) -> _Work:
         """Return what a launcher needs. It does not refer to the plan, so that the last reference ends both."""
         return _Work(
-            self.name, self.device, self.workspace_size, self.replayable, self.executable, self.check_addresses
+            self.name,
+            self.device,
+            self.workspace_size,
+            self.replayable,
+            self.movable,
+            self.executable,
+            self.check_addresses,
         )
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[Any, str, int]]:

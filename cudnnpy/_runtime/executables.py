@@ -16,12 +16,21 @@ from cudnnpy.handle import Handle
 
 
 class Executable(Protocol):
-    """One launch: of a C function, of a planned graph, or of several of them in sequence."""
+    """One launch: of a C function, of a planned graph, or of several of them in sequence.
+
+    An attribute `movable` that is true says that the kernels depend on no property of the addresses beyond those that the
+    plan was made for.
+    """
 
     workspace_size: int
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return a launch: a function without arguments that queues the work on these addresses and returns a status."""
+
+
+def is_movable(executable: Executable) -> bool:
+    """Return whether a captured launch of an executable may be moved to other addresses."""
+    return bool(getattr(executable, "movable", False))
 
 
 # Calls of C functions
@@ -112,6 +121,7 @@ class Shifted:
 
     def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
         self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
+        self.movable = is_movable(executable)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses."""
@@ -138,6 +148,7 @@ class Steps:
         most = max((step.executable.workspace_size for step in steps), default=0)
         self.workspace_size = sum(map(rounded, scratch)) + most
         self._parts = [rounded(size) for size in scratch]
+        self.movable = all(is_movable(step.executable) for step in steps)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
@@ -217,6 +228,7 @@ class Program:
         self.executable = Steps(steps, scratch)
         self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps)
+        self.movable = self.executable.movable and all(operand.spec.alignment >= 16 for operand in operands)
         self.check_addresses = address_check(
             [extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],

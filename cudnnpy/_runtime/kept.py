@@ -2,13 +2,16 @@
 
 Each launcher has tables of its own, which it looks up without a lock. A Bound counts the entries of all tables of one
 kind and drops the oldest beyond its limit. An entry is worth keeping if it is used again, so a launch is admitted when
-its addresses were seen a short while ago, and a CUDA graph after several launches.
+its addresses were seen a short while ago, and a CUDA graph after several launches. If there is no room for a graph, it
+competes with those that are kept, and takes the place of one that is used less than half as often.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from itertools import islice
+from operator import itemgetter
 from threading import RLock
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -19,7 +22,29 @@ EntryT = TypeVar("EntryT")
 
 REPLAY_BYTES = 144 << 10  # of a CUDA graph of one launch: about 110 KiB of device memory and 32 KiB of the host's
 _SEEN = 1 << 14  # address tuples that are remembered after one use, as one number each
-_PATIENCE = 512  # launches that would be a CUDA graph if there were room, for each graph that gives way to another one
+_RIVALS = 8  # graphs that are compared at a time
+NEVER = 1 << 60  # the use at which a launch becomes a CUDA graph, where it cannot
+
+
+class Wish:
+    """What is to become a CUDA graph: how often it was used, and the graphs that it competes with if there is no room.
+
+    Parameters
+    ----------
+    due : int
+        The uses after which a graph is made.
+    contest : int
+        The uses in which it competes with the same graphs.
+    uses : int
+        The uses so far.
+    """
+
+    __slots__ = ("contest", "due", "rivals", "uses")
+
+    def __init__(self, due: int, contest: int, uses: int = 0) -> None:
+        self.due, self.contest, self.uses = due, contest, uses
+        # The keys of these graphs, and how often each had been used when the contest began.
+        self.rivals: list[tuple[tuple[int, Pointers], int]] = []
 
 
 class Bound(Generic[EntryT]):
@@ -27,7 +52,6 @@ class Bound(Generic[EntryT]):
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._waited = 0
         self.reset()
 
     def reset(self) -> None:
@@ -38,6 +62,12 @@ class Bound(Generic[EntryT]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def count_moved(self) -> int:
+        """Return the number of CUDA graphs that are moved to other addresses."""
+        with self._lock:
+            tables = [reference() for reference in self._entries.values()]
+        return sum(table is not None and table.moved for table in tables)
 
     def keep(self, table: Table[EntryT], pointers: Pointers, entry: EntryT) -> None:
         """Put an entry into a table, and drop the oldest entries beyond the limit, of whichever table."""
@@ -65,23 +95,38 @@ class Bound(Generic[EntryT]):
     def clear(self) -> None:
         """Drop every entry."""
         with self._lock:
-            self._waited = 0
             dropped = self._drop_beyond(0)
         del dropped
 
-    def has_room(self) -> bool:
-        """Return whether an entry may be added. Without room, one request in many may.
+    def has_room(self, wish: Wish) -> bool:
+        """Return whether an entry may be added for a wish that is due. Otherwise the wish is due again later.
 
-        Adding an entry then drops the oldest one. One that is still used is admitted again later, so that entries that
-        are no longer used make room, and making them costs little even if more are used than there is room for.
+        Without room, the wish and the oldest entries are compared over the next uses of the wish. If one of them is used
+        less than half as often, it is the next to be dropped; otherwise the entries after them are the rivals. So entries
+        that are no longer used make room soon, and nothing is replaced where more are used alike than there is room for.
         """
         if len(self._entries) < self.limit:
             return True
-        self._waited += 1
-        if self._waited < _PATIENCE:
-            return False
-        self._waited = 0
-        return self.limit > 0
+        with self._lock:
+            rivals = [(self._entry(key), key, before) for key, before in wish.rivals]
+            used = [(entry.uses - before, key) for entry, key, before in rivals if entry is not None]
+            least, weakest = min(used, default=(wish.contest, None), key=itemgetter(0))
+            if weakest is not None and 2 * least < wish.contest:
+                self._entries.move_to_end(weakest, last=False)
+                return self.limit > 0
+            wish.due, wish.rivals = wish.uses + wish.contest, []
+            for key in list(islice(self._entries, _RIVALS)):
+                entry = self._entry(key)
+                if entry is not None:
+                    self._entries.move_to_end(key)
+                    wish.rivals.append((key, entry.uses))
+        return False
+
+    def _entry(self, key: tuple[int, Pointers]) -> Any:
+        """Return an entry by its key, or None if it is no longer there."""
+        reference = self._entries.get(key)
+        table = None if reference is None else reference()
+        return None if table is None else table.get(key[1])
 
     def _drop_beyond(self, limit: int) -> list[EntryT | None]:
         dropped: list[EntryT | None] = []
@@ -94,12 +139,15 @@ class Bound(Generic[EntryT]):
 
 
 class Table(dict[Pointers, EntryT]):
-    """The entries of one launcher by their addresses. They are added and dropped by the Bound."""
+    """The entries of one launcher by their addresses. They are added and dropped by the Bound.
 
-    __slots__ = ("__weakref__", "bound", "reference")
+    `moved` says that they are CUDA graphs that are moved to other addresses.
+    """
 
-    def __init__(self, bound: Bound[EntryT]) -> None:
-        self.bound = bound
+    __slots__ = ("__weakref__", "bound", "moved", "reference")
+
+    def __init__(self, bound: Bound[EntryT], *, moved: bool = False) -> None:
+        self.bound, self.moved = bound, moved
         self.reference = ref(self)
 
     def __del__(self) -> None:
@@ -128,10 +176,13 @@ class Seen:
 
 
 class Limits:
-    """The largest numbers of entries. That of CUDA graphs follows from a number and from a number of bytes."""
+    """The largest numbers of entries. That of CUDA graphs follows from a number and from a number of bytes.
 
-    def __init__(self, launches: int, replays: int, replay_bytes: int) -> None:
-        self.replays, self.replay_bytes = replays, replay_bytes
+    `moving` says whether CUDA graphs are moved to other addresses.
+    """
+
+    def __init__(self, launches: int, replays: int, replay_bytes: int, moving: bool) -> None:
+        self.replays, self.replay_bytes, self.moving = replays, replay_bytes, moving
         LAUNCHES.set_limit(launches)
         REPLAYS.set_limit(min(replays, replay_bytes // REPLAY_BYTES))
 
@@ -139,16 +190,24 @@ class Limits:
 LAUNCHES: Bound[Any] = Bound(0)
 REPLAYS: Bound[Any] = Bound(0)
 SEEN = Seen()
-limits = Limits(launches=8192, replays=256, replay_bytes=64 << 20)
+limits = Limits(launches=8192, replays=256, replay_bytes=64 << 20, moving=True)
 
 
-def set_limits(launches: int | None, replays: int | None, replay_bytes: int | None) -> None:
+def may_move() -> bool:
+    """Return whether CUDA graphs may be moved to other addresses."""
+    return limits.moving
+
+
+def set_limits(launches: int | None, replays: int | None, replay_bytes: int | None, moving: bool | None) -> None:
     """Set the limits that are not None, and drop what is beyond them."""
     global limits
+    if moving is not None and moving != limits.moving:
+        REPLAYS.clear()  # those of use are made again
     limits = Limits(
         LAUNCHES.limit if launches is None else launches,
         limits.replays if replays is None else replays,
         limits.replay_bytes if replay_bytes is None else replay_bytes,
+        limits.moving if moving is None else moving,
     )
 
 

@@ -1,10 +1,11 @@
-"""The launches of a plan: one for each tuple of addresses, replayed as a CUDA graph once it has been used a few times.
+"""The launches of a plan: replayed as CUDA graphs where addresses return, or where a graph can be moved to new ones.
 
-New addresses are bound and launched (about 12 us of host time on the machine of an H200), and nothing is kept. A tuple
-that is used again keeps its launch, so that cudnnBackendExecute remains (about 6 us). After a few launches, the work that
-they queue is captured into a CUDA graph, if there is room for one, and later launches are one cuGraphLaunch (1.6 us) of
-the same kernels. kept.py bounds both over the process. A stream that is itself being captured cannot take a graph
-launch: there the plain launch is recorded.
+A plain launch binds the addresses and calls cudnnBackendExecute (about 10 us of host time on the machine of an H200), and
+nothing is kept. A tuple of addresses that is used again keeps its launch, so that cudnnBackendExecute remains (about 6
+us). After a few launches, the work that they queue is captured into a CUDA graph, if there is room for one, and later
+launches are one cuGraphLaunch (1.6 us) of the same kernels. A plan that is launched at many tuples gets one graph that is
+moved to the addresses of each launch (about 5 us), if it is certain how (moved_graph.py). kept.py bounds all of this over
+the process. A stream that is itself being captured cannot take a graph launch: there the plain launch is recorded.
 """
 
 from __future__ import annotations
@@ -16,24 +17,29 @@ from cudnnpy._core.driver import capture_nearby, current_device, make_current, s
 from cudnnpy._runtime.addresses import Pointers
 from cudnnpy._runtime.cuda_graph import Launch, Replay
 from cudnnpy._runtime.executables import Executable
-from cudnnpy._runtime.kept import LAUNCHES, REPLAYS, SEEN, Table
+from cudnnpy._runtime.kept import LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish, may_move
+from cudnnpy._runtime.moved_graph import SPACE_ALIGNMENT, MovedGraph
 from cudnnpy.handle import Handle, on_device
 
-_UNTIL_REPLAY = 4  # plain launches of a tuple before a graph is made, which takes about 0.1 ms
-_NEVER = -(1 << 60)  # the uses of a launch that cannot be captured
+# Plain launches before a graph is made: about as many as cost, in all, what making it costs (0.1 and 1.5 ms).
+_UNTIL_REPLAY = 4  # of one tuple; fewer, since most programs leave room for graphs
+_UNTIL_MOVED = 200  # at new addresses
+# Launches in which a graph that takes the place of another one proves to be used more often.
+_CONTEST = 16
 
 
 class Planned(Protocol):
     """The result of planning, as dispatch uses it: an executable, and what its launcher needs to know.
 
-    A Plan is one, and so is a Program. `name` is for errors, `workspace_size` is in bytes, and `replayable` says
-    whether launches are worth a CUDA graph.
+    A Plan is one, and so is a Program. `name` is for errors, `workspace_size` is in bytes, `replayable` says whether
+    launches are worth a CUDA graph, and `movable` whether one may serve all addresses, which are multiples of 16 then.
     """
 
     name: str
     device: int
     workspace_size: int
     replayable: bool
+    movable: bool
 
     @property
     def executable(self) -> Executable:
@@ -43,28 +49,35 @@ class Planned(Protocol):
         """Raise ValueError for invalid addresses of the operands or of the workspace."""
 
 
-class Kept:
-    """A launch that is kept, and how often it was used."""
+class Kept(Wish):
+    """The launch of a tuple of addresses that is used again, and its wish for a CUDA graph.
 
-    __slots__ = ("launch", "uses")
+    The launch is None where a graph that is moved makes it unnecessary.
+    """
 
-    def __init__(self, launch: Launch, uses: int) -> None:
-        self.launch, self.uses = launch, uses
+    __slots__ = ("launch",)
+
+    def __init__(self, launch: Launch | None) -> None:
+        super().__init__(_UNTIL_REPLAY, _CONTEST, uses=2)
+        self.launch = launch
 
 
 class Launcher:
     """A plan in one thread: the thread's cuDNN handle, and the launches of addresses that were used repeatedly."""
 
-    __slots__ = ("_several", "device", "handle", "launches", "planned", "replayable", "replays")
+    __slots__ = ("_several", "_wish", "device", "handle", "launches", "moved", "planned", "replays")
 
     def __init__(self, planned: Planned) -> None:
-        self.planned, self.device, self.replayable = planned, planned.device, planned.replayable
+        self.planned, self.device = planned, planned.device
         self.handle = Handle.default(self.device)
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
         self._several = several_devices()
         self.launches: Table[Kept] = Table(LAUNCHES)
         self.replays: Table[Replay] = Table(REPLAYS)
+        # By the stream, since CUDA runs the launches of one graph in sequence.
+        self.moved: Table[MovedGraph] = Table(REPLAYS, moved=True)
+        self._wish = Wish(_UNTIL_MOVED, _CONTEST) if planned.replayable and planned.movable else None
 
     def run(self, pointers: Pointers, stream: int) -> None:
         """Queue the work on the addresses (of the operands, then of the workspace) and the stream."""
@@ -73,53 +86,73 @@ class Launcher:
                 return self._run(pointers, stream)
         replay = self.replays.get(pointers)
         if replay is not None and (not stream or not capture_nearby(stream)):
-            if replay.launch(replay.graph, stream):
-                raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
-            return None
+            replay.uses += 1
+            return _check_launch(replay.launch(replay.graph, stream))
         return self._run(pointers, stream)
 
     def _run(self, pointers: Pointers, stream: int) -> None:
-        """Queue the work by a plain launch, on the current device."""
-        handle = self.handle
-        if handle._address != stream:
-            handle.set_stream(stream)
+        """Queue the work on the current device, not by the graph of these addresses."""
         kept = self.launches.get(pointers)
         if kept is None:
-            replay = self.replays.get(pointers)  # of a stream that is being captured
-            return self._run_new(pointers) if replay is None else self._check(replay.plain())
-        status = kept.launch()
-        if status:
-            self._check(status)
-        if self.replayable:
-            kept.uses += 1
-            if kept.uses >= _UNTIL_REPLAY:
+            self.planned.check_addresses(pointers[:-1], pointers[-1])
+            launch = None
+        else:
+            launch = kept.launch
+        moved = self.moved.get((stream,))
+        if moved is None or (stream and capture_nearby(stream)) or not moved.move(pointers):
+            launch = self._launch(pointers, stream, launch)
+        else:
+            _check_launch(moved.launch(stream))
+        if kept is not None:
+            kept.launch, kept.uses = launch, kept.uses + 1
+            if kept.uses >= kept.due and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
-        return None
+        elif (moved is None or not moved.uses & 3) and SEEN.again(self, pointers) and pointers not in self.replays:
+            # With a graph that is moved, a graph of its own saves little: one launch in four is looked at.
+            LAUNCHES.keep(self.launches, pointers, Kept(launch))
 
-    def _check(self, status: int) -> None:
-        if status:
-            raise raw.error_of(status, self.planned.name)
-
-    def _run_new(self, pointers: Pointers) -> None:
-        """Check new addresses, and launch on them. The launch is kept if the addresses were used before."""
-        operands, workspace = pointers[:-1], pointers[-1]
-        planned = self.planned
-        planned.check_addresses(operands, workspace)
-        launch = planned.executable.bind(self.handle, operands, workspace)
+    def _launch(self, pointers: Pointers, stream: int, launch: Launch | None) -> Launch:
+        """Queue the work by a plain launch, which is made if there is none. Return it."""
+        handle, wish = self.handle, None
+        if handle._address != stream:
+            handle.set_stream(stream)
+        if launch is None:
+            replay = self.replays.get(pointers)  # of a stream that is being captured
+            launch, wish = (self._bind(pointers), self._wish) if replay is None else (replay.plain, None)
         status = launch()
         if status:
             del launch  # a traceback would keep it
-            self._check(status)
-        if SEEN.again(self, pointers):
-            LAUNCHES.keep(self.launches, pointers, Kept(launch, 2))
+            raise raw.error_of(status, self.planned.name)
+        if wish is not None:
+            wish.uses += 1
+            if wish.uses >= wish.due:
+                self._make_moved(pointers, stream, wish)
+        return launch
+
+    def _bind(self, pointers: Pointers) -> Launch:
+        return self.planned.executable.bind(self.handle, pointers[:-1], pointers[-1])
 
     def _make_replay(self, pointers: Pointers, kept: Kept, stream: int) -> None:
         """Replace a launch by a CUDA graph of it, unless there is no room or a capture is going on."""
-        if not REPLAYS.has_room() or capture_nearby(stream):
+        if not REPLAYS.has_room(kept) or capture_nearby(stream):
             return
-        replay = Replay.of(kept.launch, self.handle)
+        replay = Replay.of(kept.launch or self._bind(pointers), self.handle)
         if replay is None:
-            kept.uses = _NEVER
+            kept.due = NEVER
             return
         REPLAYS.keep(self.replays, pointers, replay)
         LAUNCHES.forget(self.launches, pointers)
+
+    def _make_moved(self, pointers: Pointers, stream: int, wish: Wish) -> None:
+        """Make the graph that is moved, for a stream, unless there is no room or a capture is going on."""
+        if pointers[-1] % SPACE_ALIGNMENT or not may_move() or not REPLAYS.has_room(wish) or capture_nearby(stream):
+            return
+        moved = MovedGraph.of(self._bind, self.handle, pointers)
+        self._wish = None if moved is None else Wish(_UNTIL_MOVED, _CONTEST)
+        if moved is not None:
+            REPLAYS.keep(self.moved, (stream,), moved)
+
+
+def _check_launch(status: int) -> None:
+    if status:
+        raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")

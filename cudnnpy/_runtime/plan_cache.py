@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from cudnnpy._core.identity import Identity
-from cudnnpy._options.checks import check_integer
+from cudnnpy._options.checks import check_flag, check_integer
 from cudnnpy._runtime import kept
 
 _DEFAULT_LIMIT = 16_384
@@ -43,6 +43,10 @@ class CacheInfo(NamedTuple):
         An estimate of the memory of the CUDA graphs in bytes, of which three quarters are device memory.
     replay_bytes_limit : int
         The largest estimate.
+    moved_replays : int
+        The number of CUDA graphs, among `replays`, that are moved to the addresses of each launch of their plan.
+    moving : bool
+        Whether CUDA graphs are moved to other addresses.
     """
 
     size: int
@@ -55,6 +59,8 @@ class CacheInfo(NamedTuple):
     replay_limit: int
     replay_bytes: int
     replay_bytes_limit: int
+    moved_replays: int
+    moving: bool
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
@@ -130,6 +136,8 @@ def cache_info() -> CacheInfo:
         limits.replays,
         replays * kept.REPLAY_BYTES,
         limits.replay_bytes,
+        kept.REPLAYS.count_moved(),
+        limits.moving,
     )
 
 
@@ -151,6 +159,7 @@ def set_cache_limit(
     launches: int | None = None,
     replays: int | None = None,
     replay_bytes: int | None = None,
+    moving: bool | None = None,
 ) -> None:
     """Set how much is kept. None leaves a limit as it is.
 
@@ -165,9 +174,15 @@ def set_cache_limit(
         The largest number of CUDA graphs that launches are replayed from, in all threads, 0 or more. The default is 256.
     replay_bytes : int or None
         The largest memory of these CUDA graphs, which is estimated at 144 KiB for each. The default is 64 MiB.
+    moving : bool or None
+        Whether a plan that is launched at many addresses may keep one CUDA graph that is moved to the addresses of each
+        launch. This is done only for kernels whose parameters were confirmed, bit for bit, to depend on the addresses in a
+        simple way. The default is True.
 
     Raises
     ------
+    TypeError
+        If a limit is not an integer, or `moving` is not a bool.
     ValueError
         If `entries` is less than 1, or another limit less than 0.
     """
@@ -177,5 +192,7 @@ def set_cache_limit(
     for name, limit in (("launches", launches), ("replays", replays), ("replay_bytes", replay_bytes)):
         if limit is not None:
             check_integer(name, limit, 0)
+    if moving is not None:
+        check_flag("moving", moving)
     _limit = _limit if entries is None else entries
-    kept.set_limits(launches, replays, replay_bytes)
+    kept.set_limits(launches, replays, replay_bytes, moving)

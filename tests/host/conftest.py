@@ -2,5 +2,6 @@
 
 from planning import plan, planning_environment
 from stand_in_device import stand_in
+from stand_in_graphs import graphs
 
-__all__ = ["plan", "planning_environment", "stand_in"]
+__all__ = ["graphs", "plan", "planning_environment", "stand_in"]

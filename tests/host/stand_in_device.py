@@ -28,7 +28,7 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import cuda_graph, dispatch, launcher, plan_cache
+from cudnnpy._runtime import cuda_graph, dispatch, launcher, moved_graph, plan_cache
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -124,6 +124,28 @@ class ThreadState(threading.local):
         self.handles: dict[int, Handle] = {}
 
 
+class MovedLaunch:
+    """A stand-in for a CUDA graph that is moved to the addresses of each launch."""
+
+    def __init__(self, stand_in: StandInDevice, bind: Callable[[tuple[int, ...]], Callable[[], int]]) -> None:
+        self.stand_in, self.bind, self.uses = stand_in, bind, 0
+
+    def move(self, pointers: tuple[int, ...]) -> bool:
+        captured = self.stand_in.thread_state.captured = []
+        try:
+            assert self.bind(pointers)() == 0
+        finally:
+            self.stand_in.thread_state.captured = None
+        self.captured = captured
+        return True
+
+    def launch(self, stream: int) -> int:
+        self.uses += 1
+        for launch in self.captured:
+            self.stand_in.note(launch._replace(stream=stream))
+        return 0
+
+
 class StandInDevice:
     """What the stand-ins record and may be told."""
 
@@ -147,6 +169,7 @@ class StandInDevice:
         self.constants: list[Memory] = []
         self.cuda_graphs: list[list[Launch]] = []
         self.replayed = 0
+        self.moved_graphs = 0
         self.packs: set[int] = set()  # the variant packs that have not been destroyed, by their numbers
 
     def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
@@ -248,6 +271,13 @@ class StandInDevice:
             self.thread_state.captured = None
         self.cuda_graphs.append(captured)
         return cuda_graph.Replay(SimpleNamespace(handle=len(self.cuda_graphs)), launch)
+
+    def moved(
+        self, bind: Callable[[tuple[int, ...]], Callable[[], int]], handle: Handle, pointers: tuple[int, ...]
+    ) -> MovedLaunch:
+        """A CUDA graph of one launch that is moved to other addresses."""
+        self.moved_graphs += 1
+        return MovedLaunch(self, bind)
 
     def replay(self, graph: c_void_p, stream: int) -> int:
         """cuGraphLaunch: what was captured runs on the stream."""
@@ -358,6 +388,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
     monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
+    monkeypatch.setattr(moved_graph.MovedGraph, "of", stand_in.moved)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))

@@ -42,7 +42,7 @@ class FakeHandle:
 
 
 class FakePlan:
-    name, device, workspace_size = "fake plan", 0, 0
+    name, device, workspace_size, movable = "fake plan", 0, 0, False
 
     def __init__(self, log: Log, *, replayable: bool = False) -> None:
         self._log, self.replayable, self.status = log, replayable, 0
@@ -259,10 +259,9 @@ def test_addresses_that_are_refused_are_neither_bound_nor_remembered(log: Log, m
             with pytest.raises(ValueError, match="misaligned"):
                 run(launcher)
     assert launcher.launches == {}
-    assert [event[0] for event in log] == ["set_stream"]
-    log.take()
+    assert log == []
     run(launcher)
-    assert [event[0] for event in log] == ["bind", "launch"]
+    assert [event[0] for event in log] == ["set_stream", "bind", "launch"]
 
 
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,10 +362,10 @@ def test_a_launch_is_captured_on_a_stream_of_its_own(
         ("launch", 0x9000),
         "cuStreamEndCapture",
         "cuGraphInstantiate",
-        "cuGraphDestroy",
         "cuGraphUpload",
         "cuStreamSynchronize",
         *ENDED,
+        "cuGraphDestroy",
     ]
     assert made is not None
     assert made.graph.value == 0x77
@@ -384,7 +383,7 @@ def test_a_launch_is_captured_on_a_stream_of_its_own(
         ("cuStreamEndCapture", [*BEGUN, "launch", "cuStreamEndCapture", *ENDED]),
         (
             "cuGraphInstantiate",
-            [*BEGUN, "launch", "cuStreamEndCapture", "cuGraphInstantiate", "cuGraphDestroy", *ENDED],
+            [*BEGUN, "launch", "cuStreamEndCapture", "cuGraphInstantiate", *ENDED, "cuGraphDestroy"],
         ),
     ],
 )

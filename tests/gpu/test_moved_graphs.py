@@ -1,0 +1,270 @@
+"""Launches by a CUDA graph that is moved to new addresses give, bit for bit, what plain launches give, and touch no more."""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from drawing import EXAMPLES, SEED
+
+import cudnnpy
+from cudnnpy import Convolution, Plan, TensorSpec
+from cudnnpy._core.layouts import extent
+from cudnnpy._runtime import launcher
+from cudnnpy._runtime.moved_graph import SPACE_ALIGNMENT
+from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.handle import Handle
+
+BAND = 512  # bytes around each operand
+POOL = 256 << 20  # bytes, of which all operands are parts
+LARGEST = 48 << 20  # bytes of the operands and the workspace of one plan
+NOT_A_NUMBER = 0xFF
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A graph that is moved is made after three launches, and no other graphs are made."""
+    before = cudnnpy.cache_info()
+    monkeypatch.setattr(launcher, "_UNTIL_MOVED", 3)
+    monkeypatch.setattr(launcher, "_UNTIL_REPLAY", 1 << 60)
+    cudnnpy.clear_cache()
+    yield
+    cudnnpy.clear_cache()
+    cudnnpy.set_cache_limit(moving=before.moving)
+    torch.cuda.synchronize()
+
+
+class Memory:
+    """Random bytes, of which operands are parts at random places."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.bytes = torch.empty(POOL, dtype=torch.uint8, device="cuda")
+        self.bytes.view(torch.float16).normal_()
+        self.start = self.bytes.data_ptr()
+
+    def addresses(self, sizes: list[int], alignment: int) -> list[int]:
+        """Addresses of operands of some sizes, which are multiples of `alignment` and of no larger power of two."""
+        order = self.draw.sample(range(len(sizes)), len(sizes))
+        spare = POOL - sum(size + 2 * BAND + 2 * alignment for size in sizes)
+        gaps = sorted(self.draw.randrange(spare) for _ in sizes)
+        found, at, before = [0] * len(sizes), self.start, 0
+        for number, gap in zip(order, gaps, strict=True):
+            at += gap - before + BAND
+            before = gap
+            address = -(-at // alignment) * alignment
+            found[number] = address + alignment * (address // alignment % 2 == 0)
+            at = found[number] + sizes[number] + BAND
+        return found
+
+    def part(self, address: int, size: int) -> torch.Tensor:
+        return self.bytes[address - self.start : address - self.start + size]
+
+
+def channels_last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [0] * len(shape), 1
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        strides[axis], step = step, step * shape[axis]
+    return tuple(strides)
+
+
+def drawn_plan(draw: random.Random) -> tuple[str, Plan] | None:
+    """A deterministic plan for a random convolution, or None if there is none."""
+    rank = draw.choice((1, 2, 2, 2, 3))
+    channels, filters = draw.choice((3, 8, 16, 24, 64, 128)), draw.choice((8, 16, 64, 128))
+    groups = draw.choice((1, 1, 1, 1, 4, 0))
+    if groups != 1:
+        channels = filters = 64
+    groups = groups or 64
+    length = draw.choice((7, 14, 28, 33)) if rank < 3 else draw.choice((6, 8))
+    size, stride = draw.choice((1, 3, 3, 5)), draw.choice((1, 1, 2))
+    dtype = draw.choice(("float16", "bfloat16", "float32"))
+    last = draw.random() < 0.7
+    conv = Convolution(padding=size // 2, stride=stride, groups=groups, deterministic=True, tf32=draw.random() < 0.6)
+    x = (draw.choice((1, 2, 8)), channels, *[length] * rank)
+    w = (filters, channels // groups, *[size] * rank)
+    y = conv.output_shape(x, w)
+    operation = draw.choice(("forward", "forward", "backward_data", "backward_filter"))
+    first, second, shape = {
+        "forward": (x, w, None),
+        "backward_data": (y, w, x),
+        "backward_filter": (y, x, w),
+    }[operation]
+    specs = [TensorSpec(one, dtype, channels_last(one) if last else None) for one in (first, second)]
+    more: dict[str, Any] = {}
+    if operation == "forward" and draw.random() < 0.3:
+        more = {"bias": TensorSpec((filters,), dtype), "activation": "relu"}
+    try:
+        plan = conv.plan(operation, *specs, shape, **more)  # type: ignore[call-overload, unused-ignore]
+    except NoAlgorithmError:
+        return None
+    text = f"{operation} x {x}, w {w}, stride {stride}, groups {groups}, {dtype}, channels last {last}, {plan.name}"
+    return text, plan
+
+
+def plainly(plan: Plan, addresses: list[int], workspace: int, stream: int) -> None:
+    handle = Handle.default(plan.device)
+    handle.set_stream(stream)
+    assert plan.executable.bind(handle, tuple(addresses), workspace)() == 0
+
+
+def check(memory: Memory, text: str, plan: Plan) -> bool:
+    """Whether the plan's graph is moved; if so, its results at addresses of every alignment are those of plain launches."""
+    sizes = [extent(spec) for spec in plan.problem.specs]
+    with_space = [*sizes, plan.workspace_size + SPACE_ALIGNMENT] if plan.workspace_size else sizes
+    stream = torch.cuda.current_stream().cuda_stream
+
+    def drawn(alignment: int) -> tuple[list[int], int]:
+        found = memory.addresses(with_space, alignment)
+        return found[: len(sizes)], -(-found[-1] // SPACE_ALIGNMENT) * SPACE_ALIGNMENT if plan.workspace_size else 0
+
+    for _ in range(3):
+        addresses, space = drawn(256)
+        plan.execute(*addresses, space, stream)
+    if not cudnnpy.cache_info().moved_replays:
+        return False
+    (moved,) = plan._of_thread.launcher.moved.values()
+    uses = moved.uses
+    for alignment in (16, 32, 128, 256, 4096):
+        addresses, space = drawn(alignment)
+        results = [memory.part(addresses[-1] - BAND, sizes[-1] + 2 * BAND)]
+        if space:
+            results.append(memory.part(space - BAND, plan.workspace_size + 2 * BAND))
+        found = []
+        for run in (plainly, lambda plan, addresses, *rest: plan.execute(*addresses, *rest)):
+            memory.part(addresses[-1], sizes[-1]).fill_(NOT_A_NUMBER)
+            if space:
+                memory.part(space, plan.workspace_size).fill_(NOT_A_NUMBER)
+            before = [part.clone() for part in results]
+            run(plan, addresses, space, stream)  # type: ignore[no-untyped-call, unused-ignore]
+            found.append(results[0].clone())
+            for part, then in zip(results, before, strict=True):
+                for band in (slice(None, BAND), slice(-BAND, None)):
+                    assert torch.equal(part[band], then[band]), f"{text}: bytes around were changed"
+        uses += 1
+        assert moved.uses == uses, f"{text}: launched plainly at addresses of alignment {alignment}"
+        assert torch.equal(*found), f"{text}: other results at addresses of alignment {alignment}"
+    return True
+
+
+def test_drawn_plans_give_the_same_at_any_addresses() -> None:
+    draw = random.Random(SEED)
+    memory = Memory(draw)
+    plans, moved = 0, 0
+    for _ in range(EXAMPLES):
+        found = drawn_plan(draw)
+        if found is None:
+            continue
+        text, plan = found
+        if sum(extent(spec) for spec in plan.problem.specs) + plan.workspace_size > LARGEST or not plan.replayable:
+            continue
+        plans += 1
+        moved += check(memory, text, plan)
+        del plan, found
+        cudnnpy.clear_cache()
+    print(f"{moved} of {plans} plans have a graph that is moved")
+    assert moved > plans // 4
+
+
+def tiny() -> tuple[Convolution, torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    """A convolution whose graph is moved, with inputs, and results to write into."""
+    conv = Convolution(padding=1, deterministic=True)
+    w = torch.randn(16, 16, 3, 3, device="cuda").half().to(memory_format=torch.channels_last)
+    inputs = [torch.randn(2, 16, 8, 8, device="cuda").half().to(memory_format=torch.channels_last) for _ in range(24)]
+    cudnnpy.set_cache_limit(moving=False)
+    wanted = [conv.forward(x, w) for x in inputs]
+    cudnnpy.set_cache_limit(moving=True)
+    outs = [torch.empty_like(y) for y in wanted]
+    return conv, w, torch.stack(wanted), inputs, outs
+
+
+def run_all(conv: Convolution, w: torch.Tensor, inputs: list[torch.Tensor], outs: list[torch.Tensor]) -> torch.Tensor:
+    for x, out in zip(inputs, outs, strict=True):
+        out.fill_(torch.nan)
+        conv.forward(x, w, out=out)
+    return torch.stack(outs)
+
+
+def test_streams_have_graphs_of_their_own() -> None:
+    conv, w, wanted, inputs, outs = tiny()
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream()):
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            assert torch.equal(run_all(conv, w, inputs, outs), wanted)
+        torch.cuda.current_stream().wait_stream(stream)
+    assert cudnnpy.cache_info().moved_replays == 2
+
+
+def test_a_stream_that_waits_does_not_hold_up_another() -> None:
+    conv, w, wanted, inputs, outs = tiny()
+    streams = torch.cuda.Stream(), torch.cuda.Stream()
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            run_all(conv, w, inputs, outs)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(streams[0]):
+        torch.cuda._sleep(2_000_000_000)  # about a second
+        conv.forward(inputs[0], w, out=outs[0])
+    with torch.cuda.stream(streams[1]):
+        conv.forward(inputs[1], w, out=outs[1])
+        done = streams[1].record_event()
+    done.synchronize()
+    assert not streams[0].query()
+    streams[0].synchronize()
+    assert torch.equal(torch.stack(outs[:2]), wanted[:2])
+
+
+def test_launches_that_are_queued_keep_their_addresses() -> None:
+    conv, w, wanted, inputs, outs = tiny()
+    run_all(conv, w, inputs, outs)
+    assert cudnnpy.cache_info().moved_replays == 1
+    torch.cuda._sleep(100_000_000)  # all of them are queued before the first one runs
+    assert torch.equal(run_all(conv, w, inputs, outs), wanted)
+
+
+def test_a_capture_records_plain_launches_of_any_addresses() -> None:
+    conv, w, wanted, inputs, outs = tiny()
+    run_all(conv, w, inputs, outs)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for x, out in zip(inputs, reversed(outs), strict=True):  # pairs that were not launched before
+            conv.forward(x, w, out=out)
+    assert torch.equal(run_all(conv, w, inputs, outs), wanted)
+    for out in outs:
+        out.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(torch.stack(outs[::-1]), wanted)
+
+
+def test_threads_move_their_own() -> None:
+    conv, w, wanted, inputs, _ = tiny()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                outs = [torch.empty_like(y) for y in wanted]
+                for _ in range(5):
+                    assert torch.equal(run_all(conv, w, inputs, outs), wanted)
+        except BaseException as error:
+            failures.append(error)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_what_the_pool_holds_is_finite() -> None:
+    """The numbers that the drawn plans compute with: NaN in them would hide differences."""
+    memory = Memory(random.Random(1))
+    for kind in (torch.float16, torch.bfloat16, torch.float32):
+        assert math.isfinite(float(memory.bytes[: 1 << 20].view(kind).float().abs().max()))

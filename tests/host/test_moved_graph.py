@@ -1,0 +1,301 @@
+"""A CUDA graph is moved to other addresses only where it is certain how, and does there what a plain launch does."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stand_in_graphs import Kernel, Pointers, StandInGraphs, stand_in_graphs
+
+from cudnnpy import raw
+from cudnnpy._runtime import moved_graph
+from cudnnpy._runtime.moved_graph import MovedGraph
+
+STREAM = 0x5000
+HERE: Pointers = (0x7F00_0010_0000, 0x7F00_0020_0000, 0x7F00_0030_0000, 0x7F00_0040_0000)
+MASK = (1 << 64) - 1
+
+Word = Callable[[Pointers], int]
+
+counter = itertools.count(0x1111_1111_1111_1111, 0x0101_0101_0101_0101)
+
+
+def address(operand: int, distance: int = 0) -> Word:
+    return lambda pointers: pointers[operand] + distance
+
+
+def constant(value: int) -> Word:
+    return lambda pointers: value
+
+
+def low_half(operand: int, distance: int, beside: int, above: bool) -> Word:
+    """The low bits of an address, beside a constant."""
+
+    def word(pointers: Pointers) -> int:
+        low = pointers[operand] + distance & 0xFFFF_FFFF
+        return low << 32 | beside if above else beside << 32 | low
+
+    return word
+
+
+def padding(pointers: Pointers) -> int:
+    """Another number in each capture."""
+    return next(counter)
+
+
+def bare(*words: Word, **options: Any) -> Kernel:
+    """A kernel with one parameter for each word."""
+    return Kernel(lambda pointers: [struct.pack("Q", word(pointers) & MASK) for word in words], **options)
+
+
+def kernel(*words: Word, **options: Any) -> Kernel:
+    """The same with the addresses of all operands after them. The last address is that of the workspace."""
+    return bare(*words, *map(address, range(3)), **options)
+
+
+def made(graphs: StandInGraphs, *kernels: Kernel, pointers: Pointers = HERE) -> MovedGraph | None:
+    return MovedGraph.of(graphs.bind(kernels), graphs.handle, pointers)
+
+
+# Words that follow the addresses in other ways, each with the addresses where this shows
+UNCERTAIN: dict[str, Word] = {
+    "pages": lambda p: p[0] >> 12,
+    "a multiple": lambda p: 2 * p[0],
+    "the negative": lambda p: -p[0],
+    "a sum": lambda p: p[0] + p[1],
+    "a difference": lambda p: p[0] - p[1],
+    "the lesser": lambda p: min(p[0], p[1]),
+    "the low half of a sum": lambda p: p[0] + p[1] & 0xFFFF_FFFF,
+    "the low half, aligned down": lambda p: p[0] & 0xFFFF_FFE0,
+    "the low half moved by 32 bits": lambda p: (p[0] & 0xFFFF_FFFF) + 0x500 & 0xFFFF_FFFF | p[0] >> 32 << 32,
+    "the high half": lambda p: p[0] >> 32,
+    "halves in turn": lambda p: p[0] >> 32 | p[0] << 32,
+    "aligned to 32": lambda p: p[0] % 32 == 0,
+    "aligned to 64": lambda p: p[1] % 64 == 0,
+    "aligned to 256": lambda p: p[2] % 256 == 0,
+    "aligned down": lambda p: p[0] & ~0xFF,
+    "all aligned to 128": lambda p: not any(one % 128 for one in p),
+    "far away": lambda p: p[0] + (1 << 32),
+    "an address with a flag": lambda p: p[0] | (p[0] % 64 == 0),
+    "which is first": lambda p: p[0] < p[1],
+}
+
+
+@pytest.mark.parametrize("word", UNCERTAIN.values(), ids=UNCERTAIN)
+def test_words_that_follow_in_another_way_are_not_moved(graphs: StandInGraphs, word: Word) -> None:
+    assert made(graphs, kernel(address(0), address(1), constant(7))) is not None
+    assert made(graphs, kernel(address(0), word, address(1))) is None
+    assert made(graphs, kernel(address(0), address(1)), kernel(constant(3), word, function=0x500)) is None
+    assert graphs.capture is None
+    assert graphs.graphs == graphs.executables == {}
+
+
+words = st.one_of(
+    st.builds(address, st.integers(0, 3), st.integers(-(1 << 30), 1 << 30)),
+    st.builds(constant, st.integers(0, MASK)),
+    st.builds(low_half, st.integers(0, 3), st.integers(0, 1 << 33), st.integers(0, 0xFFFF_FFFF), st.booleans()),
+    st.just(padding),
+)
+operands = [st.integers(1 << 28, (1 << 43) - 1).map(lambda place: 16 * place)] * 3
+places = st.tuples(*operands, st.integers(1 << 28, (1 << 39) - 1).map(lambda place: 256 * place))
+
+
+@given(kernels=st.lists(st.lists(words, min_size=1, max_size=9), min_size=1, max_size=4), here=places, there=places)
+def test_what_is_moved_gets_the_parameters_of_a_plain_launch(
+    kernels: list[list[Word]], here: Pointers, there: Pointers
+) -> None:
+    with stand_in_graphs() as graphs:
+        queued = [kernel(*one, function=0x400 + at) for at, one in enumerate(kernels)]
+        moved = made(graphs, *queued, pointers=here)
+        assert moved is not None
+        for pointers in (there, here, there):
+            graphs.launched.clear()
+            assert moved.move(pointers)
+            assert moved.launch(STREAM) == 0
+            graphs.queue(queued, pointers)
+            (by_graph, stream), (plain, _) = graphs.launched
+            assert stream == STREAM
+            for one, got, wanted in zip(kernels, by_graph, plain, strict=True):
+                known = [word is not padding for word in one] + [True] * 3
+                assert list(itertools.compress(got, known)) == list(itertools.compress(wanted, known))
+        assert len(graphs.graphs) == len(graphs.executables) == 1
+        del moved
+        assert graphs.graphs == graphs.executables == {}
+
+
+def test_parameters_of_any_size_keep_their_bytes(graphs: StandInGraphs) -> None:
+    def parameters(pointers: Pointers) -> list[bytes]:
+        tensor_map = struct.pack("QQ", pointers[1], 0x1234) + bytes(range(112))  # as of the tensor memory accelerator
+        odd = struct.pack("<IQ", 5, 6) + b"abc"
+        return [b"\1", odd, tensor_map, struct.pack("QI", pointers[0] + 64, 9), b"", struct.pack("Q", pointers[2])]
+
+    moved = made(graphs, Kernel(parameters))
+    assert moved is not None
+    there = (*(pointer + 0x1230 for pointer in HERE[:3]), HERE[3] + 0x1300)
+    assert moved.move(there)
+    moved.launch(STREAM)
+    assert graphs.launched == [([parameters(there)], STREAM)]
+
+
+def test_padding_that_holds_what_a_capture_before_left_is_no_address(graphs: StandInGraphs) -> None:
+    before: list[int] = [0]
+
+    def stale(pointers: Pointers) -> int:
+        left, before[:] = before[0], [pointers[2]]
+        return left
+
+    moved = made(graphs, kernel(address(0), stale, address(1)))
+    assert moved is not None
+    assert moved.move(HERE)
+    moved.launch(STREAM)
+    (((first, _, second, *_),), _) = graphs.launched[-1]
+    assert (first, second) == tuple(struct.pack("Q", pointer) for pointer in HERE[:2])
+
+
+def test_an_address_in_a_word_with_padding_is_not_moved(graphs: StandInGraphs) -> None:
+    assert made(graphs, kernel(address(0), lambda p: p[1] << 8 & MASK | padding(p) & 0xFF)) is None
+
+
+def aligned_up(operand: int, alignment: int) -> Word:
+    return lambda pointers: -(-pointers[operand] // alignment) * alignment + 0x40
+
+
+def test_a_workspace_that_the_engine_aligns_is_moved_where_it_is_aligned(graphs: StandInGraphs) -> None:
+    for alignment in (128, 256):
+        moved = made(graphs, kernel(aligned_up(3, alignment)))
+        assert moved is not None
+        assert not moved.move((*HERE[:3], HERE[3] + 128))
+        assert moved.move((*HERE[:3], HERE[3] + 256))
+        moved.launch(STREAM)
+        assert graphs.launched[-1][0][0][0] == struct.pack("Q", HERE[3] + 256 + 0x40)
+    assert made(graphs, kernel(aligned_up(3, 512))) is None
+    assert made(graphs, kernel(aligned_up(0, 32))) is None
+
+
+def test_a_null_workspace_stays_null(graphs: StandInGraphs) -> None:
+    seen: list[int] = []
+
+    def workspace(pointers: Pointers) -> int:
+        seen.append(pointers[3])
+        return pointers[3]
+
+    moved = made(graphs, kernel(address(0), workspace), pointers=(*HERE[:3], 0))
+    assert moved is not None
+    assert set(seen) == {0}
+
+
+def test_an_operand_that_is_not_among_the_parameters_is_not_moved(graphs: StandInGraphs) -> None:
+    """A texture, for example, has an address of its own."""
+    assert made(graphs, bare(address(0), address(1), address(2))) is not None
+    assert made(graphs, bare(address(0)), bare(address(2), address(1), function=0x500)) is not None
+    assert made(graphs, bare(address(0), address(1), address(3))) is None
+    assert made(graphs, bare(address(0), address(1), low_half(2, 0, 5, False))) is None
+
+
+OTHER_NODES = {
+    "memcpy": kernel(address(0), kind=1),
+    "memset": kernel(address(0), kind=2),
+    "no parameters": Kernel(lambda pointers: []),
+    "another grid": kernel(address(0), grid=lambda pointers: 1 + (pointers[0] % 32 == 0)),
+}
+
+
+@pytest.mark.parametrize("other", OTHER_NODES.values(), ids=OTHER_NODES)
+def test_what_is_no_plain_kernel_is_not_moved(graphs: StandInGraphs, other: Kernel) -> None:
+    assert made(graphs, kernel(address(0), function=0x500), other) is None
+    assert graphs.graphs == {}
+
+
+def test_parameters_in_one_buffer(graphs: StandInGraphs) -> None:
+    def parameters(pointers: Pointers) -> list[bytes]:
+        low = pointers[2] & 0xFFFF_FFFF
+        return [struct.pack("IIQQQI", 1, low, pointers[0] + 8, pointers[1], pointers[2], 5)]
+
+    moved = made(graphs, Kernel(parameters, extra=True))
+    assert moved is not None
+    there = (*(pointer + 0x1230 for pointer in HERE[:3]), HERE[3] + 0x1300)
+    assert moved.move(there)
+    moved.launch(STREAM)
+    assert graphs.launched == [([parameters(there)], STREAM)]
+
+
+def test_kernels_of_a_library_are_read_by_their_handles(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0), function=0, handle=0x600))
+    assert moved is not None
+    assert moved.move(HERE)
+    assert moved.launch(STREAM) == 0
+
+
+def test_many_kernels_are_launched_as_they_are(graphs: StandInGraphs) -> None:
+    most = moved_graph.MOST_KERNELS
+    assert made(graphs, *[kernel(address(0))] * most) is not None
+    assert made(graphs, *[kernel(address(0))] * (most + 1)) is None
+
+
+def test_another_number_of_kernels_elsewhere_is_not_moved(graphs: StandInGraphs) -> None:
+    def bind(pointers: Pointers) -> Callable[[], int]:
+        return lambda: graphs.queue([kernel(address(0))] * (1 + pointers[0] // 16 % 2), pointers)
+
+    assert MovedGraph.of(bind, graphs.handle, HERE) is None
+
+
+def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
+    graphs.rejects = lambda pointers: pointers != HERE
+    assert made(graphs, kernel(address(0))) is None
+    graphs.rejects = lambda pointers: True
+    assert made(graphs, kernel(address(0))) is None
+    assert graphs.graphs == {}
+    assert graphs.handle._address == 0
+    graphs.rejects = lambda pointers: False
+    for graphs.failing in ("cuGraphInstantiate", "cuGraphKernelNodeGetParams_v2", "cuGraphExecKernelNodeSetParams_v2"):
+        assert made(graphs, kernel(address(0))) is None
+    assert graphs.graphs == graphs.executables == {}
+
+
+def test_addresses_that_cudnn_does_not_bind_leave_nothing(graphs: StandInGraphs) -> None:
+    def bind(pointers: Pointers) -> Callable[[], int]:
+        if pointers != HERE:
+            raise raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize")
+        return graphs.bind([kernel(address(0))])(pointers)
+
+    assert MovedGraph.of(bind, graphs.handle, HERE) is None
+    assert graphs.graphs == {}
+    assert graphs.capture is None
+
+
+def test_an_older_driver_moves_nothing(graphs: StandInGraphs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(StandInGraphs, "cuFuncGetParamInfo")
+    assert made(graphs, kernel(address(0))) is None
+
+
+def test_what_is_no_address_moves_nothing_and_does_no_harm(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0)))
+    assert moved is not None
+    for bad in (16.0, "16", None, 1 << 64, -(1 << 64)):
+        assert not moved.move((bad, *HERE[1:]))  # type: ignore[arg-type]
+    assert graphs.launched == []
+    assert moved.move(HERE)
+
+
+def test_nothing_is_moved_between_moving_and_launching(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0)))
+    assert moved is not None
+    assert moved.move(HERE)
+    assert not moved.move(tuple(pointer + 256 for pointer in HERE))
+    moved.launch(STREAM)
+    assert graphs.launched == [([[struct.pack("Q", HERE[at]) for at in (0, 0, 1, 2)]], STREAM)]
+    assert moved.move(HERE)
+
+
+def test_a_graph_whose_parameters_are_rejected_is_not_launched_again(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0)))
+    assert moved is not None
+    graphs.failing = "cuGraphExecKernelNodeSetParams_v2"
+    assert not moved.move(HERE)
+    graphs.failing = ""
+    assert not moved.move(HERE)
