@@ -60,6 +60,7 @@ NAVIGATION = {
         "arrays-and-streams",
         "operations",
         "graphs",
+        "pytorch",
         "errors",
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks/README"],

@@ -15,6 +15,7 @@ from typing import Any
 MODULES = {  # in the order of the site
     "cudnnpy": "Arrays and operations",
     "cudnnpy.reference": "The reference implementation",
+    "cudnnpy.torch": "PyTorch programs",
     "cudnnpy.errors": "Exceptions",
     "cudnnpy.typing": "Types for annotations",
     "cudnnpy.workspace": "Workspace",

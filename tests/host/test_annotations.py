@@ -11,9 +11,21 @@ from typing import Any
 import pytest
 
 import cudnnpy
+import cudnnpy.torch
 from cudnnpy import availability, backend, descriptors, errors, names, raw, reference, workspace
 
-MODULES: list[ModuleType] = [cudnnpy, availability, backend, descriptors, errors, names, raw, reference, workspace]
+MODULES: list[ModuleType] = [
+    cudnnpy,
+    availability,
+    backend,
+    descriptors,
+    errors,
+    names,
+    raw,
+    reference,
+    cudnnpy.torch,
+    workspace,
+]
 SPECIAL = ("__init__", "__call__", "__getitem__", "__setitem__")
 
 # What no type can say: it depends on a name or on an attribute that is given, or on data.

@@ -40,6 +40,7 @@ ORDER = [
     "convolution",
     "ops",
     "reference",
+    "torch",
     "availability",
     "cli",
     "__main__",

@@ -11,6 +11,7 @@ import numpy as np
 from arrays import CoreStream, Cupy, CupyStream, Jax, NumpyDtype, Torch, TorchDtype, TorchStream
 
 import cudnnpy
+import cudnnpy.torch
 from cudnnpy import TensorSpec
 from cudnnpy.typing import Array, ArrayT, Padding, PerAxis, Preference, Stream
 
@@ -95,3 +96,16 @@ cudnnpy.set_cache_limit(launches=100, replays=10, replay_bytes=1 << 20)
 assert_type(cudnnpy.cache_info().replay_bytes, int)
 assert_type(cudnnpy.cache_info().size + cudnnpy.cache_info().misses, int)
 cudnnpy.clear_cache()
+
+# Programs of PyTorch
+
+with cudnnpy.torch.enable():
+    pass
+with (
+    cudnnpy.torch.enable(prefer="autotune", workspace_limit=1 << 30, deterministic=True, tf32=False, tune_seconds=1),
+    cudnnpy.torch.disable(),
+):
+    assert_type(cudnnpy.torch.is_enabled(), bool)
+assert_type(cudnnpy.torch.stats().taken["forward"], int)
+assert_type(cudnnpy.torch.stats().left, dict[str, int])
+cudnnpy.torch.reset_stats()

@@ -6,6 +6,7 @@ import numpy as np
 from arrays import Cupy, Torch
 
 import cudnnpy
+import cudnnpy.torch
 from cudnnpy import TensorSpec
 from cudnnpy.typing import Padding, PerAxis, Preference
 
@@ -61,3 +62,11 @@ half: Padding = 0.5  # E: assignment reportAssignmentType
 stride: PerAxis = "same"  # E: assignment reportAssignmentType
 steps: PerAxis = ((1, 2), 1)  # E: assignment reportAssignmentType
 prefer: Preference = "quickest"  # E: assignment reportAssignmentType
+
+# Programs of PyTorch
+
+cudnnpy.torch.enable("autotune")  # E: call-arg reportCallIssue
+cudnnpy.torch.enable(prefer="speed")  # E: arg-type reportArgumentType
+cudnnpy.torch.enable(workspace_limit="1 GiB")  # E: arg-type reportArgumentType
+cudnnpy.torch.enable(tune_seconds=None)  # E: arg-type reportArgumentType
+cudnnpy.torch.stats().refused  # E: attr-defined reportAttributeAccessIssue

@@ -1,0 +1,20 @@
+"""The convolutions of a PyTorch program on cudnnpy, without a change to the program.
+
+    import cudnnpy.torch
+
+    with cudnnpy.torch.enable():
+        loss = network(images)
+        loss.backward()
+
+`enable` replaces two kernels of PyTorch for CUDA tensors, ``aten::_convolution`` and ``aten::convolution_backward``, which
+every convolution and transposed convolution goes through. What cudnnpy does not take runs on PyTorch's own kernels, and
+`stats` counts it. Importing this module does not import PyTorch; `enable` does.
+"""
+
+from cudnnpy.torch.counts import Stats, reset_stats, stats
+from cudnnpy.torch.switch import disable, enable, is_enabled
+
+__all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
+
+for _name in __all__:  # users find them in cudnnpy.torch
+    globals()[_name].__module__ = __name__

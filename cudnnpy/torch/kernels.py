@@ -1,0 +1,100 @@
+"""The kernels of aten::_convolution and aten::convolution_backward: from PyTorch's arguments to launched plans.
+
+Each looks up its signature in the thread's plan cache. What cannot be planned is remembered there, too, and runs on
+PyTorch's own kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cudnnpy._runtime.plan_cache import find
+from cudnnpy.torch import native
+from cudnnpy.torch.native import flags
+from cudnnpy.torch.parts import Backward, Forward
+from cudnnpy.torch.planning import LAUNCH_ERRORS, Left, given_up, plan_backward, plan_forward, remembered
+from cudnnpy.torch.settings import ACTIVE
+
+
+def convolution(
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    benchmark: bool,
+    deterministic: bool,
+    enabled: bool,
+    tf32: bool,
+) -> Any:
+    """Run aten::_convolution: a convolution or a transposed convolution, with a bias or without (None)."""
+    bits = x.data_ptr() | w.data_ptr()
+    # one flat tuple is made and hashed the fastest; it is looked up in every call
+    key: tuple[Any, ...] = (
+        ACTIVE.identity, x.shape, x.stride(), x.dtype, x.get_device(), w.shape, w.stride(), w.dtype, w.get_device(),
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups,
+        benchmark, deterministic, enabled, tf32,
+    )  # fmt: skip
+    if bias is not None:
+        key += (bias.shape, bias.stride(), bias.dtype, bias.get_device())
+        bits |= bias.data_ptr()
+    if bits & 15:  # rare: misaligned tensors have plans of their own
+        key += (_alignments(x, w, bias),)
+    ready: Forward | Left | None = find(key)
+    if ready is None:
+        geometry = stride, padding, dilation, transposed, output_padding, groups
+        ready = remembered(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
+    if isinstance(ready, Forward):
+        try:
+            return ready.run(x, w, bias)
+        except LAUNCH_ERRORS as error:
+            reason = given_up(key, error)
+    else:
+        reason = ready.reason
+    rest = stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic, enabled, tf32
+    return native.convolution(reason, x, w, bias, *rest)
+
+
+def convolution_backward(
+    dy: Any,
+    x: Any,
+    w: Any,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    mask: list[bool],
+) -> tuple[Any, Any, Any]:
+    """Run aten::convolution_backward: the gradients with respect to input, filter and bias that `mask` asks for."""
+    geometry = stride, padding, dilation, transposed, output_padding, groups
+    now = flags(x.dtype)
+    key: tuple[Any, ...] = (
+        ACTIVE.identity, dy.shape, dy.stride(), dy.dtype, dy.get_device(),
+        x.shape, x.stride(), x.dtype, x.get_device(), w.shape, w.stride(), w.dtype, w.get_device(),
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups, tuple(mask), now,
+    )  # fmt: skip
+    if (dy.data_ptr() | x.data_ptr() | w.data_ptr()) & 15:
+        key += (_alignments(dy, x, w),)
+    ready: Backward | Left | None = find(key)
+    if ready is None:
+        ready = remembered(key, plan_backward, (dy, x, w), geometry, now, mask)
+    if isinstance(ready, Backward):
+        try:
+            return ready.run(dy, x, w, (bias_sizes, *geometry))
+        except LAUNCH_ERRORS as error:
+            reason = given_up(key, error)
+    else:
+        reason = ready.reason
+    return native.convolution_backward(reason, dy, x, w, bias_sizes, *geometry, mask)
+
+
+def _alignments(*tensors: Any) -> tuple[int, ...]:
+    pointers = (0 if tensor is None else tensor.data_ptr() for tensor in tensors)
+    return tuple(min(pointer & -pointer, 16) for pointer in pointers)

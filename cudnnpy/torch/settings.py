@@ -1,0 +1,52 @@
+"""The options of `enable`, and those that hold now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cudnnpy._core.identity import Identified
+from cudnnpy._options.convolution import canonical
+from cudnnpy.typing import Preference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Identified):
+    """The options of `enable`. None follows PyTorch's own flag at each call."""
+
+    prefer: Preference | None = None
+    workspace_limit: int | None = None
+    deterministic: bool | None = None
+    tf32: bool | None = None
+    tune_seconds: float = 5.0
+
+    def _canonical(self) -> dict[str, Any]:
+        given = self._fields()
+        return canonical({name: given[name] for name in given if given[name] is not None or name == "tune_seconds"})
+
+    def options(self, benchmark: bool, deterministic: bool, tf32: bool) -> dict[str, Any]:
+        """Return the options of a convolution, for the values of PyTorch's flags."""
+        return {
+            "prefer": self.prefer or ("autotune" if benchmark else "fastest"),
+            "workspace_limit": self.workspace_limit,
+            "deterministic": deterministic if self.deterministic is None else self.deterministic,
+            "tf32": tf32 if self.tf32 is None else self.tf32,
+            "tune_seconds": self.tune_seconds,
+        }
+
+
+class Active:
+    """The settings that hold now, and their identity in keys; None while PyTorch's own kernels are registered."""
+
+    __slots__ = ("identity", "settings")
+
+    def __init__(self) -> None:
+        self.set(None)
+
+    def set(self, settings: Settings | None) -> None:
+        """Set the settings that hold from now on."""
+        self.settings = settings
+        self.identity = None if settings is None else settings._identity
+
+
+ACTIVE = Active()

@@ -1,0 +1,58 @@
+"""cudnnpy.torch where PyTorch is not installed: it is imported, its options are checked, and enable() says what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cudnnpy.torch
+from cudnnpy.errors import LibraryNotFoundError
+
+PACKAGE = Path(cudnnpy.torch.__file__).parents[1]
+
+
+def test_importing_it_imports_neither_pytorch_nor_numpy_nor_cuda() -> None:
+    program = "import sys, cudnnpy.torch; print({'torch', 'numpy', 'cuda'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], cwd=PACKAGE.parent, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+def test_no_other_module_imports_it() -> None:
+    others = [file for file in PACKAGE.rglob("*.py") if PACKAGE / "torch" not in file.parents]
+    assert len(others) > 100
+    assert [file.name for file in others if "cudnnpy.torch" in file.read_text()] == []
+
+
+def test_without_pytorch_enable_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # in an environment that has it
+    with pytest.raises(
+        LibraryNotFoundError, match=r"cudnnpy\.torch needs PyTorch, which is not installed .*pip install"
+    ):
+        cudnnpy.torch.enable()
+    assert not cudnnpy.torch.is_enabled()
+    cudnnpy.torch.disable()
+    assert cudnnpy.torch.stats() == ({"forward": 0, "backward_data": 0, "backward_filter": 0}, {})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("prefer", "speed", "prefer must be one of 'fastest'.*; got 'speed'"),
+        ("workspace_limit", -1, "workspace_limit must be a number of bytes, 0 or more, or None; got -1"),
+        ("workspace_limit", "1 GiB", "workspace_limit must be a number of bytes, 0 or more, or None; got '1 GiB'"),
+        ("deterministic", 1, "deterministic must be a bool; got 1"),
+        ("tf32", "yes", "tf32 must be a bool; got 'yes'"),
+        ("tune_seconds", 0, "tune_seconds must be a number above 0; got 0"),
+        ("tune_seconds", None, "tune_seconds must be a number above 0; got None"),
+    ],
+)
+def test_a_bad_option_is_refused(option: str, value: object, error: str) -> None:
+    options = {option: value}
+    with pytest.raises((TypeError, ValueError), match=error):
+        cudnnpy.torch.enable(**options)  # type: ignore[arg-type]
+    assert not cudnnpy.torch.is_enabled()
