@@ -17,7 +17,7 @@ import pytest
 from cuda.bindings import driver
 
 from cudnnpy import raw, reference
-from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._runtime.executables import At, Function, Step, Steps
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, Transform, can_transform
@@ -29,7 +29,7 @@ def tensor_in(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     """A tensor in memory; every element of it is inside. Memory of bytes takes any type."""
     assert spec.strides is not None
     size = dtype_of(spec.dtype).itemsize
-    memory = memory[: memory.size // size * size].view(spec.dtype) if memory.dtype == np.uint8 else memory
+    memory = memory[: memory.size // size * size].view(numpy_dtype(spec.dtype)) if memory.dtype == np.uint8 else memory
     assert memory.itemsize == size
     last = sum((n - 1) * s for n, s in zip(spec.shape, spec.strides, strict=True))
     assert last < memory.size

@@ -1,7 +1,9 @@
 """Without torch, one test of this folder is left, which says so."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from torch_here import files_that_need_torch
@@ -21,3 +23,15 @@ def networks_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0))
+
+
+if TYPE_CHECKING:
+    from cpu_kernels import Machine
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> "Iterator[Machine]":
+    """cudnnpy.torch for CPU tensors."""
+    from cpu_kernels import installed
+
+    yield from installed(monkeypatch)

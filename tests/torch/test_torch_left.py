@@ -1,0 +1,178 @@
+"""What cudnnpy.torch leaves to PyTorch's own kernels, and how it is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from cpu_kernels import Machine, draw, leaf
+from torch.nn import functional as F
+
+import cudnnpy.torch
+from cudnnpy.errors import LibraryNotFoundError, NoAlgorithmError, NotSupportedError
+from cudnnpy.torch import counts, kernels, native
+
+
+def left(call: Callable[[], Any], **options: Any) -> dict[str, int]:
+    """Why calls are left, the same call twice, which must give PyTorch's own results."""
+    expected = call()
+    cudnnpy.torch.reset_stats()
+    with cudnnpy.torch.enable(**options):
+        for _ in range(2):
+            torch.testing.assert_close(call(), expected)
+    return cudnnpy.torch.stats().left
+
+
+def test_cudnn_is_off(machine: Machine) -> None:
+    with torch.backends.cudnn.flags(enabled=False):
+        assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {counts.CUDNN_OFF: 2}
+    assert machine.planned == []
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 6, 6), (2, 0, 6, 6)])
+def test_tensors_without_elements(machine: Machine, shape: tuple[int, ...]) -> None:
+    x, w = leaf(draw(*shape)), leaf(draw(4, shape[1], 3, 3))
+
+    def call() -> tuple[torch.Tensor, ...]:
+        y = F.conv2d(x, w)
+        return (y, *torch.autograd.grad(y.sum(), (x, w)))
+
+    assert left(call) == {counts.EMPTY: 4}
+    assert machine.planned == []
+
+
+def test_other_element_types(machine: Machine) -> None:
+    x, w = torch.arange(50).view(1, 2, 5, 5), torch.arange(18).view(1, 2, 3, 3)
+    assert left(lambda: F.conv2d(x, w)) == {counts.ELEMENT_TYPE: 2}
+    assert machine.planned == []
+
+
+def test_tensors_that_are_too_large_for_32_bits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnpy.torch.planning._MOST_ELEMENTS", 215)
+    assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {counts.LARGE: 2}
+    assert left(lambda: F.conv2d(draw(2, 3, 5, 5), draw(4, 3, 3, 3))) == {}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 2, 3, 3)),
+        lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3).double()),
+        lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3), draw(5)),
+        lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 7, 7)),
+        lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3), stride=0),
+        lambda: torch.convolution(draw(2, 3, 6, 6), draw(4, 3, 3), None, [1], [0], [1], False, [0], 1),
+    ],
+)
+def test_pytorch_says_what_does_not_fit(machine: Machine, call: Callable[[], Any]) -> None:
+    with pytest.raises(RuntimeError) as theirs:
+        call()
+    with cudnnpy.torch.enable():
+        for _ in range(2):
+            with pytest.raises(RuntimeError) as ours:
+                call()
+            assert str(ours.value) == str(theirs.value)
+    assert cudnnpy.torch.stats().left == {counts.ARGUMENTS: 2}
+    assert machine.launched == []
+
+
+ERRORS = [
+    (NoAlgorithmError("this", "nothing", "", []), counts.NO_ALGORITHM),
+    (MemoryError("planted"), counts.MEMORY),
+    (torch.OutOfMemoryError("CUDA out of memory"), counts.MEMORY),
+    (NotSupportedError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED"), counts.FAILED),
+    (ValueError("planted"), counts.ARGUMENTS),
+]
+
+
+def step() -> list[torch.Tensor]:
+    leaves = [leaf(draw(2, 3, 6, 6)), leaf(draw(4, 3, 3, 3)), leaf(draw(4))]
+    y = F.conv2d(*leaves)
+    return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+
+@pytest.mark.parametrize(("error", "reason"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
+def test_planning_that_fails_is_not_tried_again(machine: Machine, error: Exception, reason: str) -> None:
+    machine.error, machine.no_algorithm = error, {"forward", "backward_data", "backward_filter"}
+    assert left(step) == {reason: 4}
+    assert len(machine.planned) == 3
+    assert machine.launched == []
+
+
+@pytest.mark.parametrize("missing", ["backward_data", "backward_filter"])
+def test_one_gradient_that_cannot_be_planned_is_left(
+    machine: Machine, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks, own = [], native.convolution_backward
+    monkeypatch.setattr(native, "convolution_backward", lambda *given: masks.append(given[-1]) or own(*given))
+    machine.error, machine.no_algorithm = NoAlgorithmError("this", "nothing", "", []), {missing}
+    assert left(step) == {counts.NO_ALGORITHM: 2}
+    assert masks == [[missing == "backward_data", missing == "backward_filter", False]] * 2
+    assert cudnnpy.torch.stats().taken == {
+        name: 0 if name == missing else 2 for name in ("forward", "backward_data", "backward_filter")
+    }
+
+
+def test_memory_that_runs_out_and_launches_that_fail(machine: Machine) -> None:
+    """The plans are kept: later calls are taken again."""
+    assert left(step) == {}
+    machine.is_full = True
+    assert left(step) == {counts.MEMORY: 4}
+    machine.is_full, machine.fails = False, True
+    assert left(step) == {counts.FAILED: 4}
+    machine.fails = False
+    assert left(step) == {}
+    assert len(machine.planned) == 3
+
+
+def test_without_memory_for_the_workspace_a_signature_is_left_from_then_on(machine: Machine) -> None:
+    assert left(step) == {}
+    machine.has_no_workspace = True
+    assert left(step) == {counts.MEMORY: 4}
+    machine.has_no_workspace = False
+    assert left(step) == {counts.MEMORY: 4}
+    cudnnpy.clear_cache()
+    assert left(step) == {}
+
+
+def test_a_signature_that_is_new_during_a_capture_is_planned_later(machine: Machine) -> None:
+    machine.capturing = True
+    assert left(step) == {counts.CAPTURE: 4}
+    assert machine.planned == []
+    machine.capturing = False
+    assert left(step) == {}
+    machine.capturing = True
+    assert left(step) == {}
+    assert len(machine.planned) == 3
+
+
+def test_a_call_that_had_begun_when_another_thread_turned_the_kernels_off(machine: Machine) -> None:
+    x, w = draw(2, 3, 6, 6), draw(4, 3, 3, 3)
+    geometry: list[Any] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    torch.testing.assert_close(kernels.convolution(x, w, None, *geometry, False, False, True, True), F.conv2d(x, w))
+    dy = draw(2, 4, 4, 4)
+    found = kernels.convolution_backward(dy, x, w, None, *geometry, [True, False, False])
+    torch.testing.assert_close(found[0], torch.nn.grad.conv2d_input(x.shape, w, dy))
+    assert cudnnpy.torch.stats().left == {counts.TURNED_OFF: 2}
+    assert cudnnpy.cache_info().size == 0
+
+
+def test_a_library_that_cannot_be_used_is_an_error(machine: Machine) -> None:
+    machine.error, machine.no_algorithm = LibraryNotFoundError("planted"), {"forward"}
+    with cudnnpy.torch.enable(), pytest.raises(LibraryNotFoundError, match="planted"):
+        F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))
+
+
+def test_the_counts_are_copies_and_can_be_reset(machine: Machine) -> None:
+    with cudnnpy.torch.enable():
+        step()
+        F.conv2d(draw(0, 3, 6, 6), draw(4, 3, 3, 3))
+    found = cudnnpy.torch.stats()
+    assert found == ({"forward": 1, "backward_data": 1, "backward_filter": 1}, {counts.EMPTY: 1})
+    found.taken.clear()
+    found.left.clear()
+    assert cudnnpy.torch.stats().taken["forward"] == 1
+    cudnnpy.torch.reset_stats()
+    assert cudnnpy.torch.stats() == ({"forward": 0, "backward_data": 0, "backward_filter": 0}, {})
