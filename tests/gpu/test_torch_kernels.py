@@ -1,0 +1,382 @@
+"""PyTorch programs with cudnnpy.torch enabled on a GPU, beside the same programs without."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import opinfo
+import pytest
+import torch
+from opinfo_samples import DTYPES, Sample, samples_of
+from torch.nn import functional as F
+
+import cudnnpy.torch
+from cudnnpy.torch import counts
+
+NAMES = [f"nn.functional.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
+CONVOLUTIONS: dict[bool, list[Callable[..., torch.Tensor]]] = {
+    False: [F.conv1d, F.conv2d, F.conv3d],
+    True: [F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d],
+}
+LAST = {1: torch.contiguous_format, 2: torch.channels_last, 3: torch.channels_last_3d}
+LOOSE = 4.0  # of the bounds of opinfo.py: sums in float32 beside narrow types
+
+
+@pytest.fixture(autouse=True)
+def _counts() -> Iterator[None]:
+    cudnnpy.torch.reset_stats()
+    yield
+    assert not cudnnpy.torch.is_enabled()
+    cudnnpy.torch.reset_stats()
+
+
+def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0, device: str = "cuda") -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+def leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """With the same strides."""
+    return tensor.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+
+
+def alike(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
+    """The same values and places in memory."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    strides = zip(found.shape, found.stride(), expected.stride(), strict=True)
+    assert all(ours == theirs for size, ours, theirs in strides if size > 1)
+    scale = float(expected.detach().abs().max()) if expected.numel() else 1.0
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * max(scale, 1.0))
+
+
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-3, torch.bfloat16: 2e-2}
+
+
+# PyTorch's samples
+
+
+class Layer:
+    """A convolution of torch.nn.functional and its gradients by autograd, as an operation of cudnnpy."""
+
+    def __init__(self, is_transposed: bool, options: dict[str, Any]) -> None:
+        self.functions, self.options = CONVOLUTIONS[is_transposed], options
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        given = [None if one is None else one.detach().requires_grad_() for one in (x, w, bias)]
+        with warnings.catch_warnings(action="ignore"):  # of even windows that are padded to the same size
+            self.y = self.functions[x.ndim - 3](*given, **self.options)
+        self.leaves = [one for one in given if one is not None]
+        return self.y.detach()
+
+    def gradient(self, number: int, dy: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(self.y, self.leaves, dy, retain_graph=True)[number]
+
+    def backward_data(self, dy: torch.Tensor, *_: Any) -> torch.Tensor:
+        return self.gradient(0, dy)
+
+    def backward_filter(self, dy: torch.Tensor, *_: Any) -> torch.Tensor:
+        return self.gradient(1, dy)
+
+    def backward_bias(self, dy: torch.Tensor) -> torch.Tensor:
+        return self.gradient(2, dy)
+
+
+class Functions:
+    """The classes of cudnnpy that opinfo_calls.py needs."""
+
+    @staticmethod
+    def Convolution(**options: Any) -> Layer:
+        return Layer(False, options)
+
+    @staticmethod
+    def ConvolutionTranspose(**options: Any) -> Layer:
+        return Layer(True, options)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> list[Sample]:
+    return samples_of(NAMES, tmp_path_factory.mktemp("opinfo"))
+
+
+def to_float64(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.cpu().double().numpy()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_pytorchs_samples(samples: list[Sample], name: str, dtype: str) -> None:
+    chosen = [sample for sample in samples if (sample.name, sample.dtype) == (name, dtype)]
+    with cudnnpy.torch.enable(tf32=False):
+        assert opinfo.failures(Functions, chosen, lambda tensor: tensor.cuda(), to_float64, LOOSE) == ""
+    assert cudnnpy.torch.stats().left == {}
+    assert min(cudnnpy.torch.stats().taken.values()) >= len(chosen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_and_second_derivatives(name: str) -> None:
+    rank, groups = int(name[-2]), 2
+    function = CONVOLUTIONS["transpose" in name][rank - 1]
+    leaves = [leaf(draw(*shape, dtype=torch.float64)) for shape in ((2, 4, *(4,) * rank), (4, 2, *(3,) * rank), (4,))]
+
+    def call(*given: torch.Tensor) -> torch.Tensor:
+        return function(*given, stride=2, padding=1, groups=groups)
+
+    with cudnnpy.torch.enable():
+        # some of cuDNN's algorithms sum in another order each time
+        assert torch.autograd.gradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
+        assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
+    assert cudnnpy.torch.stats().left == {}
+
+
+# Memory
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_results_lie_in_memory_as_pytorchs(rank: int, is_transposed: bool, dtype: torch.dtype) -> None:
+    function, sizes = CONVOLUTIONS[is_transposed][rank - 1], (9, 8, 7)[:rank]
+    for groups in (1, 16):
+        for x_last, w_last, dy_last in ((0, 0, 0), (1, 1, 1), (1, 0, 0), (0, 1, 1), (0, 0, 1)):
+
+            def placed(tensor: torch.Tensor, last: int) -> torch.Tensor:
+                return tensor.contiguous(memory_format=LAST[rank]) if last else tensor
+
+            x = placed(draw(2, 16, *sizes, dtype=dtype), x_last)
+            w = placed(draw(16, 16 // groups, *(3,) * rank, dtype=dtype, seed=1), w_last)
+            b = draw(16, dtype=dtype, seed=2)
+
+            def call(x: Any = x, w: Any = w, b: Any = b, dy_last: int = dy_last, groups: int = groups) -> Any:
+                leaves = [one.detach().requires_grad_() for one in (x, w, b)]
+                y = function(*leaves, padding=1, groups=groups)
+                dy = placed(draw(*y.shape, dtype=dtype, seed=3), dy_last)
+                return (y, *torch.autograd.grad(y, leaves, dy))
+
+            with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+                expected = call()
+                with cudnnpy.torch.enable():
+                    found = call()
+            for ours, theirs in zip(found, expected, strict=True):
+                alike(ours, theirs, TOLERANCES[dtype])
+    assert cudnnpy.torch.stats().left == {}
+
+
+def test_no_memory_is_kept_beside_the_result() -> None:
+    """PyTorch's allocator has the workspace again."""
+    x, w = draw(32, 64, 56, 56, dtype=torch.float16), draw(64, 64, 3, 3, dtype=torch.float16)
+    with cudnnpy.torch.enable():
+        F.conv2d(x, w, padding=1)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        y = F.conv2d(x, w, padding=1)
+        assert torch.cuda.memory_allocated() - before - y.nbytes < 1 << 21  # what the allocator rounds up
+    assert cudnnpy.torch.stats().taken["forward"] == 2
+
+
+def test_tensors_without_elements_and_errors_are_pytorchs() -> None:
+    w = leaf(draw(4, 3, 3, 3))
+    with cudnnpy.torch.enable():
+        y = F.conv2d(draw(0, 3, 8, 8), w)
+        y.sum().backward()
+        assert y.shape == (0, 4, 6, 6)
+        assert w.grad is not None
+        assert not w.grad.any()
+        with pytest.raises(RuntimeError, match="Given groups=1"):
+            F.conv2d(draw(2, 2, 8, 8), w)
+        with pytest.raises(RuntimeError, match="should be the same"):
+            F.conv2d(draw(2, 3, 8, 8).half(), w)
+    assert cudnnpy.torch.stats().left == {counts.EMPTY: 2, counts.ARGUMENTS: 2}
+
+
+# Networks
+
+
+class Block(torch.nn.Module):
+    def __init__(self, channels: int, out: int, stride: int) -> None:
+        super().__init__()
+        n = torch.nn
+        self.body = n.Sequential(
+            n.Conv2d(channels, out, 1, bias=False),
+            n.BatchNorm2d(out),
+            n.ReLU(),
+            n.Conv2d(out, out, 3, stride, 1, groups=out // 8, bias=False),
+            n.BatchNorm2d(out),
+            n.ReLU(),
+            n.Conv2d(out, out, 1, bias=False),
+            n.BatchNorm2d(out),
+        )
+        self.shortcut = n.Conv2d(channels, out, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    n = torch.nn
+    stem = [n.Conv2d(3, 16, 7, 2, 3, bias=False), n.BatchNorm2d(16), n.ReLU(), n.MaxPool2d(3, 2, 1)]
+    head = [n.ConvTranspose2d(64, 32, 2, 2), n.AdaptiveAvgPool2d(1), n.Flatten(), n.Linear(32, 10)]
+    return n.Sequential(*stem, Block(16, 32, 1), Block(32, 64, 2), *head).cuda()
+
+
+def losses(steps: int, last: bool, cast: torch.dtype | None) -> list[float]:
+    model = network()
+    images, labels = draw(8, 3, 64, 64), torch.arange(8, device="cuda")
+    if last:
+        model, images = model.to(memory_format=torch.channels_last), images.contiguous(memory_format=LAST[2])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    found = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", cast) if cast else contextlib.nullcontext():
+            loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("prefer", "last", "cast", "tolerance"),
+    [
+        ("fastest", False, None, 1e-3),
+        ("fastest", True, None, 1e-3),
+        ("fastest", True, torch.bfloat16, 5e-2),
+        ("autotune", True, torch.bfloat16, 5e-2),
+    ],
+)
+def test_a_network_learns_the_same(prefer: Any, last: bool, cast: torch.dtype | None, tolerance: float) -> None:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = losses(5, last, cast)
+        with cudnnpy.torch.enable(prefer=prefer, tune_seconds=0.2):
+            found = losses(5, last, cast)
+    assert found == pytest.approx(expected, rel=tolerance)
+    assert cudnnpy.torch.stats() == ({"forward": 50, "backward_data": 45, "backward_filter": 50}, {})
+
+
+def test_inference_mode_and_a_compiled_program() -> None:
+    model, x = network().eval(), draw(4, 3, 64, 64).contiguous(memory_format=LAST[2])
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False), torch.inference_mode():
+        expected = model(x)
+        with cudnnpy.torch.enable():
+            alike(model(x), expected, 1e-3)
+        compiled = torch.compile(model, backend="aot_eager")
+        with cudnnpy.torch.enable():
+            alike(compiled(x), expected, 1e-3)
+    assert cudnnpy.torch.stats() == ({"forward": 20, "backward_data": 0, "backward_filter": 0}, {})
+    torch._dynamo.reset()
+
+
+# CUDA graphs, streams, threads, devices
+
+
+def training_step(w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    y = F.conv2d(x, w, padding=1).relu()
+    return y, torch.autograd.grad(y.square().sum(), w)[0]
+
+
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_captured_step(is_planned: bool) -> None:
+    """What is not planned before the capture is captured with PyTorch's own kernels."""
+    cudnnpy.clear_cache()
+    x, w = draw(4, 8, 16, 16), leaf(draw(8, 8, 3, 3))
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        with cudnnpy.torch.enable() if is_planned else contextlib.nullcontext():
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(6):  # replays of single launches begin
+                    training_step(w, x)
+            torch.cuda.current_stream().wait_stream(side)
+        cudnnpy.torch.reset_stats()
+        graph = torch.cuda.CUDAGraph()
+        with cudnnpy.torch.enable(), torch.cuda.graph(graph):
+            found = training_step(w, x)
+        taken, left = cudnnpy.torch.stats()
+        x.copy_(draw(4, 8, 16, 16, seed=5))
+        filler = [draw(4, 8, 16, 16, seed=6) for _ in range(8)]  # writes where freed memory was
+        graph.replay()
+        expected = training_step(leaf(w), x)  # the graph that was recorded during the capture is still alive
+    for ours, theirs in zip(found, expected, strict=True):
+        alike(ours, theirs, 1e-4)
+    assert left == ({} if is_planned else {counts.CAPTURE: 2})
+    assert sum(taken.values()) == (2 if is_planned else 0)
+    del filler
+
+
+def test_a_side_stream() -> None:
+    x, w = draw(16, 32, 56, 56), draw(32, 32, 3, 3)
+    side = torch.cuda.Stream()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        expected = F.conv2d(x * 2 + 1, w)
+        with cudnnpy.torch.enable():
+            for _ in range(6):
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    torch.cuda._sleep(1_000_000)
+                    found = F.conv2d(x * 2 + 1, w)
+                torch.cuda.current_stream().wait_stream(side)
+                alike(found, expected, 1e-4)
+    assert cudnnpy.torch.stats().taken["forward"] == 6
+
+
+def test_threads() -> None:
+    failures: list[Exception] = []
+
+    def work(seed: int) -> None:
+        try:
+            x, w = draw(2, 8, 16, 16, seed=seed), leaf(draw(8, 8, 3, 3, seed=seed))
+            with torch.cuda.stream(torch.cuda.Stream()):
+                x = x + 0
+                for _ in range(20):
+                    y = F.conv2d(x, w, padding=1)
+                    (dw,) = torch.autograd.grad(y.square().sum(), w)
+                torch.cuda.current_stream().synchronize()
+            exact = F.conv2d(x.double().cpu(), w.double().cpu().detach().requires_grad_(), padding=1)
+            torch.testing.assert_close(y.cpu().double(), exact.detach(), rtol=1e-4, atol=1e-3)
+            assert dw.isfinite().all()
+        except Exception as error:
+            failures.append(error)
+
+    with cudnnpy.torch.enable(tf32=False):
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert cudnnpy.torch.stats() == ({"forward": 120, "backward_data": 0, "backward_filter": 120}, {})
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_two_devices() -> None:
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for device in ("cuda:1", "cuda:0"):  # whichever is current
+            x, w = draw(2, 8, 16, 16, device=device), leaf(draw(8, 8, 3, 3, device=device))
+            expected = training_step(w, x)
+            with cudnnpy.torch.enable():
+                for ours, theirs in zip(training_step(w, x), expected, strict=True):
+                    assert ours.device == theirs.device
+                    alike(ours, theirs, 1e-4)
+            with cudnnpy.torch.enable(), pytest.raises(RuntimeError):
+                F.conv2d(x, draw(8, 8, 3, 3, device="cuda:0" if device == "cuda:1" else "cuda:1"))
+    assert cudnnpy.torch.stats().left == {counts.ARGUMENTS: 2}
+
+
+# On and off
+
+
+def test_disabling_restores_pytorch() -> None:
+    names = ("aten::_convolution", "aten::convolution_backward")
+    before = [torch._C._dispatch_dump(name) for name in names]
+    x, w = draw(2, 3, 8, 8), draw(4, 3, 3, 3)
+    expected = F.conv2d(x, w)
+    with cudnnpy.torch.enable():
+        F.conv2d(x, w)
+    assert [torch._C._dispatch_dump(name) for name in names] == before
+    assert torch.equal(F.conv2d(x, w), expected)
+    assert cudnnpy.torch.stats().taken["forward"] == 1
