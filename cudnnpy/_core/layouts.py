@@ -90,10 +90,11 @@ def is_channels_last(spec: TensorSpec) -> bool:
     return spec.strides == channels_last_strides(spec.shape) != packed_strides(spec.shape)
 
 
-def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
+def result_strides(shape: Sequence[int], *like: TensorSpec, last: bool = False) -> tuple[int, ...]:
     """Return packed strides for a result, in the memory order of the first of `like` that has only one order.
 
-    If there is none, the result is channels last if one of them has these strides, and channels first otherwise.
+    If there is none, the result is channels last if one of them is described so, or if `last`, and channels first
+    otherwise.
     """
     like = tuple(spec if spec.strides else spec._replace(strides=packed_strides(spec.shape)) for spec in like)
     for spec in like:
@@ -101,7 +102,7 @@ def result_strides(shape: Sequence[int], *like: TensorSpec) -> tuple[int, ...]:
         if len(order) == 1 or not order:  # neither order: the channels may still be the fastest axis
             last = order == {True} or (not order and _has_channels_inside(spec.strides or (), spec.shape))
             return channels_last_strides(shape) if last else packed_strides(shape)
-    last = any(is_channels_last(spec) for spec in like)
+    last = last or is_described_last(*like)
     return channels_last_strides(shape) if last else packed_strides(shape)
 
 
@@ -118,6 +119,8 @@ def packed_as(order: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
     assert order.strides is not None
     if tuple(shape) == order.shape and is_dense(order):
         return order.strides
+    if _orders(order):
+        return result_strides(shape, order)
     return packed_strides(shape, memory_order(order.strides))
 
 
@@ -230,19 +233,38 @@ def spelled_channels_last(*specs: TensorSpec) -> tuple[TensorSpec, ...]:
     return tuple(spec._replace(strides=channels_last_strides(spec.shape)) for spec in specs)
 
 
-def in_one_order(*specs: TensorSpec, last: bool) -> tuple[TensorSpec, ...]:
+def in_one_order(*specs: TensorSpec, last: bool = False) -> tuple[TensorSpec, ...]:
     """Return the tensors of one operation, with the strides of axes of size 1 in the memory order of the others.
 
     Such a stride has no meaning, but cuDNN goes by it: a depthwise filter (C, 1, R, S) is channels first and channels
     last in memory, and gets the engines for depthwise convolutions if it is described like its images. Tensors of both
     orders, such as batches of 1, single channels and images of one position, follow the first tensor that has only one
     order. If there is none, `last` says whether all are described as channels last. The specs have strides.
+
+    The result depends on the memory alone: it is the same for all numbers that may be written as these strides.
     """
     orders = [_orders(spec) for spec in specs]
     decisive = next((order for order in orders if len(order) == 1), {last})
     return tuple(
-        spec._replace(strides=_spelled(spec, True in (order if len(order) == 1 else decisive))) if order else spec
+        spec._replace(strides=_spelled(spec, True in (order if len(order) == 1 else decisive)))
+        if order
+        else spec._replace(strides=_spelled(spec, _has_channels_inside(spec.strides or (), spec.shape)))
         for spec, order in zip(specs, orders, strict=True)
+    )
+
+
+def has_both_orders(*specs: TensorSpec) -> bool:
+    """Return whether all tensors are channels first and channels last, by the axes of more than one element."""
+    return all(len(_orders(spec)) == 2 for spec in specs)
+
+
+def is_described_last(*specs: TensorSpec) -> bool:
+    """Return whether one of the tensors has both memory orders, and the strides of its axes of size 1 are channels last.
+
+    PyTorch goes by these strides for the memory order of results.
+    """
+    return any(
+        spec.strides == _spelled(spec, True) != _spelled(spec, False) for spec in specs if has_both_orders(spec)
     )
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
-from cudnnpy._core.layouts import TensorSpec, memory_order, packed_strides
+from cudnnpy._core.layouts import TensorSpec, memory_order, same_memory
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
@@ -188,7 +188,7 @@ def _jax() -> ArrayLibrary:
         return _read_view(cuda_python("core.utils").StridedMemoryView.from_dlpack(array, stream_ptr=1))
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        if strides != packed_strides(shape):
+        if not same_memory(TensorSpec(shape, strides=strides), TensorSpec(shape)):
             raise TypeError(
                 "a result in JAX must be packed in C order, as all JAX arrays are; got another memory order"
             )

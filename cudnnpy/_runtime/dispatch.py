@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, overload
 from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.identity import Identity
-from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._memory.arrays import ArrayLibrary, _libraries, finish, library_of, read, spec_of
+from cudnnpy._core.layouts import TensorSpec, has_both_orders, in_one_order, is_described_last, packed_strides
+from cudnnpy._memory.arrays import ArrayLibrary, Signature, _libraries, finish, library_of, read, spec_of
 from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, workspace
 from cudnnpy._runtime.executables import rounded
 from cudnnpy._runtime.launcher import Launcher, Planned
@@ -37,6 +37,10 @@ class Specs(dict[str, TensorSpec]):
 class Call(NamedTuple):
     """A call with a new signature: the arrays that were passed, by name, the device and the stream.
 
+    The strides of axes of size 1 in `specs` are in one memory order. If all arrays have both memory orders, they are
+    described as channels first, and `last` says whether one of them was passed with channels-last strides: then
+    results that have only one order are channels last.
+
     `cap` is None on the first attempt. If a result or the workspace cannot be allocated, the call is planned once more
     with `cap`, the bytes of workspace that can be allocated: the new plan must not need more. An operation with only
     one plan may ignore it.
@@ -48,6 +52,7 @@ class Call(NamedTuple):
     stream: int
     arrays: dict[str, Any]
     cap: int | None = None
+    last: bool = False
 
     def cap_beside(self, *scratch: int) -> int | None:
         """Return the cap of a plan that shares the workspace with scratch memory of these sizes in bytes."""
@@ -59,7 +64,10 @@ Prepare = Callable[..., tuple[Planned, Sequence[TensorSpec]]]
 
 
 class Owner(Protocol):
-    """The object that an operation belongs to. In keys its identity stands for all of its options."""
+    """The object that an operation belongs to. In keys its identity stands for all of its options.
+
+    An owner whose plans depend on `Call.last` has a true attribute `follows_description`.
+    """
 
     _identity: Identity
 
@@ -79,17 +87,39 @@ class Request(NamedTuple):
 class Ready:
     """The plan of one signature: all that a call needs except its addresses. `count` is the number of operands."""
 
-    __slots__ = ("address", "count", "finishes", "launcher", "library", "makers", "sizes", "workspace_size")
+    __slots__ = (
+        "__weakref__",
+        "address",
+        "count",
+        "finishes",
+        "launcher",
+        "library",
+        "makers",
+        "results",
+        "sizes",
+        "workspace_size",
+    )
 
-    def __init__(self, planned: Planned, library: ArrayLibrary, results: Sequence[TensorSpec], given: int) -> None:
-        self.launcher, self.library, self.count = Launcher(planned), library, given + len(results)
-        self.workspace_size = planned.workspace_size
+    def __init__(self, launcher: Launcher, library: ArrayLibrary, results: Sequence[TensorSpec], given: int) -> None:
+        self.launcher, self.library, self.count = launcher, library, given + len(results)
+        self.workspace_size = launcher.planned.workspace_size
         self.finishes = library.name == "jax"
         # a result for JAX is a DeviceArray until it is complete
         self.address = _own_address if self.finishes else library.address
-        wanted = [(spec.shape, spec.strides or packed_strides(spec.shape), dtype_of(spec.dtype)) for spec in results]
-        self.makers = [library.maker(*spec, planned.device) for spec in wanted]
+        self.results = [spec._replace(strides=spec.strides or packed_strides(spec.shape)) for spec in results]
+        wanted = [(spec.shape, spec.strides, dtype_of(spec.dtype)) for spec in self.results]
+        self.makers = [library.maker(*spec, launcher.device) for spec in wanted]
         self.sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in wanted]
+
+    def described(self, last: bool | None) -> Ready:
+        """Return this plan with its results of both memory orders described as channels last, or first; None for no change.
+
+        The launcher is the same.
+        """
+        if last is None:
+            return self
+        results = [in_one_order(spec, last=last)[0] if has_both_orders(spec) else spec for spec in self.results]
+        return self if results == self.results else Ready(self.launcher, self.library, results, self.count - len(results))
 
     def make(self, outs: tuple[Any, ...], pointers: list[int]) -> tuple[Any, ...]:
         """Make the results that were not passed, and complete the addresses. If it raises, nothing has changed."""
@@ -229,32 +259,56 @@ def _finished(library: ArrayLibrary, results: tuple[Any, ...], outs: tuple[Any, 
 
 
 def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None = None) -> Ready:
-    """Plan a signature, and remember the plan. Raises the errors of the arrays and of the operation."""
+    """Plan a signature, and remember the plan. Raises the errors of the arrays and of the operation.
+
+    Arrays that differ from those of another plan only in the strides of axes of size 1 take that plan.
+    """
     names, inputs, outs = request.names, request.inputs, request.outs
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
-    refuse_capture(request.operation, stream)
     device: int = found[names[0]][1][3]
-    specs = Specs()
-    for name, (pointer, signature) in found.items():
-        if signature[3] != device:
-            raise ValueError(f"{name} must be on device {device}, as {names[0]}; got an array on device {signature[3]}")
-        spec = specs[name] = spec_of(signature, min(pointer & -pointer, 16) or 16)
-        if spec.alignment % dtype_of(spec.dtype).itemsize:
-            raise ValueError(f"{name} must be aligned to the size of a {spec.dtype}; got address {pointer:#x}")
+    specs, last = _in_agreement(_specs(found, device, names[0]))
     for name, out in zip(names[len(inputs) :], outs, strict=True):
         if out is not None:
             check_writable(name, out)
+    cache, memory = plan_cache(), (*key[:4], device, *specs.items())
+    if key[2] is not None and cap is None:
+        known: Ready | None = cache.of_memory(memory) or cache.of_memory((memory, last))
+        if known is not None:
+            cache.add(key, known := known.described(last))
+            return known
+    refuse_capture(request.operation, stream)
     addresses = {name: pointer for name, (pointer, _) in found.items()}
     with on_device(device):
-        call = Call(specs, addresses, device, stream, arrays, cap)
+        call = Call(specs, addresses, device, stream, arrays, cap, bool(last))
         owner = () if request.owner is None else (request.owner,)
         planned, results = request.prepare(*owner, call, *request.arguments)
         given = sum(array is not None for array in inputs)
-        ready = Ready(planned, library_of(inputs[0], names[0]), results, given)
+        ready = Ready(Launcher(planned), library_of(inputs[0], names[0]), results, given).described(last)
     if key[2] is not None:
-        plan_cache().store(key, ready)
+        follows = last is not None and getattr(request.owner, "follows_description", False)
+        cache.store(key, ready, (memory, last) if follows and not has_both_orders(*ready.results) else memory)
     return ready
+
+
+def _specs(found: dict[str, tuple[int, Signature]], device: int, first: str) -> Specs:
+    """Return the tensors of a call by name. Raises ValueError for another device, or an address that is not aligned."""
+    specs = Specs()
+    for name, (pointer, signature) in found.items():
+        if signature[3] != device:
+            raise ValueError(f"{name} must be on device {device}, as {first}; got an array on device {signature[3]}")
+        spec = spec_of(signature, min(pointer & -pointer, 16) or 16)
+        if spec.alignment % dtype_of(spec.dtype).itemsize:
+            raise ValueError(f"{name} must be aligned to the size of a {spec.dtype}; got address {pointer:#x}")
+        specs[name] = spec._replace(strides=spec.strides or packed_strides(spec.shape))
+    return specs
+
+
+def _in_agreement(specs: Specs) -> tuple[Specs, bool | None]:
+    """Return the tensors of a call in one memory order, and `Call.last`; None if an array has only one memory order."""
+    given = tuple(specs.values())
+    last = is_described_last(*given) if has_both_orders(*given) else None
+    return Specs(zip(specs, in_one_order(*given), strict=True)), last
 
 
 def _within_what_is_free(

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._options.checks import check_flag, check_integer
@@ -26,11 +27,12 @@ class CacheInfo(NamedTuple):
     size : int
         The number of plans in the cache.
     limit : int
-        The largest number of plans.
+        The largest number of signatures with a plan. Signatures that differ in the strides of axes of size 1 alone share
+        one.
     misses : int
         The number of calls that had to plan.
     evictions : int
-        The number of plans that were dropped to make room.
+        The number of signatures that were dropped to make room.
     launches : int
         The number of launches that are kept for addresses that were used repeatedly, in all threads.
     launch_limit : int
@@ -64,21 +66,40 @@ class CacheInfo(NamedTuple):
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
-    """Signatures with what is ready to run."""
+    """Signatures with what is ready to run.
+
+    Signatures that differ in the strides of axes of size 1 alone have the same memory, and share a plan.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
         self.latest: Any = None  # the most recently used, which need not be moved
+        self._by_memory: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
-    def store(self, key: Hashable, entry: Any) -> None:
-        """Remember an entry, and drop the least recently used ones beyond the limit."""
+    def store(self, key: Hashable, entry: Any, memory: Hashable = None) -> None:
+        """Remember what was planned for a signature, and for the memory of its arrays."""
         self.misses += 1
+        if memory is not None:
+            self._by_memory[memory] = entry
+        self.add(key, entry)
+
+    def add(self, key: Hashable, entry: Any) -> None:
+        """Remember an entry, and drop the least recently used ones beyond the limit."""
         self[key] = self.latest = entry
         self.move_to_end(key)
         while len(self) > _limit:
             self.popitem(last=False)
             self.evictions += 1
+
+    def of_memory(self, memory: Hashable) -> Any:
+        """Return the entry that was stored for the memory of arrays, or None."""
+        return self._by_memory.get(memory)
+
+    @property
+    def plans(self) -> int:
+        """The number of plans: entries that share a launcher have one."""
+        return len({id(getattr(entry, "launcher", entry)) for entry in self.values()})
 
 
 class _OfThread(threading.local):
@@ -126,7 +147,7 @@ def cache_info() -> CacheInfo:
     """Return the state of the calling thread's plan cache, and of the launches that the whole process keeps."""
     cache, limits, replays = plan_cache(), kept.limits, len(kept.REPLAYS)
     return CacheInfo(
-        len(cache),
+        cache.plans,
         _limit,
         cache.misses,
         cache.evictions,
@@ -166,7 +187,7 @@ def set_cache_limit(
     Parameters
     ----------
     entries : int or None
-        The largest number of plans in the cache of each thread, 1 or more. The default is 16,384.
+        The largest number of signatures in the cache of each thread, 1 or more. The default is 16,384.
     launches : int or None
         The largest number of launches that are kept for addresses that were used repeatedly, in all threads, 0 or more.
         The default is 8,192. A launch takes some KiB of host memory.

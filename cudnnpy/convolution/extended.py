@@ -55,6 +55,7 @@ class Extended(Operation):
             alpha=alpha,
             beta=beta,
             device=call.device,
+            last=call.last,
         )
         at = len(problem.specs) - 1 if operation == "forward" else 0
         extended = problem.specs[at]

@@ -14,6 +14,7 @@ from cudnnpy._core.layouts import (
     from_logical,
     in_layout,
     per_channel,
+    result_strides,
     to_logical,
 )
 from cudnnpy._options.arguments import check_activation
@@ -60,6 +61,8 @@ class FusedConvolution(FusedOptions, Identified):
     -----
     A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
     """
+
+    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def _asked(self) -> Options:
         return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
@@ -155,7 +158,8 @@ class FusedConvolution(FusedOptions, Identified):
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = ask.output_shape(options, x.shape, w.shape)
-        y = logical_result(call, "out", shape, x, self.layout)
+        order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.last))
+        y = logical_result(call, "out", shape, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]
         for name in _PARAMETERS:
             if name in call.specs:

@@ -86,6 +86,8 @@ class Operation:
     `inputs` has the caller's names of the arrays of each operation, for errors.
     """
 
+    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
+
     def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
         self.options, self.inputs = checked(options), inputs
         self._names = {operation: (*names, "bias", "out") for operation, names in inputs.items()}
@@ -146,6 +148,7 @@ class Operation:
             alpha=alpha,
             beta=beta,
             device=call.device,
+            last=call.last,
         )
         results = [in_layout(problem.specs[-1], self.options.channels_last)]
         if problem.is_empty:
@@ -196,8 +199,12 @@ class Operation:
         alpha: float = 1.0,
         beta: float = 0.0,
         device: int = 0,
+        last: bool = False,
     ) -> ConvolutionProblem:
-        """The problem of two inputs in the arrays' own axis order. `shape` is the result's, where it does not follow."""
+        """The problem of two inputs in the arrays' own axis order. `shape` is the result's, where it does not follow.
+
+        `last`: a new result is channels last where the inputs have both memory orders.
+        """
         if isinstance(self.options.algorithm, str):
             algorithm_named(operation, self.options.algorithm)
         if out is None:
@@ -216,7 +223,7 @@ class Operation:
         if result is None:
             dtype = "int32" if one.dtype == "int8" else one.dtype
             like = canonical(one, names[0]), canonical(two, names[1])
-            result = TensorSpec(wanted, dtype, result_strides(wanted, *like))
+            result = TensorSpec(wanted, dtype, result_strides(wanted, *like, last=last))
         elif result.shape != wanted:
             raise ValueError(f"out must have shape {wanted} (logical order); got shape {result.shape}")
         x, w, y = {
