@@ -17,6 +17,7 @@ from cudnnpy._core.layouts import (
     TensorSpec,
     check_distinct,
     check_spec,
+    in_one_order,
     packed_strides,
     result_strides,
     same_memory,
@@ -161,10 +162,11 @@ class Tensors:
     @property
     def facts(self) -> Facts:
         """The properties that known issues of engines depend on. Each output of a convolution's shape counts as its y."""
+        specs = self.described()
         return Facts(
             "graph",
             tuple(
-                (x.spec, w.spec, result.spec)
+                (specs[x.uid], specs[w.uid], specs[result.uid])
                 for x, w, y in self._convolutions
                 for result in (y, *(node for node in self.outputs if node.shape == y.shape))
             ),
@@ -231,16 +233,32 @@ class Tensors:
         self.operations.append(kind.lower())
         self._nodes.append((f"OPERATION_{kind}", f"OPERATION_{prefix}", attributes))
 
+    def described(self) -> dict[int, TensorSpec]:
+        """Return the tensors by unique id, as they are described to cuDNN: in one memory order (layouts.in_one_order).
+
+        Tensors of both orders are channels last if no tensor tells, as engines that fuse need it. The axes of fewer than
+        four and of matrices are no channels and positions, and keep their strides.
+        """
+        specs = {uid: node.spec for uid, node in self._by_uid.items()}
+        if "matmul" not in self.operations:
+            first = dict.fromkeys(node.uid for node in (*self.inputs, *self.outputs))
+            images = [uid for uid in {**first, **dict.fromkeys(specs)} if len(specs[uid].shape) >= 4]
+            last = "resample_fwd" not in self.operations
+            specs.update(zip(images, in_one_order(*map(specs.__getitem__, images), last=last), strict=True))
+        return specs
+
     def built(self, target: engines.Target, alignment: Mapping[str, int] | None = None) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
         if not self.outputs:
             raise ValueError("a graph must have an output; got none. Call output(name, node)")
         made: dict[int, Descriptor] = {}
+        specs = self.described()
 
         def of(value: Any) -> Any:
             if isinstance(value, Node):
                 if value.uid not in made:
-                    spec = value.spec._replace(alignment=(alignment or {}).get(value.name, value.spec.alignment))
+                    spec = specs[value.uid]
+                    spec = spec._replace(alignment=(alignment or {}).get(value.name, spec.alignment))
                     by_value = value.number is not None
                     made[value.uid] = engines.tensor(value.uid, spec, virtual=value.virtual, by_value=by_value)
                 return made[value.uid]
