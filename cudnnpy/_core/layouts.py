@@ -263,9 +263,7 @@ def is_described_last(*specs: TensorSpec) -> bool:
 
     PyTorch goes by these strides for the memory order of results.
     """
-    return any(
-        spec.strides == _spelled(spec, True) != _spelled(spec, False) for spec in specs if has_both_orders(spec)
-    )
+    return any(spec.strides == _spelled(spec, True) != _spelled(spec, False) for spec in specs if has_both_orders(spec))
 
 
 def _orders(spec: TensorSpec) -> set[bool]:

@@ -107,7 +107,7 @@ class Ready:
         # a result for JAX is a DeviceArray until it is complete
         self.address = _own_address if self.finishes else library.address
         self.results = [spec._replace(strides=spec.strides or packed_strides(spec.shape)) for spec in results]
-        wanted = [(spec.shape, spec.strides, dtype_of(spec.dtype)) for spec in self.results]
+        wanted = [(spec.shape, spec.strides or (), dtype_of(spec.dtype)) for spec in self.results]
         self.makers = [library.maker(*spec, launcher.device) for spec in wanted]
         self.sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in wanted]
 
@@ -119,7 +119,9 @@ class Ready:
         if last is None:
             return self
         results = [in_one_order(spec, last=last)[0] if has_both_orders(spec) else spec for spec in self.results]
-        return self if results == self.results else Ready(self.launcher, self.library, results, self.count - len(results))
+        return (
+            self if results == self.results else Ready(self.launcher, self.library, results, self.count - len(results))
+        )
 
     def make(self, outs: tuple[Any, ...], pointers: list[int]) -> tuple[Any, ...]:
         """Make the results that were not passed, and complete the addresses. If it raises, nothing has changed."""

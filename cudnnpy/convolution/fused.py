@@ -15,6 +15,7 @@ from cudnnpy._core.layouts import (
     in_layout,
     per_channel,
     result_strides,
+    same_memory,
     to_logical,
 )
 from cudnnpy._options.arguments import check_activation
@@ -137,10 +138,9 @@ class FusedConvolution(FusedOptions, Identified):
             operands = [Operand("x", x), Operand("w", w), *operands[2:]]
         wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
         graph = self._graph(operands, wanted, geometry, activation)
-        copied = not has_channels or any(o.spec is not spec for o, spec in zip(operands, wanted, strict=True))
-        addresses = () if copied else tuple(call.addresses[node.name] for node in graph.inputs)
+        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
+        addresses = () if copies or not has_channels else tuple(call.addresses[node.name] for node in graph.inputs)
         tuner = Tuner(Handle.default(call.device), addresses, None, call.stream)
-        copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if o.spec is not spec]
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
         cap = call.cap_beside(*copies, *sizes.values())
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
@@ -215,6 +215,10 @@ class FusedConvolution(FusedOptions, Identified):
 
 
 def _last(spec: TensorSpec) -> TensorSpec:
-    """The tensor channels last and aligned, as the engines take it; the same object if it is so already."""
-    strides = channels_last_strides(spec.shape)
-    return spec if spec.strides == strides and spec.alignment >= 16 else spec._replace(strides=strides, alignment=16)
+    """The tensor channels last and aligned, as the engines take it."""
+    return spec._replace(strides=channels_last_strides(spec.shape), alignment=max(spec.alignment, 16))
+
+
+def _is_copied(operand: Operand, wanted: TensorSpec) -> bool:
+    """Whether the engines cannot take an operand where it is."""
+    return not same_memory(operand.spec, wanted) or operand.spec.alignment < wanted.alignment

@@ -91,7 +91,9 @@ def graph_problem(graph: Nodes, device: int, alignment: Mapping[str, int]) -> Gr
     """Return the problem of a graph on a device. `alignment` gives the alignment of tensors by name."""
     nodes = (*graph.inputs, *graph.outputs)
     described = graph.described()
-    specs = tuple(described[node.uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes)
+    specs = tuple(
+        described[node.uid]._replace(alignment=alignment.get(node.name, node.spec.alignment)) for node in nodes
+    )
     names = tuple(node.name for node in nodes)
     calls, results, length = tuple(graph._calls), len(graph.outputs), graph._longest
     return GraphProblem(graph, calls, names, specs, results, length, graph.compute_dtype, device)
