@@ -18,6 +18,7 @@ from cudnnpy._core.layouts import (
     check_distinct,
     check_spec,
     in_one_order,
+    is_described_last,
     packed_strides,
     result_strides,
     same_memory,
@@ -150,7 +151,7 @@ class Tensors:
             raise ValueError("dtype must be an element type where the graph has no input to take it from; got None")
         kind = dtype_of(self.inputs[0].spec.dtype if dtype is None else dtype).name
         if strides is not None:
-            there = check_spec(name, TensorSpec(node.shape, kind, cast(Any, strides)))
+            there = spelled(TensorSpec(node.shape, kind, cast(Any, strides)), name)
             check_distinct(there, name)
             if not same_memory(node.spec, there):  # otherwise the axes of size 1 keep their strides
                 node.spec = node.spec._replace(strides=there.strides)
@@ -293,6 +294,7 @@ def _descriptor(kind: str, prefix: str, attributes: Mapping[str, Any]) -> Descri
 
 
 def spelled(spec: TensorSpec, name: str) -> TensorSpec:
-    """Return a spec in canonical form, with strides."""
+    """Return a spec in canonical form, with strides. Those of axes of size 1 become those of its memory order."""
     spec = check_spec(name, spec)
-    return spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape))
+    spec = spec._replace(strides=packed_strides(spec.shape) if spec.strides is None else spec.strides)
+    return in_one_order(spec, last=is_described_last(spec))[0]

@@ -238,6 +238,8 @@ def engines(request: dict[str, Any]) -> Any:
 
 
 def own_graph(request: dict[str, Any]) -> graph_of.Graph:
+    if "described" in request:
+        return sample_graphs.DESCRIBED[request["name"]](graph_of.Graph(), **request["described"])
     return sample_graphs.GRAPHS[request["name"]](graph_of.Graph(**request.get("options", {})))
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy.graph import Graph
+from cudnnpy.typing import ElementName
 
 X, W, Y = (8, 64, 28, 28), (64, 64, 3, 3), (8, 64, 28, 28)
 
 
-def channels_last(shape: tuple[int, ...], dtype: str = "float16") -> TensorSpec:
+def channels_last(shape: tuple[int, ...], dtype: ElementName = "float16") -> TensorSpec:
     """Channels last in memory."""
     n, c, h, w = shape
     return TensorSpec((n, c, h, w), dtype, (c * h * w, 1, w * c, c))
@@ -50,6 +51,25 @@ def one_position_channels_last(g: Graph) -> Graph:
 def convolution_alone(g: Graph) -> Graph:
     x, w = g.tensor("x", channels_last(X, "float32")), g.tensor("w", channels_last(W, "float32"))
     g.output("y", g.convolution(x, w, padding=1))
+    return g
+
+
+def depthwise(g: Graph, w: Sequence[int], bias: Sequence[int] | None, dtype: ElementName) -> Graph:
+    """A depthwise convolution channels last, with a bias or without; w and bias are the strides of these."""
+    x, filters = g.tensor("x", channels_last(X, dtype)), g.tensor("w", TensorSpec((64, 1, 3, 3), dtype, tuple(w)))
+    top = g.convolution(x, filters, padding=1)
+    if bias:
+        top = g.pointwise("add", top, g.tensor("bias", TensorSpec((1, 64, 1, 1), dtype, tuple(bias))))
+    g.output("y", top)
+    return g
+
+
+def averages_of_one_channel(g: Graph, x: Sequence[int], y: Sequence[int]) -> Graph:
+    """A pooling, whose tensors have some strides."""
+    pooled = g.resample(
+        "avgpool_include_padding", g.tensor("x", TensorSpec((8, 1, 28, 28), "float16", tuple(x))), 2, stride=2
+    )
+    g.output("y", pooled, strides=tuple(y))
     return g
 
 
@@ -109,6 +129,7 @@ def nothing_that_cudnn_takes(g: Graph) -> Graph:
     return g
 
 
+DESCRIBED: dict[str, Callable[..., Graph]] = {f.__name__: f for f in (depthwise, averages_of_one_channel)}
 FUSED = (convolution_bias_relu, convolution_alone)  # whose engines need no GPU to be planned
 OTHERS = (
     scaled_convolution,

@@ -1,10 +1,11 @@
-"""The strides of axes of size 1 mean nothing: every spelling of a depthwise problem gets the engines for depthwise.
+"""The strides of axes of size 1 have no meaning: every description of a depthwise problem gets the engines for depthwise.
 
-PyTorch, CuPy and JAX write other numbers there; cuDNN goes by them.
+PyTorch, CuPy and JAX write different numbers there, and cuDNN goes by them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,24 +15,143 @@ __all__ = ["plan"]  # a fixture
 
 N, C, H, W = 128, 144, 56, 56
 LAST = [C * H * W, 1, C * W, C]
-# a filter (C, 1, 3, 3) in C order, as PyTorch makes it channels last, and with strides that count on nothing
-SPELLINGS = [[9, 9, 3, 1], [9, 1, 3, 1], [9, 0, 3, 1], [9, 4096, 3, 1]]
+OPERATIONS = ["forward", "backward_data", "backward_filter"]
+# cuDNN's engines for depthwise convolutions channels last: a device profile cannot plan them, but they are not unsupported
+SPECIAL = {"forward": {5}, "backward_data": {6}, "backward_filter": {59, 60}}
+UNSUPPORTED = "NOT_SUPPORTED (3000)"
+
+# The filter (C, 1, 3, 3), channels last in memory:
+FILTERS = {
+    "contiguous": [9, 9, 3, 1],  # PyTorch, CuPy and JAX
+    "to(memory_format=torch.channels_last)": [9, 1, 3, 1],
+    "transposed from (C, 3, 3, 1)": [9, 1, 3, 1],
+    "newaxis": [9, 0, 3, 1],  # NumPy and CuPy: w[:, None]
+    "a slice of one channel of 64": [9, 4096, 3, 1],
+}
+# Batches of one image, channels last in memory:
+IMAGES = {
+    "to(memory_format=torch.channels_last)": [C * H * W, 1, C * W, C],
+    "x[:1]": [C * H * W, 1, C * W, C],
+    "unsqueeze(0)": [C, 1, C * W, C],  # PyTorch's: the stride of the next axis times its size
+    "newaxis": [0, 1, C * W, C],  # NumPy and CuPy: x[None]
+    "transposed from (1, H, W, C)": [C * H * W, 1, C * W, C],
+}
+
+
+def request(operation: str, dtype: str, x: Any, w: Any) -> dict[str, Any]:
+    """A request of planner.py for one direction: x and w are [shape, strides]; y is described as x."""
+    found: dict[str, Any] = {"operation": operation, "dtype": dtype, "options": {"groups": C, "padding": 1}}
+    if operation == "backward_filter":
+        return {**found, "first": x, "second": x, "shape": w[0], "out": w}
+    found |= {"first": x, "second": w}
+    return {**found, "shape": x[0]} if operation == "backward_data" else found
+
+
+def candidates(plan: Planner, operation: str, dtype: str, x: Any, w: Any) -> list[tuple[str, str, str]]:
+    rows = plan("survey", **request(operation, dtype, x, w))
+    return [(one["source"], one["name"], one["refused"]) for one in rows]
+
+
+def unsupported(rows: list[tuple[str, str, str]]) -> set[int]:
+    """The engines that do not support the problem by cuDNN's answer, whatever the device."""
+    found: set[int] = set()
+    for _, name, refused in rows:
+        match = re.fullmatch(r"engines? ([\d, -]+)", name)
+        if match and UNSUPPORTED in refused:
+            for part in match[1].split(","):
+                first, _, end = part.strip().partition("-")
+                found.update(range(int(first), int(end or first) + 1))
+    return found
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
-def test_every_spelling_of_a_depthwise_filter_gets_the_same_engines(plan: Planner, operation: str, dtype: str) -> None:
-    found = []
-    for strides in SPELLINGS:
-        request: dict[str, Any] = {"operation": operation, "dtype": dtype, "options": {"groups": C, "padding": 1}}
-        x, w = [[N, C, H, W], LAST], [[C, 1, 3, 3], strides]
-        if operation == "backward_filter":
-            request |= {"first": x, "second": x, "shape": [C, 1, 3, 3], "out": w}
-        else:
-            request |= {"first": x, "second": w}
-            if operation == "backward_data":
-                request["shape"] = [N, C, H, W]
-        # engines that need a GPU are among those that are not supported here, with another reason than the rest
-        found.append([(one["source"], one["name"], one["refused"]) for one in plan("survey", **request)])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_description_of_a_depthwise_filter_gets_the_same_engines(
+    plan: Planner, operation: str, dtype: str
+) -> None:
+    x = [[N, C, H, W], LAST]
+    found = [candidates(plan, operation, dtype, x, [[C, 1, 3, 3], strides]) for strides in FILTERS.values()]
     assert len(found[0]) > 20
     assert found.count(found[0]) == len(found)
+    assert not SPECIAL[operation] & unsupported(found[0])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_filter_in_another_order_has_other_engines(plan: Planner, operation: str) -> None:
+    """So the special engines are told apart. A filter of two channels has only one order."""
+    how = request(operation, "float16", [[N, C, H, W], LAST], [[C, 2, 3, 3], [18, 9, 3, 1]])
+    rows = plan("survey", **{**how, "options": {"groups": C // 2, "padding": 1}})
+    assert SPECIAL[operation] <= unsupported([(one["source"], one["name"], one["refused"]) for one in rows])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_description_of_one_image_gets_the_same_engines(plan: Planner, operation: str) -> None:
+    w = [[C, 1, 3, 3], [9, 9, 3, 1]]
+    found = [candidates(plan, operation, "float16", [[1, C, H, W], strides], w) for strides in IMAGES.values()]
+    assert found.count(found[0]) == len(found)
+    assert not SPECIAL[operation] & unsupported(found[0])
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("x", "w"), [((8, 1, 28, 28), (32, 1, 3, 3)), ((8, 64, 1, 1), (32, 64, 1, 1))])
+def test_problems_of_both_orders_have_one_list_of_candidates(plan: Planner, operation: str, x: Any, w: Any) -> None:
+    """One channel, and images of one position: whatever each tensor is described as."""
+    y = [x[0], w[0], *x[2:]]
+    padding = {"options": {"padding": w[2] // 2}}
+    found = []
+    for at in range(2):
+        for other in range(2):
+            one = [
+                list(x),
+                [[x[1] * x[2] * x[3], x[2] * x[3], x[3], 1], [x[1] * x[2] * x[3], 1, x[1] * x[3], x[1]]][at],
+            ]
+            two = [
+                list(w),
+                [[w[1] * w[2] * w[3], w[2] * w[3], w[3], 1], [w[1] * w[2] * w[3], 1, w[1] * w[3], w[1]]][other],
+            ]
+            three = [y, [y[1] * y[2] * y[3], y[2] * y[3], y[3], 1]]
+            how: dict[str, Any] = {"operation": operation, "dtype": "float16", **padding}
+            if operation == "forward":
+                how |= {"first": one, "second": two, "out": three}
+            elif operation == "backward_data":
+                how |= {"first": three, "second": two, "shape": list(x), "out": one}
+            else:
+                how |= {"first": three, "second": one, "shape": list(w), "out": two}
+            found.append([(row["source"], row["name"], row["refused"]) for row in plan("survey", **how)])
+    assert found.count(found[0]) == len(found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("biases", [[None], [[64, 1, 64, 64], [64, 1, 1, 1], [1, 1, 1, 1], [0, 1, 0, 0]]])
+def test_a_graph_of_a_depthwise_convolution_gets_the_same_engines(plan: Planner, dtype: str, biases: list[Any]) -> None:
+    found = []
+    for filters in FILTERS.values():
+        for bias in biases:
+            how = {"w": filters, "bias": bias, "dtype": dtype}
+            rows = plan("own_candidates", name="depthwise", described=how)["candidates"]
+            found.append([(row["source"], row["name"], row["refused"]) for row in rows])
+    assert found.count(found[0]) == len(found)
+
+
+def test_a_graph_without_a_convolution_gets_the_same_engines(plan: Planner) -> None:
+    x, y = [[784, 784, 28, 1], [784, 1, 28, 1], [784, 5, 28, 1]], [[196, 196, 14, 1], [196, 1, 14, 1]]
+    found = []
+    for one in x:
+        for two in y:
+            described = {"x": one, "y": two}
+            rows = plan("own_candidates", name="averages_of_one_channel", described=described)["candidates"]
+            found.append([(row["source"], row["name"], row["refused"]) for row in rows])
+    assert any(not refused for _, _, refused in found[0])
+    assert found.count(found[0]) == len(found)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_text_of_a_plan_is_one_for_every_description(plan: Planner, operation: str) -> None:
+    """Which loads, and serves the same problem."""
+    texts = []
+    for strides in FILTERS.values():
+        how = request(operation, "float16", [[N, C, H, W], LAST], [[C, 1, 3, 3], strides])
+        made, again = plan("text", **how)
+        assert made["text"] == again["text"]
+        texts.append(made["text"])
+    assert texts.count(texts[0]) == len(texts)

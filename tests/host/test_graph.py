@@ -288,6 +288,27 @@ def test_a_problem_has_the_tensors_and_the_alignments_of_arrays() -> None:
     assert str(found).startswith("graph of pointwise, pointwise: x float32[2, 4, 6, 6], b float32[1, 4, 1, 1], y ")
 
 
+@pytest.mark.parametrize("y", [(36, 36, 6, 1), (36, 7, 6, 1)])
+def test_axes_of_size_1_have_no_strides_of_their_own(y: Any) -> None:
+    """Graphs that differ in them alone are one problem, whose tensors are described in one memory order."""
+
+    def made(x: Any, b: Any, out: Any) -> Graph:
+        g = Graph()
+        one, two = g.tensor("x", spec(1, 4, 6, 6, strides=x)), g.tensor("b", spec(1, 4, 1, 1, strides=b))
+        g.output("y", g.reduction("add", g.pointwise("add", one, two), (1,)), strides=out)
+        return g
+
+    plain = made((144, 36, 6, 1), (4, 1, 1, 1), (36, 36, 6, 1)).problem()
+    assert [one.strides for one in plain.specs] == [(144, 36, 6, 1), (4, 1, 1, 1), (36, 36, 6, 1)]
+    for x, b in [((0, 36, 6, 1), (4, 1, 9, 3)), ((36, 36, 6, 1), (1, 1, 1, 1))]:
+        found = made(x, b, y).problem()
+        assert found == plain
+        assert hash(found) == hash(plain)
+    last = made((144, 1, 24, 4), (4, 1, 1, 1), y).problem()
+    assert [one.strides for one in last.specs] == [(144, 1, 24, 4), (4, 1, 4, 4), (36, 1, 6, 1)]
+    assert last != plain
+
+
 # Planned for a described device
 
 
