@@ -85,13 +85,17 @@ class Request(NamedTuple):
 
 
 class Ready:
-    """The plan of one signature: all that a call needs except its addresses. `count` is the number of operands."""
+    """The plan of one signature: all that a call needs except its addresses. `count` is the number of operands.
+
+    `last`: new results that have both memory orders are described as channels last.
+    """
 
     __slots__ = (
         "__weakref__",
         "address",
         "count",
         "finishes",
+        "last",
         "launcher",
         "library",
         "makers",
@@ -100,28 +104,25 @@ class Ready:
         "workspace_size",
     )
 
-    def __init__(self, launcher: Launcher, library: ArrayLibrary, results: Sequence[TensorSpec], given: int) -> None:
-        self.launcher, self.library, self.count = launcher, library, given + len(results)
+    def __init__(
+        self, launcher: Launcher, library: ArrayLibrary, results: Sequence[TensorSpec], given: int, last: bool
+    ) -> None:
+        self.launcher, self.library, self.count, self.last = launcher, library, given + len(results), last
         self.workspace_size = launcher.planned.workspace_size
         self.finishes = library.name == "jax"
         # a result for JAX is a DeviceArray until it is complete
         self.address = _own_address if self.finishes else library.address
         self.results = [spec._replace(strides=spec.strides or packed_strides(spec.shape)) for spec in results]
-        wanted = [(spec.shape, spec.strides or (), dtype_of(spec.dtype)) for spec in self.results]
+        made = [in_one_order(s, last=True)[0] if last and has_both_orders(s) else s for s in self.results]
+        wanted = [(spec.shape, spec.strides or (), dtype_of(spec.dtype)) for spec in made]
         self.makers = [library.maker(*spec, launcher.device) for spec in wanted]
         self.sizes = [math.prod(shape) * dtype.itemsize for shape, _, dtype in wanted]
 
-    def described(self, last: bool | None) -> Ready:
-        """Return this plan with its results of both memory orders described as channels last, or first; None for no change.
-
-        The launcher is the same.
-        """
-        if last is None:
+    def described(self, last: bool) -> Ready:
+        """Return this plan, and its launcher, with other descriptions of new results."""
+        if last == self.last:
             return self
-        results = [in_one_order(spec, last=last)[0] if has_both_orders(spec) else spec for spec in self.results]
-        return (
-            self if results == self.results else Ready(self.launcher, self.library, results, self.count - len(results))
-        )
+        return Ready(self.launcher, self.library, self.results, self.count - len(self.results), last)
 
     def make(self, outs: tuple[Any, ...], pointers: list[int]) -> tuple[Any, ...]:
         """Make the results that were not passed, and complete the addresses. If it raises, nothing has changed."""
@@ -277,7 +278,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None =
     if key[2] is not None and cap is None:
         known: Ready | None = cache.of_memory(memory) or cache.of_memory((memory, last))
         if known is not None:
-            cache.add(key, known := known.described(last))
+            cache.add(key, known := known.described(bool(last)))
             return known
     refuse_capture(request.operation, stream)
     addresses = {name: pointer for name, (pointer, _) in found.items()}
@@ -286,7 +287,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None =
         owner = () if request.owner is None else (request.owner,)
         planned, results = request.prepare(*owner, call, *request.arguments)
         given = sum(array is not None for array in inputs)
-        ready = Ready(Launcher(planned), library_of(inputs[0], names[0]), results, given).described(last)
+        ready = Ready(Launcher(planned), library_of(inputs[0], names[0]), results, given, bool(last))
     if key[2] is not None:
         follows = last is not None and getattr(request.owner, "follows_description", False)
         cache.store(key, ready, (memory, last) if follows and not has_both_orders(*ready.results) else memory)

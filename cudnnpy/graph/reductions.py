@@ -21,7 +21,16 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, extent, is_dense, memory_order, packed_as, packed_strides, same_memory
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    extent,
+    in_one_order,
+    is_dense,
+    memory_order,
+    packed_as,
+    packed_strides,
+    same_memory,
+)
 from cudnnpy._runtime.executables import (
     WORKSPACE,
     At,
@@ -103,7 +112,7 @@ def _by_function(
         absolute = op in ("norm1", "norm2", "amax")
         steps.append(Step(_element_by_element(source, target, absolute, a, b), places))
     else:
-        one, two = described(source), described(target)
+        one, two = map(described, in_one_order(source, target))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
         function = Function(

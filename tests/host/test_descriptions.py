@@ -27,6 +27,7 @@ from cudnnpy._runtime import dispatch, plan_cache
 from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
+from cudnnpy.descriptors import TensorDescriptor
 
 Shape = tuple[int, ...]
 nn: Any = cudnnpy
@@ -149,6 +150,38 @@ def test_operations_see_tensors_in_one_order(
         assert same_memory(spec, TensorSpec(shape, strides=one))
 
 
+FUNCTIONS = ["activation", "its gradient", "pooling", "the gradient of pooling", "softmax", "the gradient of softmax"]
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, "local response", "sum", "multiple", "reduction"])
+@drawn
+@given(st.sampled_from(IMAGES), st.booleans(), st.data())
+def test_functions_get_descriptors_in_one_order(
+    stand_in: StandInDevice, name: str, x: Shape, last: bool, data: st.DataObject
+) -> None:
+    """New results are described as the inputs are."""
+    call, shapes = calls(x)[name]
+    plan_cache.clear_cache()
+    arrays = []
+    for shape in shapes:
+        packed = channels_last_strides(shape) if last else packed_strides(shape)
+        arrays.append(Array(*shape, strides=any_strides(shape, packed, data)))
+    seen: dict[TensorSpec, None] = {}
+
+    made = TensorDescriptor.__init__
+
+    def note(self: Any, shape: Any, dtype: Any, *, strides: Any = None, format: Any = "nchw") -> None:
+        in_format = (channels_last_strides if format == "nhwc" else packed_strides)(shape)
+        seen[TensorSpec(tuple(shape), dtype, tuple(strides or in_format))] = None
+        made(self, shape, dtype, strides=strides or in_format)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TensorDescriptor, "__init__", note)
+        call(*arrays)
+    assert seen
+    assert in_one_order(*seen) == tuple(seen)
+
+
 def test_the_cache_counts_a_plan_once_and_drops_it_with_its_last_signature(stand_in: StandInDevice) -> None:
     conv, w = Convolution(padding=1), Array(8, 4, 3, 3)
     for first in (144, 7, 1):
@@ -222,6 +255,13 @@ def test_images_of_one_position_have_one_plan_and_keep_their_description(
         assert call(Array(4, 8, 1, 1, strides=strides), w).strides == strides
     info = plan_cache.cache_info()
     assert (info.size, info.misses) == (1, 1)
+
+
+def test_an_order_that_is_asked_for_is_described(stand_in: StandInDevice) -> None:
+    for strides in ((36, 36, 6, 1), (36, 1, 6, 1), (36, 36, 6, 1)):
+        x = Array(2, 1, 6, 6, strides=strides)
+        assert nn.transform_tensor(x, layout="channels_last").strides == (36, 1, 6, 1)
+        assert nn.transform_tensor(x).strides == strides
 
 
 # Problems, and the texts of plans
