@@ -19,10 +19,12 @@ from cudnnpy._core.layouts import (
     channels_last_strides,
     extent,
     from_logical,
+    has_both_orders,
     have_one_order,
     in_one_order,
     is_channels_last,
     is_dense,
+    is_described_last,
     is_packed,
     lie_channels_last,
     packed,
@@ -148,6 +150,12 @@ def test_results_have_the_memory_order_of_what_they_are_like() -> None:
     assert result_strides(shape, of(2, 3, 7, 7, strides=(1000, 1, 40, 4))) == last
     assert result_strides(shape, of(2, 3, 7, 7, strides=(1000, 200, 20, 2))) == first
     assert result_strides((2, 6, 5), of(2, 3, 7, strides=(21, 1, 3))) == (30, 1, 6)
+    for channels in (3, 1):  # the strides of one channel and of the columns are equal
+        like = of(2, channels, 7, 7, strides=channels_last_strides((2, channels, 7, 7)))
+        assert packed_as(like, shape) == last
+        assert packed_as(like, (2, channels, 7, 7)) == like.strides
+    assert packed_as(of(2, 1, 7, 7, strides=(49, 49, 7, 1)), shape) == first
+    assert packed_as(of(2, 3, 7, 5, strides=(105, 35, 1, 7)), shape) == packed_strides(shape, (0, 1, 3, 2))
 
 
 # Where elements lie
@@ -296,6 +304,38 @@ def test_other_tensors_keep_their_memory(specs: list[TensorSpec], last: bool) ->
     """Gaps, other orders of the axes, and tensors of two orders."""
     for one, spec in zip(in_one_order(*specs, last=last), specs, strict=True):
         assert same_memory(one, spec)
+
+
+@given(st.lists(tensors(ranks=(1, 5)), min_size=1, max_size=3), st.booleans(), st.data())
+def test_what_is_described_depends_on_the_memory_alone(
+    specs: list[TensorSpec], last: bool, data: st.DataObject
+) -> None:
+    """Of tensors of every rank, order and gap."""
+    found = in_one_order(*specs, last=last)
+    assert in_one_order(*(respelled(spec, data) for spec in specs), last=last) == found
+    assert in_one_order(*found, last=last) == found
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "both", "last"),
+    [
+        ((2, 1, 4, 4), (16, 16, 4, 1), True, False),
+        ((2, 1, 4, 4), (16, 1, 4, 1), True, True),
+        ((2, 1, 4, 4), (48, 1, 12, 3), True, True),  # one channel of three
+        ((2, 1, 4, 4), (48, 16, 4, 1), True, False),
+        ((2, 8, 1, 1), (8, 1, 8, 8), True, True),
+        ((2, 8, 1, 1), (8, 1, 1, 1), True, False),
+        ((2, 8, 1, 1), (8, 1, 3, 5), True, False),  # numbers that are in neither order
+        ((1, 1, 1, 1), (1, 1, 1, 1), True, False),
+        ((2, 8, 4, 4), (128, 1, 32, 8), False, False),
+        ((2, 8, 4, 4), (128, 16, 1, 4), False, False),
+    ],
+)
+def test_tensors_of_both_orders_and_how_they_are_described(shape: Any, strides: Any, both: bool, last: bool) -> None:
+    spec = TensorSpec(shape, "float32", strides)
+    assert (has_both_orders(spec), is_described_last(spec)) == (both, last)
+    assert has_both_orders()
+    assert has_both_orders(spec, spec) == both
 
 
 def test_what_lies_in_either_order_follows_the_first_that_does_not() -> None:
