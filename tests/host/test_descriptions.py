@@ -293,6 +293,19 @@ def test_a_problem_is_one_however_its_tensors_are_described(
         assert found[0].plain() == found[1].plain()
 
 
+def test_a_plan_that_is_forced_serves_every_description(stand_in: StandInDevice) -> None:
+    last, w = channels_last_strides((1, 8, 6, 6)), (8, 1, 3, 3)
+    first = Array(1, 8, 6, 6, strides=last), Array(*w)
+    plan = Convolution(padding=1, groups=8).plan("forward", *first)
+    forced = Convolution(padding=1, groups=8, algorithm=plan)
+    for numbers in (0, 8, 1000):
+        x = Array(1, 8, 6, 6, strides=(numbers, *last[1:]))
+        assert forced.forward(x, Array(*w, strides=(9, numbers, 3, 1))).strides == last
+    assert len(stand_in.choices) == 1  # by plan()
+    with pytest.raises(ValueError, match="algorithm must be a plan for this problem; got one for another"):
+        forced.forward(Array(1, 8, 6, 6), Array(*w))
+
+
 # The reference implementation
 
 
