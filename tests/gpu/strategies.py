@@ -31,12 +31,16 @@ RESULTS = {"forward": "y", "backward_data": "x", "backward_filter": "w", "backwa
 
 @dataclass(frozen=True)
 class Memory:
-    """How one tensor lies: which axes are slowest, gaps (axes cut from longer ones, every step-th taken), first element."""
+    """How one tensor lies: which axes are slowest, gaps (axes cut from longer ones, every step-th taken), first element.
+
+    `ones` is the stride of axes of size 1, if it is not that of the memory order.
+    """
 
     channels_last: bool = False
     extra: tuple[int, ...] = ()
     step: tuple[int, ...] = ()
     offset: int = 0
+    ones: int | None = None
 
     @property
     def has_gaps(self) -> bool:
@@ -50,7 +54,7 @@ class Memory:
         order = [0, *range(2, rank), 1] if self.channels_last and rank > 2 else list(range(rank))
         strides, reach = [0] * rank, 1
         for axis in reversed(order):
-            strides[axis] = reach * step[axis]
+            strides[axis] = self.ones if self.ones is not None and shape[axis] == 1 else reach * step[axis]
             reach *= whole[axis]
         return tuple(strides)
 
@@ -348,7 +352,7 @@ def _memories(draw: st.DrawFn, rank: int, usual: bool) -> Memory:
     last = usual if draw(_weighted((True, 7), (False, 1))) else not usual
     kind = draw(_weighted(("packed", 8), ("gaps", 2), ("offset", 1)))
     if kind == "packed":
-        return Memory(last)
+        return Memory(last, ones=draw(_weighted((None, 4), (0, 1), (1, 1), (7, 1), (4096, 1))))
     if kind == "offset":
         return Memory(last, offset=draw(st.sampled_from([1, 2, 3, 4, 8])))
     extra = tuple(draw(_weighted((0, 3), (1, 1), (2, 1), (8, 1))) for _ in range(rank))
