@@ -17,7 +17,7 @@ from cudnnpy._runtime.fills import zeros
 from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
-from cudnnpy.convolution.problem import Options, output_shape
+from cudnnpy.convolution.problem import Options, output_shape, result_in_layout
 
 
 class Extended(Operation):
@@ -65,7 +65,7 @@ class Extended(Operation):
         operands = self._operands(call, problem)
         operands[at] = operands[at]._replace(spec=x)
         no_overlaps(call, operands)
-        results = [in_layout(operands[-1].spec, last)]
+        results = [result_in_layout(self.options, operands[-1].spec, problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(call, problem, operands), results
         return self._with_copies(call, problem, operands, at), results

@@ -12,7 +12,6 @@ from cudnnpy._core.layouts import (
     channels_last_strides,
     extent,
     from_logical,
-    in_layout,
     per_channel,
     result_strides,
     same_memory,
@@ -129,7 +128,7 @@ class FusedConvolution(FusedOptions, Identified):
         operands = given_operands = self._operands(call, options)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
         geometry = ask.geometry(options, x.shape[2:], w.shape[2:])
-        results = [in_layout(y, options.channels_last)]
+        results = [ask.result_in_layout(options, y, x, w, y)]
         if not extent(y):
             return Program("convolution without elements", call.device, operands, []), results
         has_channels = extent(x) > 0

@@ -12,7 +12,6 @@ from cudnnpy._core.layouts import (
     TensorSpec,
     canonical,
     extent,
-    in_layout,
     packed_strides,
     result_strides,
     to_logical,
@@ -150,7 +149,7 @@ class Operation:
             device=call.device,
             last=call.last,
         )
-        results = [in_layout(problem.specs[-1], self.options.channels_last)]
+        results = [ask.result_in_layout(self.options, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(call, problem, self._operands(call, problem)), results
         inputs = tuple(address for name, address in call.addresses.items() if name != "out")

@@ -18,6 +18,8 @@ from cudnnpy._core.layouts import (
     TensorSpec,
     canonical,
     channels_last_strides,
+    has_both_orders,
+    in_layout,
     in_one_order,
     packed_strides,
     result_strides,
@@ -312,6 +314,17 @@ def make_problem(
             device,
         )
     )
+
+
+def result_in_layout(options: Options, result: TensorSpec, *tensors: TensorSpec) -> TensorSpec:
+    """Return a new result in the axis order of the arrays.
+
+    If all tensors have both memory orders, a problem describes them in the one that cuDNN is fast in; the result is
+    described in that of `layout`.
+    """
+    if has_both_orders(*tensors):
+        (result,) = in_one_order(result, last=options.channels_last)
+    return in_layout(result, options.channels_last)
 
 
 def zeros_for(y: TensorSpec, dtype: ElementName) -> tuple[TensorSpec, TensorSpec, Geometry]:

@@ -24,7 +24,7 @@ from cudnnpy._core.layouts import (
     same_memory,
 )
 from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.executables import Program
+from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.descriptors import TensorDescriptor
@@ -137,7 +137,7 @@ def test_operations_see_tensors_in_one_order(
 
     def prepare(call: dispatch.Call, _: int) -> tuple[Program, list[TensorSpec]]:
         seen.append(call)
-        return Program("nothing", 0, [], []), []
+        return Program("nothing", 0, [Operand(name, spec) for name, spec in call.specs.items()], []), []
 
     arrays = tuple(Array(*shape, strides=one) for shape, one in zip(shapes, strides, strict=True))
     names = ("a", "b", "c")[: len(shapes)]
@@ -237,24 +237,37 @@ def test_an_array_of_one_order_decides_whatever_the_others_are_described_as(stan
     assert dx.strides == (36, 1, 6, 1)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(
     "call",
     [
         Convolution().forward,
+        nn.ConvolutionTranspose().forward,
+        FusedConvolution().forward,
+        lambda x, w: Convolution().backward_data(x, w, (4, 8, 1, 1)),
         lambda x, w: nn.Activation("tanh").forward(x),
         lambda x, w: nn.Pooling(window=1).forward(x),
         lambda x, w: nn.Softmax().forward(x),
     ],
 )
 def test_images_of_one_position_have_one_plan_and_keep_their_description(
-    stand_in: StandInDevice, call: Callable[..., Any]
+    stand_in: StandInDevice, call: Callable[..., Any], dtype: str
 ) -> None:
     first, last = (8, 1, 1, 1), (8, 1, 8, 8)
-    w = Array(8, 8, 1, 1)
+    w = Array(8, 8, 1, 1, dtype=dtype)
     for strides in (last, first, last, first):
-        assert call(Array(4, 8, 1, 1, strides=strides), w).strides == strides
+        assert call(Array(4, 8, 1, 1, dtype=dtype, strides=strides), w).strides == strides
     info = plan_cache.cache_info()
     assert (info.size, info.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("kind", [Convolution, FusedConvolution])
+def test_images_of_one_position_whose_axes_are_n_h_w_c_have_contiguous_results(
+    stand_in: StandInDevice, kind: Any, dtype: str
+) -> None:
+    x, w = Array(4, 1, 1, 8, dtype=dtype), Array(6, 1, 1, 8, dtype=dtype)
+    assert kind(layout="NHWC").forward(x, w).strides == (6, 6, 6, 1)
 
 
 def test_an_order_that_is_asked_for_is_described(stand_in: StandInDevice) -> None:
