@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from network_rows import network_writer
 
-from tools.benchmark.networks import command
-from tools.benchmark.networks.command import Task
-from tools.benchmark.networks.figures import failures
-from tools.benchmark.networks.store import Rows
+from tools.benchmark import resumable
+from tools.benchmark.networks.command import PARTS
+from tools.benchmark.resumable import Task, failures
+from tools.benchmark.store import Rows
 
 # --- rows in files
 
@@ -147,7 +147,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr("tools.benchmark.networks.command.Budget.__init__.__defaults__", (found,))
+    monkeypatch.setattr("tools.benchmark.resumable.Budget.__init__.__defaults__", (found,))
     return found
 
 
@@ -161,7 +161,7 @@ def test_a_run_ends_before_its_time_and_the_next_goes_on(clock: Clock, tmp_path:
         rows = Rows.read([file] if file.exists() else [])
         writer = network_writer(file, run)
         begin = clock.now
-        assert command.measure(_gpu(), _tasks(10, measure), rows, writer, 30.0) == ""
+        assert resumable.measure(_gpu(), _tasks(10, measure), rows, writer, 30.0, PARTS) == ""
         writer.close()
         assert clock.now - begin <= 30
         assert len(rows.rows) == len(Rows.read([file]).rows) == total
@@ -175,11 +175,11 @@ def test_parts_share_the_time_and_a_part_that_is_done_leaves_its_own(clock: Cloc
     tasks = _tasks(100, measure, "inference") + _tasks(100, measure, "layers")
     rows = Rows()
     writer = network_writer(tmp_path / "a.jsonl", "r1")
-    command.measure(_gpu(), tasks, rows, writer, 850.0)
+    resumable.measure(_gpu(), tasks, rows, writer, 850.0, PARTS)
     counts = Counter(row["part"] for row in rows.rows.values())
     assert counts == {"inference": 25, "layers": 60}
     rows = Rows()
-    command.measure(_gpu(), tasks[90:], rows, writer, 850.0)
+    resumable.measure(_gpu(), tasks[90:], rows, writer, 850.0, PARTS)
     writer.close()
     assert Counter(row["part"] for row in rows.rows.values()) == {"inference": 10, "layers": 75}
 
@@ -192,7 +192,7 @@ def test_a_row_that_raises_is_a_failed_row_and_the_others_follow(tmp_path: Path)
 
     rows = Rows()
     writer = network_writer(tmp_path / "a.jsonl", "r1")
-    assert command.measure(_gpu(), _tasks(3, measure), rows, writer, 60.0) == ""
+    assert resumable.measure(_gpu(), _tasks(3, measure), rows, writer, 60.0, PARTS) == ""
     writer.close()
     assert [row["error"] for row in rows.rows.values()] == [None, "MemoryError: too large", None]
     assert rows.rows["layers | 1"]["flop"] == 1
@@ -202,7 +202,7 @@ def test_a_lost_gpu_ends_the_run_after_the_row_that_lost_it(tmp_path: Path) -> N
     rows = Rows()
     file = tmp_path / "a.jsonl"
     writer = network_writer(file, "r1")
-    why = command.measure(_gpu(fails_after=2), _tasks(9, lambda number, row: None), rows, writer, 60.0)
+    why = resumable.measure(_gpu(fails_after=2), _tasks(9, lambda number, row: None), rows, writer, 60.0, PARTS)
     writer.close()
     assert "illegal memory access" in why
     assert len(Rows.read([file]).rows) == 3
@@ -217,7 +217,7 @@ def test_a_stopped_run_keeps_its_rows_and_gives_up_the_one_it_was_at(number: int
     before = signal.getsignal(signal.SIGTERM)
     file = tmp_path / "a.jsonl"
     writer = network_writer(file, "r1")
-    assert command.measure(_gpu(), _tasks(9, measure), Rows(), writer, 60.0).startswith("stopped")
+    assert resumable.measure(_gpu(), _tasks(9, measure), Rows(), writer, 60.0, PARTS).startswith("stopped")
     writer.close()
     assert set(Rows.read([file]).rows) == {"layers | 0", "layers | 1"}
     assert json.loads(file.read_text().splitlines()[-1]) == {"stopped": "layers | 2", "run": "r1"}

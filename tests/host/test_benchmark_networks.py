@@ -176,7 +176,9 @@ def test_a_run_measures_what_no_file_has(tmp_path: Path, monkeypatch: pytest.Mon
     [
         (["--only", "networks", "--only", "host"], "it is a run of its own"),
         (["--only", "networks", "--quick"], "it is a run of its own"),
-        (["--seed", "3"], "--seed: given without --only networks"),
+        (["--seed", "3"], "--seed: given without --only networks or --only operations"),
+        (["--only", "operations", "--part", "layers"], "--part: given without --only networks"),
+        (["--only", "operations", "--only", "gpu"], "it is a run of its own"),
         (["--only", "gpu", "--merge", "a"], "--merge: given without --only networks"),
         (["--only", "networks", "--merge", "a", "--again"], "--again: given with --merge, which measures nothing"),
         (["--only", "networks", "--tune-seconds", "0"], "--tune-seconds must be above 0; got 0.0"),

@@ -9,7 +9,7 @@ from typing import Any
 from tools.benchmark.networks import measure_layers, measure_programs
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
-from tools.benchmark.networks.store import Writer
+from tools.benchmark.store import Writer
 
 LINES = (
     "64x56x56 -> 128, 3x3",

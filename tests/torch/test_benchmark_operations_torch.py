@@ -15,6 +15,7 @@ import torch
 from cudnnpy import reference
 from tools.benchmark import cases, operations
 from tools.benchmark.cases import TINY, Case, Roads, Tensors
+from tools.benchmark.families import command, problems
 from tools.benchmark.figures import operation_ratio
 from tools.benchmark.timing import Budget
 
@@ -90,9 +91,34 @@ ON_THE_CPU = [
 @pytest.mark.parametrize(("case", "kind"), ON_THE_CPU)
 def test_every_case_on_the_gpu_has_torchs_result(case: Case, kind: operations.Kind) -> None:
     row: dict[str, Any] = {"error": None}
-    operations._measure_device(torch, case, kind, Budget(0), row)
+    operations.measure_device(torch, case, kind, Budget(0), row)
     assert row["error"] is None
     assert {"torch", "torch, again", "cudnnpy"} <= row["ms"].keys()
+
+
+# torch's bfloat16 is none of NumPy's types
+OF_FAMILIES = [
+    pytest.param(problem, id=problem.name)
+    for shape in ((1, 65), (20, 33), (1, 3, 1, 1), (2, 6, 3, 3))
+    for case in (problems.of_images(shape) if len(shape) > 2 else problems.of_rows((shape[0], shape[1])))
+    for kind in problems.KINDS
+    if kind.channels_last in (case.orders if len(shape) > 2 else (False,)) and kind.dtype != "bfloat16"
+    for problem in [problems.Problem(case, shape, kind)]
+]
+
+
+@pytest.mark.parametrize("problem", OF_FAMILIES)
+def test_every_operation_of_the_families_has_torchs_result(
+    problem: problems.Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "copy_rate", lambda torch: 2.0)
+    (task,) = command.tasks(torch, [problem])
+    row: dict[str, Any] = {"error": None}
+    task.measure(row)
+    assert row["error"] is None
+    assert operation_ratio(row, "cudnnpy") == 1.0
+    assert row["memory_ms"] == pytest.approx(row["bytes"] / 2e6)
+    assert row["bytes"] >= math.prod(problem.shape) * getattr(torch, problem.kind.dtype).itemsize
 
 
 @pytest.mark.parametrize("case", [case for case in operations.CASES if case.host], ids=lambda case: case.name)
@@ -104,7 +130,7 @@ def test_every_case_on_the_host_has_torchs_result(case: Case) -> None:
 
 
 def test_every_row_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_measure_host", "_measure_device"):
+    for name in ("_measure_host", "measure_device"):
         monkeypatch.setattr(operations, name, lambda *given: None)
     rows = list(operations.measure(torch, Budget(0)))
     assert len(rows) > 200
@@ -118,7 +144,7 @@ def test_every_row_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("case", [case for case in operations.CASES if "+" in case.name], ids=lambda case: case.name)
 def test_what_is_fused_is_timed_beside_its_separate_calls(case: Case) -> None:
     row: dict[str, Any] = {}
-    operations._measure_device(torch, case, operations.KINDS[1], Budget(0), row)
+    operations.measure_device(torch, case, operations.KINDS[1], Budget(0), row)
     assert row["ms"].keys() == {"torch", "torch, again", "cudnnpy", "separate"}
 
 
@@ -155,7 +181,7 @@ def test_a_result_that_is_not_torchs_fails_its_row(ours: Callable[[Any, Any], An
         return Roads(lambda: (x, x), lambda: ours(x, y))
 
     row: dict[str, Any] = {}
-    operations._measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
+    operations.measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
     assert row["error"].startswith(f"cudnnpy: {told}")
     assert "ms" not in row
 
@@ -166,7 +192,7 @@ def test_separate_calls_that_fail_leave_the_fused_time() -> None:
         return Roads(lambda: x, lambda: y.copy_(x), separate=lambda: y)  # the room is emptied between
 
     row: dict[str, Any] = {"kind": "fp32 NCHW", "operation": "copy", "unit": "ms"}
-    operations._measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
+    operations.measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
     assert row["error"].startswith("separate: differs from torch by nan")
     assert operation_ratio(row, "cudnnpy") == 1.0
     assert operation_ratio(row, "separate") is None
@@ -182,7 +208,7 @@ def test_dropouts_zeros_are_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(Dropout=Dropout))
     row: dict[str, Any] = {}
-    operations._measure_device(torch, _case("dropout"), operations.KINDS[0], Budget(0), row)
+    operations.measure_device(torch, _case("dropout"), operations.KINDS[0], Budget(0), row)
     assert row["error"].startswith("cudnnpy: differs from torch by nan")
 
 
@@ -192,7 +218,7 @@ def test_dropouts_zeros_are_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("cache", "sets"), [(1, 1), (300, 3), (10**9, operations.SETS)])
 def test_the_sets_are_four_times_the_cache(cache: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=cache))
-    made = list(operations._sets(torch, _case("relu"), operations.KINDS[2]))
+    made = list(operations._sets(torch, _case("relu"), operations.KINDS[2], TINY))
     assert made[0][0].bytes == 2 * 2 * math.prod(TINY)  # x and y in float16
     assert len(made) == sets
     assert len({tensors.rooms[0].data_ptr() for tensors, _ in made}) == sets
@@ -217,7 +243,7 @@ def test_the_host_has_its_part_and_each_row_its_share(monkeypatch: pytest.Monkey
     monkeypatch.setattr(operations, "CASES", (_case("relu"), _case("relu, backward")))
     monkeypatch.setattr(operations, "_measure_host", lambda torch, case, budget, row: given.append(("us", budget.left)))
     monkeypatch.setattr(
-        operations, "_measure_device", lambda torch, case, kind, budget, row: given.append(("ms", budget.left))
+        operations, "measure_device", lambda torch, case, kind, budget, row: given.append(("ms", budget.left))
     )
     list(operations.measure(torch, Budget(100, lambda: 5.0)))  # a clock that stands
     assert [unit for unit, _ in given] == ["us"] + ["ms"] * 8

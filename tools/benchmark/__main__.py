@@ -4,7 +4,8 @@ Writes <GPU>.json (everything), <GPU>.md (the figures and tables) and <GPU>.svg 
 installed) to --out; with --quick the names end in -quick. A run that is stopped (Ctrl-C, or SIGTERM as `timeout` sends it)
 writes what it has. The exit status is 0 if every row ran.
 
-`--only networks` is another measurement, with a file of rows that grows over several runs: tools/benchmark/networks.
+`--only networks` and `--only operations` are other measurements, with a file of rows that grows over several runs:
+tools/benchmark/networks and tools/benchmark/families.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tools.benchmark import addresses, cache, device, host, operations, report
+from tools.benchmark import addresses, cache, device, host, operations, report, resumable
+from tools.benchmark.families import command as families
 from tools.benchmark.figures import failures
 from tools.benchmark.networks import command as networks
 from tools.benchmark.timing import Budget
@@ -41,9 +43,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "host": ("host", "addresses"),
     "gpu": ("device",),
     "cache": ("cache",),
-    "operations": ("operations",),
 }
-NETWORKS = "networks"
+SAMPLES = {"networks": networks.main, "operations": families.main}  # runs of their own, with rows in files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,21 +52,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the results")
     parser.add_argument("--quick", action="store_true", help=f"about {QUICK_SECONDS:.0f} s: less tuning and repetition")
-    parser.add_argument("--only", action="append", choices=[*ONLY, NETWORKS], help="one section; may be given again")
+    parser.add_argument("--only", action="append", choices=[*ONLY, *SAMPLES], help="one section; may be given again")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="time to keep to; costs repetitions, not rows")
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="write the page and the plot of earlier results")
+    resumable.add_options(parser)
     networks.add_options(parser)
     given = parser.parse_args(arguments)
     if given.budget is not None and given.budget <= 0:
         parser.error(f"--budget must be above 0; got {given.budget}")
-    if NETWORKS in (given.only or ()):
-        if set(given.only) != {NETWORKS} or given.quick or given.from_json:
-            parser.error("--only networks: given with another section, --quick or --from-json; it is a run of its own")
-        if networks.why_not(given):
-            parser.error(networks.why_not(given))
-        return networks.main(given, lambda torch, seconds: environment(torch, seconds, arguments))
-    if networks.given_options(given):
-        parser.error(f"{', '.join(networks.given_options(given))}: given without --only networks")
+    sample = next((section for section in given.only or () if section in SAMPLES), None)
+    if sample and (set(given.only) != {sample} or given.quick or given.from_json):
+        parser.error(f"--only {sample}: given with another section, --quick or --from-json; it is a run of its own")
+    if not sample and resumable.given_options(given):
+        needed = " or ".join(f"--only {section}" for section in SAMPLES)
+        parser.error(f"{', '.join(resumable.given_options(given))}: given without {needed}")
+    if why := networks.why_not(given, sample):
+        parser.error(why)
+    if sample:
+        return SAMPLES[sample](given, lambda torch, seconds: environment(torch, seconds, arguments))
     if given.from_json is not None:
         results = json.loads(given.from_json.read_text(encoding="utf-8"))
         stem = given.from_json.stem

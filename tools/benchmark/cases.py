@@ -29,6 +29,7 @@ class Tensors:
     def __init__(self, torch: Any, dtype: str, channels_last: bool, shape: tuple[int, ...]) -> None:
         self.torch, self.dtype, self.shape = torch, getattr(torch, dtype), shape
         self.channels_last, self.channels = channels_last, shape[1]
+        self.wide = torch.float64 if self.dtype == torch.float64 else torch.float32  # of parameters and statistics
         self.bytes = 0
         self.rooms: list[Any] = []
 
@@ -44,8 +45,8 @@ class Tensors:
         return self.rooms[-1]
 
     def parameters(self, count: int) -> list[Any]:
-        """Vectors of one float32 for each channel, from 0.5 to 1.5."""
-        return [self.torch.rand(self.channels, device=DEVICE) + 0.5 for _ in range(count)]
+        """Vectors of one number for each channel, from 0.5 to 1.5."""
+        return [self.torch.rand(self.channels, device=DEVICE, dtype=self.wide) + 0.5 for _ in range(count)]
 
     def ordered(self, tensor: Any, turned: bool = False) -> Any:
         """The tensor in this memory order (or the other one)."""
@@ -88,8 +89,13 @@ def gradient(t: Tensors, function: Callable[..., Call], inputs: list[Any], dy: A
     return partial(t.torch.autograd.grad, y, leaves, dy, retain_graph=True)
 
 
-def plain(name: str, ours: Callable[[], Any], theirs: Callable[..., Call], saved: str = "xy") -> list[Case]:
-    """Forward and backward of an operation without parameters, whose backward takes dy and what is in `saved`."""
+def plain(
+    name: str, ours: Callable[[], Any], theirs: Callable[..., Call], saved: str = "xy", read: str | None = None
+) -> list[Case]:
+    """Forward and backward of an operation without parameters, whose backward takes dy and what is in `saved`.
+
+    `read` is what of it the gradient depends on, by which its bytes are counted; by default all of it.
+    """
 
     def forward(t: Tensors) -> Roads:
         x, method = t.random(), ours().forward
@@ -101,7 +107,11 @@ def plain(name: str, ours: Callable[[], Any], theirs: Callable[..., Call], saved
         x, method, dx = t.random(), ours().backward, t.room()
         y = t.ordered(theirs(t.torch, x)())
         dy = t.random(*y.shape)
-        given = [{"x": x, "y": y}[letter] for letter in saved]
+        there = {"x": x, "y": y}
+        given = [there[letter] for letter in saved]
+        t.bytes -= sum(
+            tensor.nbytes for letter, tensor in there.items() if letter not in (saved if read is None else read)
+        )
 
         def expected(_: Any) -> Any:
             """Channels first: torch 2.11's avg_pool2d gives a wrong gradient for channels last."""
@@ -125,13 +135,25 @@ def pooling(mode: str, window: int, padding: int) -> list[Case]:
             return partial(f.max_pool2d, x, window, 2, padding)
         return partial(f.avg_pool2d, x, window, 2, padding, False, mode == "average_include_padding")
 
-    return plain(name, ours, theirs)
+    return plain(name, ours, theirs, read="xy" if mode == "max" else "")
+
+
+def global_pooling(size: tuple[int, int]) -> list[Case]:
+    """The average of each image and channel, whatever the images' size."""
+
+    def ours() -> Any:
+        return cudnnpy.Pooling(mode="average_include_padding", window=size)
+
+    def theirs(torch: Any, x: Any) -> Call:
+        return partial(torch.nn.functional.adaptive_avg_pool2d, x, 1)
+
+    return plain("global average pooling", ours, theirs, read="")
 
 
 def activation(mode: str, theirs: Callable[..., Call], coefficient: float = 1.0) -> list[Case]:
     """An activation that torch has too."""
     name = mode.replace("_", " ")
-    return plain(name, lambda: cudnnpy.Activation(mode=mode, coefficient=coefficient), theirs)
+    return plain(name, lambda: cudnnpy.Activation(mode=mode, coefficient=coefficient), theirs, read="x")
 
 
 # --- normalizations
@@ -139,7 +161,7 @@ def activation(mode: str, theirs: Callable[..., Call], coefficient: float = 1.0)
 
 def statistics(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """Mean and inverse standard deviation of the elements over the axes."""
-    wide = x.float()
+    wide = x if x.element_size() == 8 else x.float()
     return wide.mean(axes), (wide.var(axes, unbiased=False) + EPSILON).rsqrt()
 
 
@@ -187,7 +209,7 @@ def batch_inference(t: Tensors) -> Roads:
 def batch_backward(t: Tensors) -> Roads:
     """By saved statistics."""
     x, dy, dx, (scale, bias) = t.random(), t.random(), t.room(), t.parameters(2)
-    results = {"out_" + name: t.room(t.channels, dtype=t.torch.float32) for name in ("scale", "bias")}
+    results = {"out_" + name: t.room(t.channels, dtype=t.wide) for name in ("scale", "bias")}
     ours = cudnnpy.BatchNormalization(epsilon=EPSILON).backward
     saved = statistics(x, (0, 2, 3))
     return Roads(gradient(t, batch_norm, [x, scale, bias], dy), partial(ours, dy, x, scale, *saved, out=dx, **results))
@@ -221,11 +243,12 @@ def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] 
             return t.random().add_(1), parameters, parameters
         shape = rows if t.shape != TINY else (TINY[0] * TINY[2] * TINY[3], TINY[1])
         rounded = [(t.torch.rand(shape[1], device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
-        return t.random(*shape).add_(1), [tensor.float() for tensor in rounded], rounded
+        return t.random(*shape).add_(1), [tensor.to(t.wide) for tensor in rounded], rounded
 
     def saved(x: Any) -> tuple[Any, ...]:
         if kind == "RMS":
-            return ((x.float().square().mean(-1) + EPSILON).rsqrt(),)
+            wide = x if x.element_size() == 8 else x.float()
+            return ((wide.square().mean(-1) + EPSILON).rsqrt(),)
         return statistics(x, (-1,) if rows else (2, 3))
 
     def training(t: Tensors) -> Roads:
@@ -296,7 +319,8 @@ def reduction(op: str, axes: tuple[int, ...] | None) -> Case:
     """One number for all (None), or one for what the axes leave."""
 
     def make(t: Tensors) -> Roads:
-        x, every = t.random(), axes or (0, 1, 2, 3)
+        x = t.random()
+        every = axes or tuple(range(x.dim()))
         if op == "norm2":
             call = partial(t.torch.linalg.vector_norm, x, 2, every, True)
         else:

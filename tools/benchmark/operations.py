@@ -98,7 +98,7 @@ def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
     host: list[Problem] = [("us", HOST, case.name, partial(_measure_host, torch, case)) for case in CASES if case.host]
     device: list[Problem] = [
-        ("ms", kind.name, f"{case.name}, {case.size}".rstrip(", "), partial(_measure_device, torch, case, kind))
+        ("ms", kind.name, f"{case.name}, {case.size}".rstrip(", "), partial(measure_device, torch, case, kind))
         for kind in KINDS
         for case in CASES
         if kind.channels_last in case.orders
@@ -136,15 +136,24 @@ def _measure_host(torch: Any, case: Case, budget: Budget, row: dict[str, Any]) -
     row["us"] = {name: summary(measured) for name, measured in times.items()}
 
 
-def _measure_device(torch: Any, case: Case, kind: Kind, budget: Budget, row: dict[str, Any]) -> None:
-    made = _sets(torch, case, kind)
+def measure_device(
+    torch: Any,
+    case: Case,
+    kind: Kind,
+    budget: Budget,
+    row: dict[str, Any],
+    shape: tuple[int, ...] | None = None,
+) -> int:
+    """Fills a row with the GPU's times on tensors of a shape; returns the bytes of the operands."""
+    made = _sets(torch, case, kind, shape or cases.SHAPE)
     tensors, roads = next(made)
+    moved = tensors.bytes
     contenders = {"cudnnpy": roads.out}
     if roads.separate is not None:
         contenders["separate"] = roads.separate
     right = _right(torch, tensors, roads, contenders, max(kind.tolerance, case.tolerance), row)
     if not right:
-        return
+        return moved
     sets = [roads, *(more for _, more in made)]
     calls = {"torch": [_keeping(each.torch) for each in sets]}
     for name, field in (("cudnnpy", "out"), ("separate", "separate")):
@@ -152,13 +161,14 @@ def _measure_device(torch: Any, case: Case, kind: Kind, budget: Budget, row: dic
             calls[name] = [_keeping(getattr(each, field)) for each in sets]
     times = times_in_turns(torch, calls, MOST, LEAST, budget)
     row["ms"] = {name: summary(measured) for name, measured in times.items()}
+    return moved
 
 
-def _sets(torch: Any, case: Case, kind: Kind) -> Iterator[tuple[Tensors, Roads]]:
+def _sets(torch: Any, case: Case, kind: Kind, shape: tuple[int, ...]) -> Iterator[tuple[Tensors, Roads]]:
     """Sets of tensors that are four times the L2 cache together, so that no call finds its inputs there."""
     count, made = 1, 0
     while made < count:
-        tensors = Tensors(torch, kind.dtype, kind.channels_last, cases.SHAPE)
+        tensors = Tensors(torch, kind.dtype, kind.channels_last, shape)
         yield tensors, case.make(tensors)
         made += 1
         count = rotation(torch, tensors.bytes, SETS)
@@ -211,7 +221,7 @@ def _difference(torch: Any, result: Any, expected: Any) -> float:
     for mine, other in zip(ours, theirs, strict=False):
         if mine.squeeze().shape != other.squeeze().shape:
             raise ValueError(f"the result must have shape {tuple(other.shape)}; got shape {tuple(mine.shape)}")
-        wide = other.float()
-        off = torch.linalg.vector_norm(mine.float() - wide) / torch.linalg.vector_norm(wide)
+        wide = other if other.element_size() == 8 else other.float()
+        off = torch.linalg.vector_norm(mine.to(wide.dtype) - wide) / torch.linalg.vector_norm(wide)
         found.append(float(off))
     return math.nan if any(map(math.isnan, found)) else max(found)

@@ -146,8 +146,3 @@ def _mean(name: str, reach: float, rows: Sequence[Row], who: str, over: str = "t
     absent = next((row["absent"][who] for row in rows if who in row.get("absent", {})), None)
     why = absent or ("no row ran" if rows else "no row")
     return Figure(name, reach, reached and reached.mean, why)
-
-
-def failures(rows: Iterable[Row]) -> list[str]:
-    """One line for each row that has an error."""
-    return [f"{row['part']}, {row['name']}: {row['error']}" for row in rows if row["error"]]

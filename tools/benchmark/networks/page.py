@@ -13,7 +13,6 @@ from tools.benchmark.networks.figures import (
     Row,
     Spread,
     by_network,
-    failures,
     figures,
     groups,
     of_part,
@@ -23,6 +22,7 @@ from tools.benchmark.networks.figures import (
     worst,
 )
 from tools.benchmark.report import table
+from tools.benchmark.resumable import failures, runs_table
 
 WORST = 20
 _NOISE = "torch, again"
@@ -44,7 +44,7 @@ def markdown(rows: Sequence[Row], runs: Iterable[Mapping[str, Any]], cells: int)
         of_this = of_part(rows, part)
         if of_this:
             parts += [f"## {title}\n", _programs(of_this)]
-    parts += ["## Runs\n", _runs(runs, rows)]
+    parts += ["## Runs\n", runs_table(runs, rows)]
     return "\n".join(parts)
 
 
@@ -139,14 +139,6 @@ def _programs(rows: Sequence[Row]) -> str:
                 line += [_number(value), f"{row['ms'][road]['median']:.3f}"]
         lines.append(line)
     return table(("network", *(column for road in roads for column in (f"{road} / torch", "ms"))), lines)
-
-
-def _runs(runs: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> str:
-    keys = list(dict.fromkeys(key for run in runs for key in run if key != "run"))
-    count = {run["run"]: sum(row["run"] == run["run"] for row in rows) for run in runs}
-    lines = [("rows", *(str(count[run["run"]]) for run in runs))]
-    lines += [(key, *(str(run.get(key, "")) for run in runs)) for key in keys]
-    return table(("run", *(run["run"] for run in runs)), lines)
 
 
 def _number(value: float | None) -> str:

@@ -122,10 +122,10 @@ def _lines(file: Path) -> list[tuple[dict[str, Any], str]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{where}: a row must be JSON; got text that is not ({error})") from None
         if not isinstance(line, dict) or not isinstance(line.get("run"), str):
-            raise ValueError(f"{where}: a row must be one that --only networks wrote; got another")
+            raise ValueError(f"{where}: a row must be one that this benchmark wrote; got another")
         if "key" in line and not {"part", "name", "error"} <= line.keys():
             raise ValueError(
-                f"{where}: a row must have its part and its name or error, as --only networks wrote it; got one without"
+                f"{where}: a row must have its part and its name or error, as this benchmark wrote it; got one without"
             )
         found.append((line, where))
     return found
