@@ -74,7 +74,7 @@ class BiasGradient(Identified):
         sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
         operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
         program = reduction(
-            "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.deterministic
+            "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.deterministic, call
         )
         return program, [TensorSpec(channels, spec.dtype)]
 

@@ -1,8 +1,10 @@
 """How batch normalization runs: by graphs for large tensors, else by cuDNN's functions for batch normalization.
 
-On an H200 these functions take 1.0 of PyTorch's time channels first and 35 to 70 times its time channels last; the
-normalization nodes of graphs take 0.3 to 1.05 of it in both layouts (docs/benchmarks). CUDNN_BATCHNORM_SPATIAL_PERSISTENT
-is faster still channels first, but is documented to overflow for some inputs, so it is not used.
+On an H200 these functions take 0.1 to 1.1 of PyTorch's time channels first and 2 to 180 times its time channels last. The
+normalization nodes of graphs take 0.2 to 1.1 of it channels last; channels first they take 0.25 to 1.0 for few long channels,
+to each of which the functions give one block, and 0.5 to 3.3 for others (docs/benchmarks). Where no graph is supported
+channels last, the functions get copies that are channels first. CUDNN_BATCHNORM_SPATIAL_PERSISTENT is faster still channels
+first, but is documented to overflow for some inputs, so it is not used.
 
 `training`, `inference` and `backward` prepare calls for dispatch: they check the arrays and return what to launch, and the
 results' shapes and strides.
@@ -11,7 +13,7 @@ results' shapes and strides.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_double
 from typing import Any, NamedTuple
 
@@ -23,13 +25,13 @@ from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
+from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
 from cudnnpy.ops.batch_normalization_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
 from cudnnpy.ops.parameters import (
     GRADIENTS,
     NAN,
     NUMBERS,
-    Slots,
     both_or_neither,
     check_channels,
     fills,
@@ -37,11 +39,21 @@ from cudnnpy.ops.parameters import (
     scale_and_bias,
     slots,
     statistics_dtype,
-    supplied,
 )
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
+_FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
+
+
+def in_order(spec: TensorSpec) -> TensorSpec:
+    """The tensor packed channels first, or a copy that is."""
+    return spec if spec.strides == packed_strides(spec.shape) else packed(spec)
+
+
+def as_they_are(spec: TensorSpec) -> TensorSpec:
+    """The tensor in its own memory order."""
+    return spec
 
 
 class Normalized(NamedTuple):
@@ -91,29 +103,40 @@ class Normalized(NamedTuple):
         strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
         return parameter._replace(shape=shape, strides=strides)
 
-    def for_functions(self, spec: TensorSpec) -> TensorSpec:
-        """An x, y or gradient as the functions take it: packed channels first, or, in mode "spatial", channels last."""
-        if spec.strides == packed_strides(spec.shape):
-            return spec
-        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else packed(spec)
+    def for_inference(self, spec: TensorSpec) -> TensorSpec:
+        """An x or y as the function takes it: packed channels first, or, in mode "spatial", channels last."""
+        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else in_order(spec)
 
-    def wanted(self, operands: Sequence[Operand], by_function: bool) -> list[TensorSpec]:
-        """The operands as they are launched: the parameters are packed and have the dtype of the statistics."""
+    def wanted(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
+        """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.
+
+        The parameters have the dtype of the statistics.
+        """
         return [
-            (self.for_functions(operand.spec) if by_function else operand.spec)
-            if operand.name in ("dy", "x", "out")
-            else packed(operand.spec, statistics_dtype(self.x))
+            data(operand.spec) if operand.name in ("dy", "x", "out") else packed(operand.spec, statistics_dtype(self.x))
             for operand in operands
         ]
 
-    def prefers_graph(self, *others: TensorSpec) -> bool:
-        """Whether a graph takes these tensors and is faster: large, aligned, of 16 or 32 bits, packed in one memory order."""
+    def takes_graph(self, *others: TensorSpec) -> bool:
+        """Whether a graph may take these tensors: large, aligned, of 16 or 32 bits, packed in one memory order."""
         x, tensors = self.x, (self.x, *others)
         first = all(t.strides == packed_strides(t.shape) for t in tensors)
         last = all(t.strides == channels_last_strides(t.shape) for t in tensors)
         large = is_large(x) and x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
         aligned = all(t.alignment >= 16 for t in tensors)
         return self.spatial and large and aligned and len(x.shape) in (4, 5) and (first or last)
+
+    def orders(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
+        """The memory orders in which a graph is faster than the function, the fastest first.
+
+        These are channels last, and channels first, if necessary on copies, for few long channels.
+        """
+        x = self.x
+        if not self.takes_graph(*others):
+            return []
+        few = x.shape[1] <= _FEW and x.shape[0] * math.prod(x.shape[2:]) >= _LONG
+        last = [as_they_are] if x.strides == channels_last_strides(x.shape) else []
+        return [*last, *([in_order] if few else [])]
 
 
 # Checked arguments
@@ -174,21 +197,21 @@ class _Training(NamedTuple):
     def program(self, alpha: float, beta: float) -> Program:
         """What is launched."""
         addresses = slots(self.call, self.names, self.operands, self.normalized.flat)
-        if (alpha, beta) == (1.0, 0.0) and self.normalized.prefers_graph(self.y):
-            program = self._by_graph(addresses)
+        for order in self.normalized.orders(self.y) if (alpha, beta) == (1.0, 0.0) else ():
+            program = self._by_graph(addresses, order)
             if program is not None:
                 return program
         return self._by_function(addresses, alpha, beta)
 
-    def _by_graph(self, addresses: Slots) -> Program | None:
-        """The graph; None where cuDNN has no engine for it."""
-        x, running, device = self.normalized.x, bool(self.running), self.call.device
-        planned = training_graph(device, self.epsilon, x, self.y, self.factor, self.activation, running)
+    def _by_graph(self, addresses: Slots, order: Callable[[TensorSpec], TensorSpec]) -> Program | None:
+        """The graph in a memory order; None where cuDNN has no engine for it."""
+        x, y, running, device = order(self.normalized.x), order(self.y), bool(self.running), self.call.device
+        planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
         if planned is None:
             return None
         updated = [addresses[self.names.index(name)] for name in self.running]  # in place
         executable = supplied(planned, [*addresses, *updated], len(self.operands))
-        wanted = self.normalized.wanted(self.operands, by_function=False)
+        wanted = self.normalized.wanted(self.operands, order)
         return arranged("batch normalization", device, self.operands, executable, wanted)
 
     def _by_function(self, addresses: Slots, alpha: float, beta: float) -> Program:
@@ -199,14 +222,14 @@ class _Training(NamedTuple):
         single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
         running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
         a, b = scales(alpha, beta, x.dtype)
-        one, two = (described(self.normalized.for_functions(spec)) for spec in (x, y))
+        one, two = (described(in_order(spec)) for spec in (x, y))
         function = Function(
             "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
             self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
             at["saved_mean"], at["saved_inverse_variance"],
         )  # fmt: skip
         executable = supplied(function, addresses, len(self.operands))
-        wanted = self.normalized.wanted(self.operands, by_function=True)
+        wanted = self.normalized.wanted(self.operands, in_order)
         program = arranged("batch normalization", self.call.device, self.operands, executable, wanted, beta)
         steps = [*program.steps]
         if self.activation == "relu":
@@ -288,17 +311,20 @@ def inference(
         return Program(title, call.device, operands, []), results
     addresses = slots(call, ("x", *names, "out"), operands, normalized.flat)
     last = x.strides == channels_last_strides(x.shape)
-    if (alpha, beta) == (1.0, 0.0) and normalized.prefers_graph(y) and last:
+    if (alpha, beta) == (1.0, 0.0) and normalized.takes_graph(y) and last:
         planned = inference_graph(call.device, norm.epsilon, x, y)
         if planned is not None:
-            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, False)
+            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, as_they_are)
             return arranged(title, call.device, operands, executable, wanted), results
-    one, two = (described(normalized.for_functions(spec)) for spec in (x, y))
+    one, two = (described(normalized.for_inference(spec)) for spec in (x, y))
     function = Function(
         "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
         normalized.descriptor(), At(1), At(2), At(3), At(4), norm.epsilon,
     )  # fmt: skip
-    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, True)
+    executable, wanted = (
+        supplied(function, addresses, len(operands)),
+        normalized.wanted(operands, normalized.for_inference),
+    )
     return arranged(title, call.device, operands, executable, wanted, beta), results
 
 
@@ -337,19 +363,19 @@ def backward(
         return Program(title, call.device, operands, _scaled(operands, d)), results
     names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
     addresses = slots(call, names, operands, normalized.flat)
-    if saved and data == parameter == (1.0, 0.0) and normalized.prefers_graph(dy, dx):
-        planned = backward_graph(call.device, dy, x, dx)
+    for order in normalized.orders(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
+        planned = backward_graph(call.device, *map(order, (dy, x, dx)))
         if planned is not None:
-            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, False)
+            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, order)
             return arranged(title, call.device, operands, executable, wanted), results
     at = {name: At(place) for place, name in enumerate(names)}
     statistics = [at[name] for name in SAVED] if saved else [None, None]
-    tx, tdy, tdx = (described(normalized.for_functions(spec)) for spec in (x, dy, dx))
+    tx, tdy, tdx = (described(in_order(spec)) for spec in (x, dy, dx))
     function = Function(
         "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
         normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], norm.epsilon, *statistics,
     )  # fmt: skip
-    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, True)
+    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, in_order)
     return arranged(title, call.device, operands, executable, wanted, beta or parameter_beta), results
 
 

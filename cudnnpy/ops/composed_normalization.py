@@ -17,9 +17,9 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
 from cudnnpy._runtime.executables import At, Function, Operand, Step, Steps, described, scales
+from cudnnpy._runtime.substitutes import filled
 from cudnnpy.descriptors import OpTensorDescriptor, TensorDescriptor
 from cudnnpy.graph.reductions import reduction
-from cudnnpy.ops.parameters import filled
 from cudnnpy.typing import ElementName, TensorOperation
 
 Shape = tuple[int, ...]

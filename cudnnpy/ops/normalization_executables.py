@@ -17,10 +17,11 @@ from cudnnpy._core.layouts import TensorSpec, packed
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Executable, Operand, Program, arranged
 from cudnnpy._runtime.operands import no_overlaps
+from cudnnpy._runtime.substitutes import Constant, Slots, Supplied, spare, supplied
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
-from cudnnpy.ops.parameters import NAN, NUMBERS, Constant, Slots, Supplied, fills, spare, statistics_dtype, supplied
+from cudnnpy.ops.parameters import NAN, NUMBERS, fills, statistics_dtype
 from cudnnpy.typing import ElementName, GraphNormalization
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from cudnnpy import raw
-from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent
-from cudnnpy._memory import workspace as memory
-from cudnnpy._memory.streams import synchronize
+from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Executable, Function, Operand, Step, described, in_turn, rounded, scales
-from cudnnpy._runtime.fills import Fill
+from cudnnpy._runtime.executables import Operand, Step
 from cudnnpy._runtime.operands import packed_like
-from cudnnpy.handle import Handle
+from cudnnpy._runtime.substitutes import Constant, Slots, filled, spare
 from cudnnpy.typing import ElementName
 
 NAN = float("nan")
@@ -78,56 +72,6 @@ def gradients(found: Any, *computed: bool) -> Any:
 # Substitutes for missing parameters
 
 
-class Constant:
-    """Device memory that is filled with one number and lives as long as the object."""
-
-    def __init__(self, spec: TensorSpec, value: float, call: Call) -> None:
-        size = math.prod(spec.shape) * dtype_of(spec.dtype).itemsize
-        self._memory = memory.allocate(size, call.device, call.stream)
-        handle = Handle.default(call.device)
-        handle.set_stream(call.stream)
-        raw.check(filled(spec, value).bind(handle, (self._memory[0],), 0)(), "fill")
-        synchronize(call.stream, call.device)  # other streams will read it
-        self.address = self._memory[0]
-
-
-class Spare(NamedTuple):
-    """A part of the workspace for a result that was not asked for."""
-
-    size: int
-
-
-class Supplied:
-    """A launch with more addresses than operands: each is that of an operand, given by number, a Constant or a Spare."""
-
-    def __init__(self, executable: Executable, slots: Sequence[int | Constant | Spare]) -> None:
-        self._executable, self._slots = executable, tuple(slots)
-        spare = sum(rounded(slot.size) for slot in self._slots if isinstance(slot, Spare))
-        self.workspace_size = spare + executable.workspace_size
-
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        """The launch on the operands' addresses and those of the substitutes."""
-        addresses = []
-        for slot in self._slots:
-            if isinstance(slot, Constant):
-                addresses.append(slot.address)
-            elif isinstance(slot, Spare):
-                addresses.append(workspace)
-                workspace += rounded(slot.size)
-            else:
-                addresses.append(pointers[slot])
-        return in_turn([self._executable.bind(handle, tuple(addresses), workspace)], (self,))
-
-
-def spare(spec: TensorSpec) -> Spare:
-    """A part of the workspace that holds a tensor."""
-    return Spare(extent(spec))
-
-
-Slot = int | Constant | Spare
-Slots = list[Slot]
-
-
 def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
     """For each name its operand's number, a Constant for a missing scale or bias, and a Spare for a missing result.
 
@@ -142,24 +86,6 @@ def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], paramet
         else spare(parameter)
         for name in names
     ]
-
-
-def supplied(executable: Executable, slots: Slots, count: int) -> Executable:
-    """An executable on `count` operands, which launches another one on the addresses of the slots."""
-    return executable if slots == [*range(count)] else Supplied(executable, slots)
-
-
-# Fills
-
-
-def filled(spec: TensorSpec, value: float) -> Executable:
-    """An executable that fills a packed tensor with a number."""
-    if spec.dtype != "float64":
-        return Fill(spec, value)
-    flat = TensorSpec((math.prod(spec.shape),), spec.dtype, (1,))
-    number = scales(0.0, 0.0, spec.dtype)[0]
-    number.value = value
-    return Function("cudnnSetTensor", described(flat), At(0), number)
 
 
 def fills(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:

@@ -2,10 +2,14 @@
 
 On an H200 the functions take 0.2 to 1.05 of PyTorch's time, except for averages channels last (1.0 to 1.1; the resample
 node of graphs takes 0.2 to 0.7) and gradients of 2x2 maxima channels last (2.0 to 2.8; docs/benchmarks).
+
+An average over whole images is a reduction (1.0 to 1.4 channels last, where the functions take up to 7 times as long and the
+resample node 16). Its gradient is the same for all elements of an image: a broadcast by cudnnAddTensor.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +24,7 @@ from cudnnpy._core.layouts import (
     in_layout,
     in_one_order,
     is_dense,
+    is_packed,
     packed,
     packed_strides,
     to_logical,
@@ -31,10 +36,13 @@ from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
+from cudnnpy.graph.reductions import reduction
 from cudnnpy.names import enumerator
 from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, output_size
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
+_REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
+_SMALL_IMAGE = 256  # elements of an image, channels first, which the function averages faster than a reduction
 _SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
@@ -180,6 +188,8 @@ class Pooling(PoolingOptions, Identified):
         if any(axis.missing for axis in axes):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
+        if self._averages_images(axes) and _is_reduction(x):
+            return reduction("pooling", call.device, operands, "avg", alpha, beta, False, call), results
         step = None
         last = x.strides == channels_last_strides(x.shape) and y.strides == channels_last_strides(y.shape)
         if self.mode.startswith("average") and last and is_large(x) and (alpha, beta) == (1.0, 0.0):
@@ -215,6 +225,10 @@ class Pooling(PoolingOptions, Identified):
             return Program("pooling gradient", call.device, operands, []), results
         if any(axis.missing for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
+        if self._averages_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
+            each = scales(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
+            function = Function("cudnnAddTensor", each, described(dy), At(0), b, described(dx), At(1))
+            return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
         wanted = [dy, as_lies(x, dx), as_lies(y, dy), dx]
         if self._better_packed(x) or not (is_dense(dx) and is_dense(dy)):
             wanted = [packed(spec) for spec in wanted]
@@ -224,6 +238,11 @@ class Pooling(PoolingOptions, Identified):
         function = Function("cudnnPoolingBackward", how, a, three, At(2), one, At(0), two, At(1), b, four, At(3))
         program = arranged("pooling gradient", call.device, operands, function, wanted, beta)
         return program, results
+
+    def _averages_images(self, axes: Sequence[Axis]) -> bool:
+        """Whether the only window is the whole image, and its elements are averaged."""
+        whole = all((axis.output, axis.window, axis.padding) == (1, axis.size, 0) for axis in axes)
+        return whole and self.mode.startswith("average")
 
     def _better_packed(self, x: TensorSpec) -> bool:
         """Whether the gradient of a maximum channels last is faster on copies that are channels first.
@@ -237,6 +256,16 @@ class Pooling(PoolingOptions, Identified):
             return False
         window, _, stride = self._each(len(x.shape) - 2)
         return all(size <= step for size, step in zip(window, stride, strict=True))
+
+
+def _is_reduction(x: TensorSpec) -> bool:
+    """Whether the average of each image is faster as a reduction: channels last, and for large images."""
+    size = math.prod(x.shape[2:])
+    if size == 1 or not is_dense(x) or x.alignment < 16 or x.dtype == "float64":
+        return False
+    if x.strides != packed_strides(x.shape):
+        return extent(x) >= _REDUCED
+    return is_large(x) and size > _SMALL_IMAGE
 
 
 def _pooled(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:

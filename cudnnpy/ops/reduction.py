@@ -89,4 +89,4 @@ def _prepare(
     if op in ("min", "max", "amax") and any(not x.shape[axis] for axis in reduced):
         raise ValueError(f"x must have sizes of 1 or more on the axes {reduced} for op={op!r}; got shape {x.shape}")
     operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True)))
-    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic), [y]
+    return reduction(f"reduction {op}", call.device, operands, op, alpha, beta, deterministic, call), [y]

@@ -1,8 +1,11 @@
-"""Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward.
+"""Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward, and graphs for long rows (softmax_graphs.py).
 
-On an H200 they take 0.1 to 1.0 of PyTorch's time over the channels, and 3 to 7 times its time over long instances, for
-which cuDNN has no faster alternative (docs/benchmarks). A packed instance is passed to them as one row; as a channels-last
-tensor it takes 13 to 21 times PyTorch's time.
+Instances, and channels that are the fastest axis, are rows. The functions take rows as channels or as instances, with the
+same result. On an H200 instances are faster: up to 2,048 elements of a forward pass the two are equal or channels take 0.8 of
+the time, beyond that channels take up to 3 times and in the gradient 40 to 1,100 times as long (docs/benchmarks).
+
+Channels first, more than 1,000 channels take 6 times PyTorch's time, and 0.1 to 0.5 as rows, with copies to channels last
+and back.
 """
 
 from __future__ import annotations
@@ -16,14 +19,28 @@ from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, ex
 from cudnnpy._options.operations import SoftmaxOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, elsewhere, scales
+from cudnnpy._runtime.executables import (
+    At,
+    Executable,
+    Function,
+    Operand,
+    Program,
+    Step,
+    arranged,
+    copy,
+    elsewhere,
+    scales,
+)
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
+from cudnnpy.ops.softmax_graphs import backward, backward_is_faster, forward, forward_is_faster
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
-from cudnnpy.typing import Array, ArrayT, Stream, TensorFormat
+from cudnnpy.typing import Array, ArrayT, Stream
 
 _RANKS = range(2, 6)
+_SHORT = 2048  # elements of a row up to which the forward function is as fast for channels as for instances
+_MANY = 1024  # channels, channels first, from which on the functions are slow
 
 
 @dataclass(frozen=True)
@@ -110,23 +127,49 @@ class Softmax(SoftmaxOptions, Identified):
         name, names = "Softmax.backward", ("dy", "y", "out")
         return dispatch.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
 
-    def _kind(self) -> tuple[int, int]:
-        algorithm = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm]
-        return algorithm, short_names(cudnnSoftmaxMode_t)[self.mode]
+    def _wanted(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
+        """The tensors in one memory order, in which the functions are fast: softmax-orders in docs/known-issues.md."""
+        specs = [first, *(as_lies(other, first) for other in others)]
+        if not is_packed(first):
+            specs = [packed(spec) for spec in specs]
+        if self._rows(specs[0]) is None and first.shape[1] >= _MANY:
+            return [packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
+        return specs
 
-    def _descriptors(self, *specs: TensorSpec) -> list[TensorDescriptor]:
-        """The descriptors of tensors in one packed memory order: with positions as one axis, or an instance as one row.
+    def _rows(self, spec: TensorSpec) -> tuple[int, int] | None:
+        """The number and the length of the rows that a packed tensor consists of; None if its channels are apart."""
+        n, c, *spatial = spec.shape
+        size = math.prod(spatial)
+        if self.mode == "instance":
+            return n, c * size
+        return (n * size, c) if size == 1 or spec.strides == channels_last_strides(spec.shape) else None
+
+    def _executable(self, call: Call, wanted: Sequence[TensorSpec], alpha: float, gradient: bool) -> Executable:
+        """The fastest executable on packed tensors of one memory order: x and y, or dy, y and dx."""
+        spec, rows, log = wanted[0], self._rows(wanted[0]), self.algorithm == "log"
+        plain = alpha == 1.0 and self.algorithm != "fast" and min(tensor.alignment for tensor in wanted) >= 16
+        planned: Executable | None = None
+        if rows is not None and plain and gradient and backward_is_faster(*rows, spec.dtype):
+            planned = backward(call.device, *rows, spec.dtype, log)
+        elif rows is not None and plain and not gradient and forward_is_faster(rows[1], spec.dtype):
+            planned = forward(call.device, *rows, spec.dtype, log)
+        return planned or self._function(spec, rows, alpha, gradient)
+
+    def _function(self, spec: TensorSpec, rows: tuple[int, int] | None, alpha: float, gradient: bool) -> Function:
+        """The function, which takes the positions as one axis, or rows.
 
         For five axes channels last, the functions do not write most of the result (softmax-five-axes in
         docs/known-issues.md).
         """
-        first = specs[0]
-        n, c, *spatial = first.shape
-        size = math.prod(spatial)
-        if self.mode == "instance":
-            return [TensorDescriptor((n, c * size, 1, 1), spec.dtype) for spec in specs]
-        order: TensorFormat = "nhwc" if first.strides == channels_last_strides(first.shape) else "nchw"
-        return [TensorDescriptor((n, c, size, 1), spec.dtype, format=order) for spec in specs]
+        n, c, *spatial = spec.shape
+        tensor = TensorDescriptor((*rows, 1, 1) if rows else (n, c, math.prod(spatial), 1), spec.dtype)
+        as_instance = rows is not None and (gradient or rows[1] > _SHORT)
+        mode = short_names(cudnnSoftmaxMode_t)["instance" if as_instance else "channel"]
+        kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
+        a, b = scales(alpha, 0.0, spec.dtype)
+        if gradient:
+            return Function("cudnnSoftmaxBackward", *kind, a, tensor, At(1), tensor, At(0), b, tensor, At(2))
+        return Function("cudnnSoftmaxForward", *kind, a, tensor, At(0), b, tensor, At(1))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS, empty=True)
@@ -135,13 +178,9 @@ class Softmax(SoftmaxOptions, Identified):
         scales(alpha, beta, x.dtype)
         if not extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
-        a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), x.dtype)
-        wanted = [x, as_lies(y, x)]  # in one memory order: softmax-orders in docs/known-issues.md
-        if not is_packed(x):
-            wanted = [packed(spec) for spec in wanted]
-        one, two = self._descriptors(*wanted)
-        function = Function("cudnnSoftmaxForward", *self._kind(), a, one, At(0), b, two, At(1))
-        program = _blended("softmax", call, operands, function, wanted, alpha, beta)
+        wanted = self._wanted(x, y)
+        executable = self._executable(call, wanted, 1.0 if beta else alpha, gradient=False)
+        program = _blended("softmax", call, operands, executable, wanted, alpha, beta)
         return program, [in_layout(y, self._channels_last(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -152,13 +191,9 @@ class Softmax(SoftmaxOptions, Identified):
         scales(alpha, beta, dy.dtype)
         if not extent(dx):
             return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
-        a, b = scales(*((1.0, 0.0) if beta else (alpha, 0.0)), dy.dtype)
-        wanted = [dy, as_lies(y, dy), as_lies(dx, dy)]
-        if not is_packed(dy):
-            wanted = [packed(spec) for spec in wanted]
-        one, two, three = self._descriptors(*wanted)
-        function = Function("cudnnSoftmaxBackward", *self._kind(), a, two, At(1), one, At(0), b, three, At(2))
-        program = _blended("softmax gradient", call, operands, function, wanted, alpha, beta)
+        wanted = self._wanted(dy, y, dx)
+        executable = self._executable(call, wanted, 1.0 if beta else alpha, gradient=True)
+        program = _blended("softmax gradient", call, operands, executable, wanted, alpha, beta)
         return program, [in_layout(dx, self._channels_last(dy))]
 
     def _channels_last(self, spec: TensorSpec) -> bool:
@@ -169,21 +204,21 @@ def _blended(
     name: str,
     call: Call,
     operands: Sequence[Operand],
-    function: Function,
+    executable: Executable,
     wanted: list[TensorSpec],
     alpha: float,
     beta: float,
 ) -> Program:
-    """The function on its operands; with a beta, its result goes to scratch memory first.
+    """The executable on its operands; with a beta, its result goes to scratch memory first.
 
-    In place, it would read what it has written: softmax-in-place-beta in docs/known-issues.md.
+    In place, the function would read what it has written: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
-        return arranged(name, call.device, operands, function, wanted)
+        return arranged(name, call.device, operands, executable, wanted)
     *inputs, out = operands
     apart = wanted[-1]
     count, last = len(operands), len(inputs)
-    program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], function, wanted)
+    program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], executable, wanted)
     steps, scratch, places = elsewhere(program.steps, count, program.scratch, {last: extent(apart)})
     steps.append(Step(copy(apart, out.spec, alpha, beta), (places[last], last)))
     return Program(name, call.device, operands, steps, scratch)

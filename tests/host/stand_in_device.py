@@ -28,7 +28,7 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import cuda_graph, dispatch, launcher, moved_graph, plan_cache
+from cudnnpy._runtime import cuda_graph, dispatch, launcher, moved_graph, plan_cache, substitutes
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -36,7 +36,6 @@ from cudnnpy.descriptors import DropoutDescriptor
 from cudnnpy.graph import graph
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle, stream_address
-from cudnnpy.ops import parameters
 
 STREAM, OTHER = 0x5000, 0x6000
 _addresses = itertools.count(1 << 20, 1 << 24)
@@ -392,7 +391,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
-    monkeypatch.setattr(parameters, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(substitutes, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate", allocate)
     real_take = workspace.take

@@ -21,11 +21,11 @@ from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tenso
 import cudnnpy
 from cudnnpy import raw, reference
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._runtime import dispatch
+from cudnnpy._runtime import dispatch, substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import batch_normalization_executables, layer_normalization, parameters
+from cudnnpy.ops import batch_normalization_executables, layer_normalization
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
@@ -63,7 +63,7 @@ def engines() -> Iterator[Engines]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", executable)
-        patch.setattr(parameters.Constant, "__init__", constant)
+        patch.setattr(substitutes.Constant, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
         patch.setattr(dispatch, "check_writable", lambda name, array: None)

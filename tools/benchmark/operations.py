@@ -12,7 +12,7 @@ from tools.benchmark.cases import CHANNELS_LAST, LONG, TINY, WIDE, Case, Roads, 
 from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, rotation, summary, times_in_turns
 
 # unit of the time, kind, operation, and what measures it
-Problem: TypeAlias = tuple[str, str, str, Callable[[Budget, dict[str, Any]], None]]
+Problem: TypeAlias = tuple[str, str, str, Callable[[Budget, dict[str, Any]], Any]]
 
 HOST = "host fp32"
 HOST_PART = 0.15  # of the budget

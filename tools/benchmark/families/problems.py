@@ -70,14 +70,20 @@ class Problem(NamedTuple):
         return f"operations | {self.name}"
 
 
-def of_rows(shape: tuple[int, int]) -> Iterator[Case]:
-    """The operations over the last axis of x, or over the rows."""
-    yield from cases.plain("softmax", lambda: cases.cudnnpy.Softmax(), lambda torch, x: partial(torch.softmax, x, 1), "y")
+def of_rows(shape: tuple[int, ...]) -> Iterator[Case]:
+    """The operations over the last axis of x, or over the rows, for x of this shape."""
+    count, length = shape
     yield from cases.plain(
-        "log softmax", lambda: cases.cudnnpy.Softmax(algorithm="log"), lambda torch, x: partial(torch.log_softmax, x, 1), "y"
+        "softmax", lambda: cases.cudnnpy.Softmax(), lambda torch, x: partial(torch.softmax, x, 1), "y"
     )
-    yield from cases.normalization("Layer", cases.layer_norm, shape)
-    yield from cases.normalization("RMS", cases.rms_norm, shape)
+    yield from cases.plain(
+        "log softmax",
+        lambda: cases.cudnnpy.Softmax(algorithm="log"),
+        lambda torch, x: partial(torch.log_softmax, x, 1),
+        "y",
+    )
+    yield from cases.normalization("Layer", cases.layer_norm, (count, length))
+    yield from cases.normalization("RMS", cases.rms_norm, (count, length))
     for op, axes in (("sum", (1,)), ("max", (1,)), ("norm2", (1,)), ("sum", (0,)), ("max", (0,)), ("sum", None)):
         yield cases.reduction(op, axes)
 
