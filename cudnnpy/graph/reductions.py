@@ -276,7 +276,7 @@ def _pooled(
 def _means(device: int, outer: int, size: int, inner: int, dtype: ElementName) -> Executable:
     """Return the same averages by the resample node of a graph, which is faster, or by the function.
 
-    The node is not used for bfloat16, and for channels that are no multiple of 8: resample-channels in docs/known-issues.md.
+    The node is not used for bfloat16: resample-bfloat16 in docs/known-issues.md.
     """
     if dtype in ("float16", "float32") and inner % 8 == 0:
         x, y = (TensorSpec((outer, inner, n, 1), dtype, channels_last_strides((outer, inner, n, 1))) for n in (size, 1))

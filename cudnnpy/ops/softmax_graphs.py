@@ -99,7 +99,7 @@ def _reduced(
 
 
 def _logarithms(device: int, count: int) -> Executable | None:
-    """m + log(s), in a graph of its own: engines misread a logarithm of what they broadcast."""
+    """m + log(s), in a graph of its own: broadcast-of-a-result in docs/known-issues.md."""
     flat = TensorSpec((1, count, 1, 1), "float32", (count, 1, count, count))
     graph = Graph()
     m, s = graph.tensor("m", flat), graph.tensor("s", flat)

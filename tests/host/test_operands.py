@@ -14,11 +14,11 @@ from cudnnpy._runtime.operands import LARGE, in_rows, rows
 @pytest.mark.parametrize(
     ("shape", "dtype", "expected"),
     [
-        ((1 << 18,), "float32", (4096, 64)),
+        ((1 << 18,), "float32", (8192, 32)),
         ((1 << 18,), "float16", None),  # not large: half a MiB
-        ((1 << 19,), "bfloat16", (8192, 64)),
+        ((1 << 19,), "bfloat16", (16384, 32)),
         ((1 << 19,), "float64", None),
-        ((1024, 257), "float32", (4112, 64)),
+        ((1024, 257), "float32", (8224, 32)),
         ((6, 43700), "float32", None),  # 8 divides it, 16 does not
         ((16, 16385), "float32", (16385, 16)),
         ((32, 16385), "float32", (16385, 32)),
@@ -33,6 +33,13 @@ def test_rows_of_known_tensors(shape: Any, dtype: str, expected: Any) -> None:
         assert is_dense(in_rows(spec, found))
 
 
+@pytest.mark.parametrize(("dtype", "tensors", "length"), [("float16", 2, 64), ("float16", 3, 32), ("float32", 2, 32)])
+def test_copies_of_16_bits_have_longer_rows(dtype: Any, tensors: int, length: int) -> None:
+    shape = rows(*[TensorSpec((1 << 20,), dtype, (1,))] * tensors)
+    assert shape is not None
+    assert shape[1] == length
+
+
 def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (2, 64, 64, 64)
     first, last = (
@@ -40,7 +47,7 @@ def test_rows_want_tensors_that_lie_alike_and_fill_their_memory(monkeypatch: pyt
         TensorSpec(shape, "float32", (64**3, 1, 64 * 64, 64)),
     )
     gaps = TensorSpec(shape, "float32", tuple(2 * stride for stride in packed_strides(shape)))
-    assert rows(first, first) == rows(last, last, last) == (2 * 64 * 64, 64)
+    assert rows(first, first) == rows(last, last, last) == (2 * 64 * 128, 32)
     assert rows(first, first._replace(dtype="float16")) is not None
     for others in ((last,), (first, last), (gaps,), (first._replace(dtype="float64"),)):
         assert rows(first, *others) is None

@@ -236,14 +236,13 @@ def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] 
     def ours() -> Any:
         return getattr(cudnnpy, f"{kind}Normalization")(epsilon=EPSILON)
 
-    def inputs(t: Tensors) -> tuple[Any, list[Any], list[Any]]:
-        """x, the parameters for cudnnpy, and the same for torch."""
+    def inputs(t: Tensors) -> tuple[Any, list[Any]]:
+        """x and the parameters; for rows they are of x's element type, as torch's kernels ask."""
         if rows is None:
-            parameters = t.parameters(2)
-            return t.random().add_(1), parameters, parameters
+            return t.random().add_(1), t.parameters(2)
         shape = rows if t.shape != TINY else (TINY[0] * TINY[2] * TINY[3], TINY[1])
-        rounded = [(t.torch.rand(shape[1], device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
-        return t.random(*shape).add_(1), [tensor.to(t.wide) for tensor in rounded], rounded
+        made = [(t.torch.rand(shape[1], device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
+        return t.random(*shape).add_(1), made
 
     def saved(x: Any) -> tuple[Any, ...]:
         if kind == "RMS":
@@ -252,20 +251,20 @@ def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] 
         return statistics(x, (-1,) if rows else (2, 3))
 
     def training(t: Tensors) -> Roads:
-        x, mine, rounded = inputs(t)
-        call, method = theirs(t.torch, x, *rounded), partial(ours().forward_training, x, *mine)
+        x, parameters = inputs(t)
+        call, method = theirs(t.torch, x, *parameters), partial(ours().forward_training, x, *parameters)
         return Roads(call, partial(method, out=t.room(*x.shape)), method, expected=lambda _: (call(), *saved(x)))
 
     def inference(t: Tensors) -> Roads:
-        x, mine, rounded = inputs(t)
-        method = partial(ours().forward_inference, x, *mine)
-        return Roads(theirs(t.torch, x, *rounded), partial(method, out=t.room(*x.shape)), method)
+        x, parameters = inputs(t)
+        method = partial(ours().forward_inference, x, *parameters)
+        return Roads(theirs(t.torch, x, *parameters), partial(method, out=t.room(*x.shape)), method)
 
     def backward(t: Tensors) -> Roads:
-        x, mine, rounded = inputs(t)
+        x, parameters = inputs(t)
         dy, dx = t.random(*x.shape), t.room(*x.shape)
-        call = gradient(t, theirs, [x, *rounded], dy)
-        return Roads(call, partial(ours().backward, dy, x, mine[0], *saved(x), out=dx))
+        call = gradient(t, theirs, [x, *parameters], dy)
+        return Roads(call, partial(ours().backward, dy, x, parameters[0], *saved(x), out=dx))
 
     name = f"{kind if kind == 'RMS' else kind.lower()} norm"
     size, orders = (f"{rows[0]}x{rows[1]}", PACKED) if rows else ("", PACKED + CHANNELS_LAST)
