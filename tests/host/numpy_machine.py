@@ -243,6 +243,33 @@ def _reduce(memories: Memories, how: Any, *others: Any) -> None:
     target[...] = alpha.value * made + (beta.value * target if beta.value else 0)
 
 
+def _softmax_axes(mode: Any) -> tuple[int, ...]:
+    return (1,) if mode == raw.CUDNN_SOFTMAX_MODE_CHANNEL else (1, 2, 3)
+
+
+def _softmax(memories: Memories, kind: Any, mode: Any, alpha: Any, x: Any, at: At, beta: Any, y: Any, to: At) -> None:
+    source, target = _tensor(memories, at, x).astype(np.float64), _tensor(memories, to, y)
+    assert (x.shape, x.strides) == (y.shape, y.strides)
+    axes = _softmax_axes(mode)
+    apart = source - source.max(axes, keepdims=True)
+    made = apart - np.log(np.exp(apart).sum(axes, keepdims=True))
+    target[...] = alpha.value * (made if kind == raw.CUDNN_SOFTMAX_LOG else np.exp(made))
+    assert not beta.value
+
+
+def _softmax_backward(memories: Memories, kind: Any, mode: Any, alpha: Any, *rest: Any) -> None:
+    y, y_at, dy, dy_at, beta, dx, to = rest
+    result, gradient = (_tensor(memories, at, one).astype(np.float64) for one, at in ((y, y_at), (dy, dy_at)))
+    assert (y.shape, y.strides) == (dy.shape, dy.strides) == (dx.shape, dx.strides)
+    axes = _softmax_axes(mode)
+    if kind == raw.CUDNN_SOFTMAX_LOG:
+        made = gradient - np.exp(result) * gradient.sum(axes, keepdims=True)
+    else:
+        made = result * (gradient - (result * gradient).sum(axes, keepdims=True))
+    _tensor(memories, to, dx)[...] = alpha.value * made
+    assert not beta.value
+
+
 def _set(memories: Memories, y: Any, to: At, number: Any) -> None:
     _tensor(memories, to, y)[...] = number.value
 
@@ -302,6 +329,8 @@ _CALLS = {
     "cudnnActivationForward": _activate,
     "cudnnOpTensor": _op_tensor,
     "cudnnReduceTensor": _reduce,
+    "cudnnSoftmaxForward": _softmax,
+    "cudnnSoftmaxBackward": _softmax_backward,
     "cudnnSetTensor": _set,
     "cudnnScaleTensor": _scale,
     "cudnnBatchNormalizationForwardTraining": _batch_training,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tenso
 
 import cudnnpy
 from cudnnpy import raw, reference
-from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
 from cudnnpy._runtime import dispatch, substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
@@ -371,3 +372,54 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
                 close(found[name], wanted, name)
 
     check()
+
+
+# Which memory orders graphs of batch normalization get
+
+
+@pytest.mark.parametrize(
+    ("shape", "last", "expected"),
+    [
+        ((128, 64, 56, 56), False, ["in_order"]),  # few long channels
+        ((8, 256, 200, 200), False, []),  # one channel is one block of cuDNN's function: there are enough
+        ((128, 64, 7, 7), False, []),  # short channels
+        ((8, 256, 200, 200), True, ["as_they_are"]),
+        ((128, 3, 56, 56), True, ["as_they_are", "in_order"]),
+        ((8, 3, 56, 56), False, []),
+    ],
+)
+def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
+    shape: tuple[int, ...], last: bool, expected: list[str]
+) -> None:
+    strides = channels_last_strides(shape) if last else packed_strides(shape)
+    x = TensorSpec(shape, "float16", strides)
+    normalized = batch_normalization_executables.Normalized(x, True, False)
+    assert [order.__name__ for order in normalized.orders(x)] == expected
+    assert normalized.orders(x._replace(alignment=8)) == []
+    assert normalized._replace(spatial=False).orders(x) == []
+
+
+@pytest.mark.parametrize("supported", ["last", "first", "none"])
+def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
+    supported: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (16, 3, 200, 200)
+    x = TensorSpec(shape, "float16", channels_last_strides(shape))
+    asked: list[Any] = []
+
+    def executable(graph: Graph, device: int, pick: int = 0) -> Any:
+        asked.append(graph.inputs[0].spec.strides)
+        is_last = asked[-1] == x.strides
+        return SimpleNamespace(workspace_size=0) if (supported == "last") == is_last and supported != "none" else None
+
+    monkeypatch.setattr(Graph, "executable", executable)
+    vector = TensorSpec((3,), "float32", (1,))
+    specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
+    call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
+    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
+    program, _ = batch_normalization_executables.training(cudnnpy.BatchNormalization(), call, 0.1, None, 1.0, 0.0)
+    copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
+    assert len(copies) == (0 if supported == "last" else 2)
+    functions = {step.executable.name for step in program.steps if hasattr(step.executable, "name")}
+    assert ("cudnnBatchNormalizationForwardTraining" in functions) == (supported == "none")
+    assert asked == [x.strides, packed_strides(shape)][: 1 if supported == "last" else 2]

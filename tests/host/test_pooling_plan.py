@@ -1,0 +1,131 @@
+"""Averages over whole images as they are planned: reductions and broadcasts, carried out with NumPy (numpy_machine.py)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy_machine import run_steps, tensor_in
+
+from cudnnpy import Graph, TensorSpec, raw, reference
+from cudnnpy._core.layouts import channels_last_strides, packed_strides
+from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._runtime.executables import Function, Program
+from cudnnpy.graph import reductions
+from cudnnpy.handle import Handle
+from cudnnpy.ops import pooling
+from cudnnpy.ops.pooling import Pooling, _is_reduction
+
+
+@pytest.fixture(autouse=True, scope="module")
+def without_engines() -> Iterator[None]:
+    real = raw.call
+
+    def called(name: str, *arguments: Any) -> Any:
+        return None if name == "cudnnGetReductionWorkspaceSize" else real(name, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Graph, "executable", lambda self, device, pick=0: None)
+        patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
+        patch.setattr(reductions.raw, "call", called)
+        for module, name in ((pooling, "_REDUCED"), (reductions, "_LARGE")):
+            patch.setattr(module, name, 0)
+        yield
+
+
+def spec_of(shape: tuple[int, ...], dtype: Any, last: bool) -> TensorSpec:
+    return TensorSpec(shape, dtype, channels_last_strides(shape) if last else packed_strides(shape))
+
+
+def prepared(op: Pooling, alpha: float, beta: float, specs: dict[str, TensorSpec]) -> Program:
+    prepare = Pooling._backward if "dy" in specs else Pooling._forward
+    return prepare(op, Call(Specs(specs), {}, 0, 0, {}), alpha, beta)[0]
+
+
+def names(program: Program) -> list[str]:
+    return [step.executable.name for step in program.steps if isinstance(step.executable, Function)]
+
+
+def specs_of(shape: tuple[int, ...], dtype: Any, last: bool, gradient: bool, one: bool) -> dict[str, TensorSpec]:
+    x = spec_of(shape, dtype, last)
+    y = spec_of((*shape[:2], *(1 for _ in shape[2:])), dtype, one)
+    return {"dy": y, "x": x, "y": y, "out": x} if gradient else {"x": x, "out": y}
+
+
+@given(
+    st.tuples(*[st.integers(1, 4)] * 4),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["average_include_padding", "average_exclude_padding"]),
+    st.sampled_from([(1.0, 0.0), (2.0, -0.5)]),
+)
+def test_the_average_of_an_image_and_its_gradient_are_the_references(
+    shape: Any, last: bool, one: bool, gradient: bool, mode: Any, scales: tuple[float, float]
+) -> None:
+    op, twin = (package(mode, shape[2:]) for package in (Pooling, reference.Pooling))
+    specs = specs_of(shape, "float32", last, gradient, one)
+    rng = np.random.default_rng(0)
+    values = {name: rng.standard_normal(spec.shape).astype("float32") for name, spec in specs.items()}
+    memories = []
+    for name, spec in specs.items():
+        memories.append(np.zeros(math.prod(spec.shape), "float32"))
+        tensor_in(memories[-1], spec)[...] = values[name]
+    program = prepared(op, *scales, specs)
+    run_steps(program.steps, program.scratch, *memories)
+    *given_, out = values.values()
+    expected = scales[0] * (twin.backward if gradient else twin.forward)(*given_) + scales[1] * out
+    np.testing.assert_allclose(tensor_in(memories[-1], specs["out"]), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"mode": "average_include_padding", "window": (2, 3)}, ["cudnnAddTensor"]),
+        ({"mode": "average_exclude_padding", "window": (2, 3), "stride": 1}, ["cudnnAddTensor"]),
+        ({"mode": "max", "window": (2, 3)}, ["cudnnPoolingBackward"]),
+        ({"mode": "average_include_padding", "window": (2, 2)}, ["cudnnPoolingBackward"]),
+        (
+            {"mode": "average_include_padding", "window": (2, 3), "padding": (1, 0), "stride": 9},
+            ["cudnnPoolingBackward"],
+        ),
+    ],
+)
+def test_only_the_average_of_whole_images_is_broadcast(options: dict[str, Any], expected: list[str]) -> None:
+    op = Pooling(**options)
+    shape = (2, 8, 2, 3)
+    x, y = spec_of(shape, "float16", False), spec_of(op.output_shape(shape), "float16", False)
+    assert names(prepared(op, 1.0, 0.0, {"dy": y, "x": x, "y": y, "out": x})) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "last", "expected"),
+    [
+        ((128, 2048, 7, 7), "float16", True, True),
+        ((128, 2048, 7, 7), "float16", False, False),  # cudnnPoolingForward is faster
+        ((32, 512, 64, 64), "float16", False, True),
+        ((32, 512, 64, 64), "float64", False, False),
+        ((32, 512, 64, 64), "float64", True, False),
+        ((2, 16, 32, 32), "float32", False, False),  # small
+        ((128, 2048, 1, 1), "float16", True, False),
+    ],
+)
+def test_the_average_of_an_image_is_a_reduction_where_that_is_faster(
+    shape: Any, dtype: Any, last: bool, expected: bool
+) -> None:
+    assert _is_reduction(spec_of(shape, dtype, last)) == expected
+    assert not _is_reduction(spec_of(shape, dtype, last)._replace(alignment=8))
+
+
+def test_the_gradient_of_tensors_with_gaps_is_left_to_the_function() -> None:
+    x, y = spec_of((2, 8, 2, 3), "float16", False), spec_of((2, 8, 1, 1), "float16", False)
+    gaps = x._replace(strides=tuple(2 * stride for stride in x.strides or ()))
+    found = names(
+        prepared(Pooling("average_include_padding", (2, 3)), 1.0, 0.0, {"dy": y, "x": x, "y": y, "out": gaps})
+    )
+    assert "cudnnPoolingBackward" in found
