@@ -1,5 +1,7 @@
 """How layer, RMS and instance normalization run: by the normalization nodes of graphs, else composed of functions.
 
+Rows of lengths for which the nodes have no fast engine are normalized by reductions (normalization_reductions.py).
+
 The nodes take x packed, as rows of elements that are normalized together. An x in another memory order is copied in and
 out; on an H200 this is still faster than cuDNN's function for instances channels last (0.7 of PyTorch's time instead of 3;
 docs/benchmarks).
@@ -20,6 +22,7 @@ from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy._runtime.substitutes import Constant, Slots, Supplied, spare, supplied
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
+from cudnnpy.ops import normalization_reductions
 from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
 from cudnnpy.ops.parameters import NAN, NUMBERS, fills, statistics_dtype
 from cudnnpy.typing import ElementName, GraphNormalization
@@ -49,12 +52,17 @@ def forward_program(
     x = operands[0].spec
     if 0 in x.shape:
         return Program(mode, call.device, operands, fills(operands, OF_NO_ELEMENTS))
+    centred = mode != "rms_norm"
+    if mode != "instance_norm" and normalization_reductions.forward_is_faster(x, views.shapes):
+        planned = normalization_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
+        if planned is not None:
+            return arranged(mode, call.device, operands, planned, _packed(operands, None))
     for kind, after in _variants(mode, operands):
         planned = _forward_graph(call, mode, epsilon, operands, views, kind, after)
         if planned is not None:
             return arranged(mode, call.device, operands, planned, _packed(operands, None if after else kind))
     dtype, names = statistics_dtype(x), [operand.name for operand in operands]
-    composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=mode != "rms_norm")
+    composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=centred)
     return arranged(mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
@@ -64,11 +72,16 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     name, x = f"{mode} gradient", operands[0].spec
     if 0 in x.shape:
         return Program(name, call.device, operands, fills(operands, {"dscale": 0.0, "dbias": 0.0}))
+    centred = mode != "rms_norm"
+    if mode != "instance_norm" and normalization_reductions.backward_is_faster(x, views.shapes):
+        planned = normalization_reductions.backward(call.device, operands, views.shapes, centred)
+        if planned is not None:
+            return arranged(name, call.device, operands, planned, _packed(operands, None))
     planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None
     if planned is not None:
         return arranged(name, call.device, operands, planned, _packed(operands, "float32"))
     dtype, names = statistics_dtype(x), [operand.name for operand in operands]
-    composed = composed_backward(call.device, dtype, views.shapes, names, centred=mode != "rms_norm")
+    composed = composed_backward(call.device, dtype, views.shapes, names, centred=centred)
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 

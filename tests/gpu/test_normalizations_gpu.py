@@ -196,3 +196,13 @@ def test_a_mean_far_above_the_deviation() -> None:
     x = (2.0**40 + np.arange(8.0)).reshape(1, 8)
     y = cudnnpy.LayerNormalization(0.0).forward_inference(on_gpu(x), normalized_shape=8)
     np.testing.assert_allclose(y.cpu().numpy()[0], (np.arange(8) - 3.5) / math.sqrt(5.25), rtol=1e-12)
+
+
+# Rows for which the nodes have no fast engine
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("shape", [(5000, 100), (4100, 197), (4097, 1000)], ids=str)
+def test_many_rows_of_odd_lengths(shape: tuple[int, int], dtype: str, own: bool) -> None:
+    check_rows(shape, 1, dtype, own)

@@ -26,7 +26,8 @@ from cudnnpy._runtime import dispatch, substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import batch_normalization_executables, layer_normalization
+from cudnnpy.ops import batch_normalization_executables, layer_normalization, normalization_reductions
+from cudnnpy.ops.composed_normalization import Shapes
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
@@ -141,8 +142,10 @@ def _backward(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
 def _pointwise(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
     mode = what["PW_DESCRIPTOR"][1]["MODE"]
     x, b = given["XDESC"], given.get("BDESC")
+    if b is None and "BDESC" in here:
+        b = here["BDESC"].number.value
     values = {
-        raw.CUDNN_POINTWISE_ADD: lambda: x + (b if b is not None else here["BDESC"].number.value),
+        raw.CUDNN_POINTWISE_ADD: lambda: x + b,
         raw.CUDNN_POINTWISE_SUB: lambda: x - b,
         raw.CUDNN_POINTWISE_MUL: lambda: x * b,
         raw.CUDNN_POINTWISE_RSQRT: lambda: 1 / np.sqrt(x),
@@ -151,7 +154,13 @@ def _pointwise(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
     return {here["YDESC"].uid: values[mode]()}
 
 
+def _reduce(what: Any, here: Any, given: Any) -> dict[int, np.ndarray]:
+    assert what["DESC"][1]["OPERATOR"] == raw.CUDNN_REDUCE_TENSOR_ADD
+    return {here["YDESC"].uid: given["XDESC"].sum(_axes(here["XDESC"], here["YDESC"]), keepdims=True)}
+
+
 NODES = {
+    "OPERATION_REDUCTION": _reduce,
     "OPERATION_NORM_FORWARD": _forward,
     "OPERATION_NORM_BACKWARD": _backward,
     "OPERATION_POINTWISE": _pointwise,
@@ -276,8 +285,13 @@ def problems(draw: st.DrawFn, kind: str) -> Problem:
 drawn = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.parametrize("by_reductions", [False, True])
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization", "InstanceNormalization"])
-def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
+def test_what_is_planned_is_the_reference(
+    kind: str, by_reductions: bool, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("forward_is_faster", "backward_is_faster"):
+        monkeypatch.setattr(normalization_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
     rms, rows = kind == "RMSNormalization", kind != "InstanceNormalization"
     statistics = ("inverse_rms",) if rms else ("mean", "inverse_variance")
     names = "x", "scale", "bias", "out"
@@ -289,6 +303,7 @@ def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
     def check(p: Problem) -> None:
         random = np.random.default_rng(p.seed)
         engines.there = p.there
+        engines.ran.clear()
         ours, theirs = (getattr(package, kind)(**p.options) for package in (cudnnpy, reference))
         x, dy, parameters = p.tensor(random), p.tensor(random), p.parameters(random)
         shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
@@ -318,6 +333,8 @@ def test_what_is_planned_is_the_reference(kind: str, engines: Engines) -> None:
             assert (right is None) == (name not in found)
             if right is not None:
                 close(found[name], right, name)
+        if by_reductions and rows and p.there == "all" and p.dtype != "float64":
+            assert not {kind for kind in engines.ran if "NORM" in kind}
 
     check()
 
@@ -423,3 +440,28 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     functions = {step.executable.name for step in program.steps if hasattr(step.executable, "name")}
     assert ("cudnnBatchNormalizationForwardTraining" in functions) == (supported == "none")
     assert asked == [x.strides, packed_strides(shape)][: 1 if supported == "last" else 2]
+
+
+# Which rows are normalized by reductions
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "dtype", "forward", "backward"),
+    [
+        (83_886, 100, "float32", True, True),
+        (10_485, 100, "bfloat16", True, True),
+        (8192, 1000, "float16", True, True),
+        (1048, 1000, "float16", False, False),  # the steps cost more than the engine
+        (13, 10_000, "float32", False, False),
+        (667, 50_257, "float16", False, False),
+        (83_886, 128, "float32", False, False),  # a length that fast engines take
+        (83_886, 100, "float64", False, False),
+    ],
+)
+def test_many_rows_of_odd_lengths_are_normalized_by_reductions(
+    count: int, length: int, dtype: Any, forward: bool, backward: bool
+) -> None:
+    x = TensorSpec((count, length, 1, 1), dtype, (length, 1, length, length))
+    shapes = Shapes(x.shape, (count, 1, 1, 1), (1, length, 1, 1))
+    assert normalization_reductions.forward_is_faster(x, shapes) == forward
+    assert normalization_reductions.backward_is_faster(x, shapes) == backward
