@@ -21,10 +21,8 @@ from ctypes import byref, c_size_t
 from typing import Any
 
 from cudnnpy import raw
-from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
-    channels_last_strides,
     extent,
     in_one_order,
     is_dense,
@@ -48,7 +46,8 @@ from cudnnpy._runtime.executables import (
     scales,
 )
 from cudnnpy._runtime.fills import of_nothing
-from cudnnpy.descriptors import OpTensorDescriptor, PoolingDescriptor, ReduceTensorDescriptor, TensorDescriptor
+from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
+from cudnnpy.graph.averages import FULL, averaged
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.products import Sums
 from cudnnpy.handle import Handle
@@ -59,15 +58,12 @@ REDUCTIONS = ("add", "avg", "mul", "min", "max", "amax", "norm1", "norm2", "mul_
 ALIASES = {"sum": "add", "mean": "avg"}
 _LONGEST = 32_768  # the most elements of a row that is reduced in one step
 _PART = 4096  # the most elements of a part of a longer row
-_WINDOW = 256  # elements of a run between two others up to which a pooling is fast
-_LONGEST_WINDOW = 4096  # the most elements of one window, which are added one after the other
-FULL = ("float32", "float64")
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = (
     1 << 21
 )  # elements from which on the heuristics' second proposal for all elements takes 0.5 to 0.8 of the first's time
-_LARGE = 1 << 16  # bytes from which on the other roads are worth planning: cudnnReduceTensor is slow from there on
+_LARGE = 1 << 13  # bytes from which on the other roads are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -232,61 +228,25 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
 def _by_pooling(
     device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float, deterministic: bool
 ) -> tuple[list[Step], list[int]] | None:
-    """Return the steps of a sum or mean over one run between two others, as poolings; None for other reductions.
+    """Return the steps of a sum or mean over one run as poolings; None for other reductions, and if these are slow.
 
-    The outer run is the batch and the inner run the channels of images of one column, channels last. Each output is
-    added up by one thread: a long run is divided, and averaged twice.
+    They are fast for a run between two others, and elsewhere faster than cudnnReduceTensor.
     """
     found = _between(_runs(x, y.shape))
-    if found is None or min(found) == 1:
+    if found is None or found[1] == 1:
         return None
     outer, size, inner = found
-    factor = alpha * (size if op == "add" else 1)
-    direct = same_memory(y, y._replace(strides=packed_as(x, y.shape)))
-    aligned = min(x.alignment, y.alignment if direct else 16) >= 16
-    fast = aligned and not deterministic
-    if size <= _WINDOW and (factor, beta) == (1.0, 0.0) and fast:
-        return _written(_means(device, outer, size, inner, x.dtype), x, y, 0.0, direct)
-    # Means of parts in 16 bits would be rounded twice.
-    part = max((n for n in range(1, _WINDOW + 1) if size % n == 0), default=1) if x.dtype in FULL else 1
-    if size > _WINDOW and part > 1 and size // part <= _WINDOW:
-        count, plain = size // part, (factor, beta) == (1.0, 0.0)
-        sizes = (outer * count, part, inner, x.dtype), (outer, count, inner, x.dtype)
-        first = _means(device, *sizes[0]) if fast else _pooled(*sizes[0])
-        second = _means(device, *sizes[1]) if fast and plain else _pooled(*sizes[1], factor, beta if direct else 0.0)
-        steps, scratch = _written(second, x, y, beta, direct)
-        means = {0: outer * count * inner * dtype_of(x.dtype).itemsize}
-        moved, whole, places = elsewhere(steps, 2, scratch, means)
-        return [Step(first, (0, places[0])), *moved], list(whole)
-    if size > _LONGEST_WINDOW:
+    if 1 in (outer, inner) and not (x.dtype in FULL and (deterministic or x.dtype == "float64")):
         return None
-    return _written(_pooled(outer, size, inner, x.dtype, factor, beta if direct else 0.0), x, y, beta, direct)
-
-
-def _pooled(
-    outer: int, size: int, inner: int, dtype: ElementName, factor: float = 1.0, beta: float = 0.0
-) -> Executable:
-    """Return cudnnPoolingForward's averages of (outer, size, inner) over the middle axis, times a factor."""
-    window = PoolingDescriptor("average_include_padding", (size, 1), propagate_nan=True)
-    whole, means = (TensorDescriptor((outer, inner, n, 1), dtype, format="nhwc") for n in (size, 1))
-    a, b = scales(factor, beta, dtype)
-    return Function("cudnnPoolingForward", window, a, whole, At(0), b, means, At(1))
-
-
-def _means(device: int, outer: int, size: int, inner: int, dtype: ElementName) -> Executable:
-    """Return the same averages by the resample node of a graph, which is faster, or by the function.
-
-    The node is not used for bfloat16: resample-bfloat16 in docs/known-issues.md.
-    """
-    if dtype in ("float16", "float32") and inner % 8 == 0:
-        x, y = (TensorSpec((outer, inner, n, 1), dtype, channels_last_strides((outer, inner, n, 1))) for n in (size, 1))
-        graph = Graph()
-        node = graph.resample("avgpool_include_padding", graph.tensor("x", x), (size, 1))
-        graph.output("y", node, strides=y.strides)
-        planned = graph.executable(device)
-        if planned is not None:
-            return planned
-    return _pooled(outer, size, inner, dtype)
+    factor = alpha * (size if op == "add" else 1)
+    result = y._replace(strides=packed_as(x, y.shape))
+    direct = same_memory(y, result)
+    by_graph = min(x.alignment, y.alignment if direct else 16) >= 16 and not deterministic
+    made = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
+    if made is None or direct:
+        return made
+    steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
+    return [*steps, Step(copy(result, y, 1.0, beta), (places[1], 1))], list(scratch)
 
 
 def _by_graphs(
@@ -339,6 +299,12 @@ def _by_graphs(
         root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
         one, zero = scales(1.0, 0.0, "float32")
         d = described(sums)
+        if y.dtype == "float32" and (alpha, beta) == (1.0, 0.0):
+            to = described(y)
+            steps.append(
+                Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, to, At(1)), (place, 1))
+            )
+            return steps, scratch
         steps.append(Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, d, At(0)), (place,)))
     steps.append(Step(copy(sums, y, alpha * share, beta), (place, 1)))
     return steps, scratch

@@ -18,7 +18,15 @@ from ctypes import c_double
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, packed, packed_strides
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    channels_last_strides,
+    extent,
+    in_layout,
+    lie_channels_last,
+    packed,
+    packed_strides,
+)
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.operations import BatchNormalizationOptions
 from cudnnpy._runtime import dispatch
@@ -44,6 +52,7 @@ from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
 _FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
+_LAST = 1 << 14  # bytes of x from which on graphs are worth compiling channels last
 
 
 def in_order(spec: TensorSpec) -> TensorSpec:
@@ -51,9 +60,9 @@ def in_order(spec: TensorSpec) -> TensorSpec:
     return spec if spec.strides == packed_strides(spec.shape) else packed(spec)
 
 
-def as_they_are(spec: TensorSpec) -> TensorSpec:
-    """The tensor in its own memory order."""
-    return spec
+def spelled_last(spec: TensorSpec) -> TensorSpec:
+    """A tensor that is channels last in memory, with these strides for axes of size 1, too."""
+    return spec._replace(strides=channels_last_strides(spec.shape))
 
 
 class Normalized(NamedTuple):
@@ -118,25 +127,25 @@ class Normalized(NamedTuple):
         ]
 
     def takes_graph(self, *others: TensorSpec) -> bool:
-        """Whether a graph may take these tensors: large, aligned, of 16 or 32 bits, packed in one memory order."""
+        """Whether a graph may take these tensors: aligned, of 16 or 32 bits, with several values for each channel."""
         x, tensors = self.x, (self.x, *others)
-        first = all(t.strides == packed_strides(t.shape) for t in tensors)
-        last = all(t.strides == channels_last_strides(t.shape) for t in tensors)
-        large = is_large(x) and x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
+        several = x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
         aligned = all(t.alignment >= 16 for t in tensors)
-        return self.spatial and large and aligned and len(x.shape) in (4, 5) and (first or last)
+        return self.spatial and several and aligned and len(x.shape) in (4, 5)
 
     def orders(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
         """The memory orders in which a graph is faster than the function, the fastest first.
 
-        These are channels last, and channels first, if necessary on copies, for few long channels.
+        These are channels last, which the function is slow in, and channels first, if necessary on copies, for few long
+        channels. Images of one position are channels last.
         """
-        x = self.x
+        x, tensors = self.x, (self.x, *others)
         if not self.takes_graph(*others):
             return []
+        last = lie_channels_last(*tensors) and extent(x) >= _LAST
+        first = all(t.strides == packed_strides(t.shape) for t in tensors)
         few = x.shape[1] <= _FEW and x.shape[0] * math.prod(x.shape[2:]) >= _LONG
-        last = [as_they_are] if x.strides == channels_last_strides(x.shape) else []
-        return [*last, *([in_order] if few else [])]
+        return [*([spelled_last] if last else []), *([in_order] if few and is_large(x) and (first or last) else [])]
 
 
 # Checked arguments
@@ -310,11 +319,11 @@ def inference(
     if 0 in x.shape:
         return Program(title, call.device, operands, []), results
     addresses = slots(call, ("x", *names, "out"), operands, normalized.flat)
-    last = x.strides == channels_last_strides(x.shape)
-    if (alpha, beta) == (1.0, 0.0) and normalized.takes_graph(y) and last:
+    last = all(spec.strides == channels_last_strides(spec.shape) for spec in (x, y))
+    if (alpha, beta) == (1.0, 0.0) and normalized.takes_graph(y) and last and is_large(x):
         planned = inference_graph(call.device, norm.epsilon, x, y)
         if planned is not None:
-            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, as_they_are)
+            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, spelled_last)
             return arranged(title, call.device, operands, executable, wanted), results
     one, two = (described(normalized.for_inference(spec)) for spec in (x, y))
     function = Function(

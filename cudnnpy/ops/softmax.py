@@ -4,8 +4,8 @@ Instances, and channels that are the fastest axis, are rows. The functions take 
 same result. On an H200 instances are faster: up to 2,048 elements of a forward pass the two are equal or channels take 0.8 of
 the time, beyond that channels take up to 3 times and in the gradient 40 to 1,100 times as long (docs/benchmarks).
 
-Channels first, more than 1,000 channels take 6 times PyTorch's time, and 0.1 to 0.5 as rows, with copies to channels last
-and back.
+Channels first, 512 channels take up to 3 times and more than 1,000 up to 6 times PyTorch's time, and 0.05 to 0.5 times as rows,
+with copies to channels last and back.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from cudnnpy.typing import Array, ArrayT, Stream
 
 _RANKS = range(2, 6)
 _SHORT = 2048  # elements of a row up to which the forward function is as fast for channels as for instances
-_MANY = 1024  # channels, channels first, from which on the functions are slow
+_MANY = 512  # channels, channels first, from which on the functions are slow
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Softmax(SoftmaxOptions, Identified):
         spec, rows, log = wanted[0], self._rows(wanted[0]), self.algorithm == "log"
         plain = alpha == 1.0 and self.algorithm != "fast" and min(tensor.alignment for tensor in wanted) >= 16
         planned: Executable | None = None
-        if rows is not None and plain and gradient and backward_is_faster(*rows, spec.dtype):
+        if rows is not None and plain and gradient and backward_is_faster(*rows, spec.dtype, log):
             planned = backward(call.device, *rows, spec.dtype, log)
         elif rows is not None and plain and not gradient and forward_is_faster(rows[1], spec.dtype):
             planned = forward(call.device, *rows, spec.dtype, log)

@@ -25,8 +25,10 @@ def forward_is_faster(length: int, dtype: ElementName) -> bool:
     return length > (57_344 if dtype == "float32" else 16_384)
 
 
-def backward_is_faster(count: int, length: int, dtype: ElementName) -> bool:
+def backward_is_faster(count: int, length: int, dtype: ElementName, log: bool) -> bool:
     """Return whether graphs are faster than the function for the gradient of `count` rows of a length."""
+    if log and dtype in ("float16", "bfloat16") and not length % 8 and length >= 1000 and count * length >= 1 << 22:
+        return True  # the gradient of the logarithm is slower in the function
     if dtype == "float64" or length < 8192:
         return False
     if dtype == "float32":  # the function gives each row to one block

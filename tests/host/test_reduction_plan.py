@@ -22,12 +22,13 @@ from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime import substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Function
-from cudnnpy.graph import products, reductions
+from cudnnpy.graph import averages, products, reductions
 from cudnnpy.graph.products import Sums
 from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _by_product, _runs, _steps, _view
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
-LIMITS = {"_LONGEST": 32, "_PART": 32, "_WINDOW": 4, "_LONGEST_WINDOW": 32, "_LARGE": 0, "_WHOLE": 2000}
+LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
+WINDOWS = {"SHORT": 4, "MEDIUM": 6, "BUSY": 64, "LONGEST": 32}
 CALL = Call(Specs({}), {}, 0, 0, {})
 FLOAT16 = np.dtype("float16")
 
@@ -40,6 +41,8 @@ def short_rows() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in LIMITS.items():
             patch.setattr(reductions, name, value)
+        for name, value in WINDOWS.items():
+            patch.setattr(averages, name, value)
         patch.setattr(products, "_ROWS", 4)
         patch.setattr(products, "_IMAGE", 3)
         patch.setattr(substitutes.Constant, "__init__", constant)
@@ -99,7 +102,9 @@ def problems(draw: st.DrawFn) -> tuple[TensorSpec, tuple[int, ...]]:
     if not any(is_reduced and size > 1 for is_reduced, size in zip(reduced, shape, strict=True)):
         reduced = [True] * rank
     result = tuple(1 if is_reduced else size for is_reduced, size in zip(reduced, shape, strict=True))
-    return TensorSpec(shape, draw(st.sampled_from(["float16", "float32"])), packed_strides(shape, order)), result
+    return TensorSpec(
+        shape, draw(st.sampled_from(["float16", "float32", "float64"])), packed_strides(shape, order)
+    ), result
 
 
 EXACT = {
@@ -122,7 +127,7 @@ def check(
 ) -> None:
     """The result of each road is that of NumPy, and x is as it was."""
     y = TensorSpec(shape, spec.dtype, strides or packed_strides(shape))
-    roads = [_by_graphs(0, spec, y, op, alpha, beta)]
+    roads = [_by_graphs(0, spec, y, op, alpha, beta)] if spec.dtype != "float64" else []
     if op in ("add", "avg"):
         roads += [_by_pooling(0, spec, y, op, alpha, beta, deterministic) for deterministic in (False, True)]
         roads.append(_by_product(CALL, spec, y, op, alpha, beta))
@@ -329,22 +334,58 @@ def test_what_is_not_between_is_no_pooling(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size", "windows"),
+    ("dtype", "shape", "windows"),
     [
-        ("float32", 12, [4, 3]),
-        ("float64", 12, [4, 3]),
-        ("float32", 11, [11]),
-        ("float16", 12, [12]),
-        ("float16", 33, []),
+        ("float32", (2, 120, 8), [12, 10]),
+        ("float64", (2, 120, 8), [12, 10]),
+        ("float32", (2, 11, 8), [11]),  # no divisor
+        ("float32", (2, 37, 8), []),
+        ("float16", (2, 12, 8), [12]),
+        ("float16", (2, 33, 8), []),
+        ("float64", (40, 120), [12, 10]),  # rows and columns, which graphs do not add in a fixed order
+        ("float64", (1, 120, 8), [12, 10]),
+        ("float32", (40, 120), [12, 10]),
+        ("float16", (40, 12), []),
     ],
 )
-def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(dtype: Any, size: int, windows: list[int]) -> None:
-    spec, y = (TensorSpec((2, n, 8), dtype, packed_strides((2, n, 8))) for n in (size, 1))
+def test_a_long_run_is_averaged_twice_unless_that_rounds_twice(
+    dtype: Any, shape: tuple[int, ...], windows: list[int]
+) -> None:
+    kept = (shape[0], 1, *shape[2:])
+    spec, y = (TensorSpec(sizes, dtype, packed_strides(sizes)) for sizes in (shape, kept))
     found = _by_pooling(0, spec, y, "add", 2.0, 1.0, True)
     functions = [step.executable for step in found[0]] if found else []
-    assert [function.arguments[0].window[0] for function in functions if isinstance(function, Function)] == windows
+    assert [math.prod(one.arguments[0].window) for one in functions if isinstance(one, Function)] == windows
     for op, alpha, beta in (("add", 2.0, 1.0), ("avg", 1.0, 0.0)):
-        check(spec, (2, 1, 8), op, alpha, beta)
+        check(spec, kept, op, alpha, beta)
+
+
+@pytest.mark.parametrize(
+    ("size", "results", "dtype", "windows"),
+    [
+        (4, 1, "float32", [4]),
+        (100, 8, "float32", [10, 10]),
+        (100, 8, "float16", None),
+        (31, 8, "float32", [31]),
+        (37, 8, "float32", None),
+    ],
+)
+def test_windows_are_short_or_there_are_two(size: int, results: int, dtype: Any, windows: list[int] | None) -> None:
+    assert averages._parts(size, results, dtype) == windows
+
+
+def test_runs_of_medium_length_are_averaged_at_once_if_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(averages, "MEDIUM", 100)
+    assert averages._parts(100, averages.BUSY, "float32") is None  # longer than a window here
+    monkeypatch.setattr(averages, "LONGEST", 100)
+    assert averages._parts(100, averages.BUSY, "float32") == [100]
+    assert averages._parts(100, averages.BUSY - 1, "float32") == [10, 10]
+
+
+def test_too_many_rows_for_one_pooling_are_left_to_the_function() -> None:
+    count = 65_537  # a prime: one channel, and more images than cuDNN takes
+    spec, y = (TensorSpec((count, n), "float64", (n, 1)) for n in (3, 1))
+    assert _by_pooling(0, spec, y, "add", 1.0, 0.0, False) is None
 
 
 @pytest.mark.parametrize(

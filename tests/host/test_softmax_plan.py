@@ -213,6 +213,7 @@ def test_forward_roads_are_those_that_were_measured(length: int, dtype: Any, fas
     ("count", "length", "dtype", "faster"),
     [
         (2048, 4096, "float16", False),
+        (128, 4096, "float16", False),
         (4096, 32_000, "bfloat16", True),
         (166, 50_257, "bfloat16", True),
         (2048, 50_257, "float16", False),
@@ -222,7 +223,9 @@ def test_forward_roads_are_those_that_were_measured(length: int, dtype: Any, fas
     ],
 )
 def test_backward_roads_are_those_that_were_measured(count: int, length: int, dtype: Any, faster: bool) -> None:
-    assert backward_is_faster(count, length, dtype) == faster
+    assert backward_is_faster(count, length, dtype, False) == faster
+    medium = dtype == "float16" and length == 4096 and count == 2048  # the logarithm's gradient is slower
+    assert backward_is_faster(count, length, dtype, True) == (faster or medium)
 
 
 def test_statistics_are_float32_and_as_many_as_rows() -> None:

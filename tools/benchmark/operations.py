@@ -215,13 +215,13 @@ def _right(
 
 
 def _difference(torch: Any, result: Any, expected: Any) -> float:
-    """The largest |result - expected| / |expected| of all that is expected; NaN where anything is."""
+    """The largest |result - expected| / |expected| of all that is expected, without division by 0; NaN where anything is."""
     found = []
     ours, theirs = (value if isinstance(value, tuple) else (value,) for value in (result, expected))
     for mine, other in zip(ours, theirs, strict=False):
         if mine.squeeze().shape != other.squeeze().shape:
             raise ValueError(f"the result must have shape {tuple(other.shape)}; got shape {tuple(mine.shape)}")
         wide = other if other.element_size() == 8 else other.float()
-        off = torch.linalg.vector_norm(mine.to(wide.dtype) - wide) / torch.linalg.vector_norm(wide)
-        found.append(float(off))
+        off, norm = (float(torch.linalg.vector_norm(one)) for one in (mine.to(wide.dtype) - wide, wide))
+        found.append(off / norm if norm else off)
     return math.nan if any(map(math.isnan, found)) else max(found)

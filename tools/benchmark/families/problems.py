@@ -113,7 +113,8 @@ def of_images(shape: tuple[int, ...]) -> Iterator[Case]:
     yield Case("add a tensor", partial(cases.add, bias=False))
     yield Case("scale", cases.scale)
     yield Case("set", cases.fill)
-    yield Case("transform: memory order", cases.turn)
+    if c > 1 and height * width > 1:  # otherwise the two orders are one
+        yield Case("transform: memory order", cases.turn)
     yield Case("transform: element type", cases.convert)
     for op, axes in (("sum", (0, 2, 3)), ("sum", (2, 3)), ("max", (2, 3)), ("max", (1,)), ("norm2", None)):
         yield cases.reduction(op, axes)
