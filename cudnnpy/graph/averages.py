@@ -19,7 +19,7 @@ SHORT = 64  # elements of a run up to which it is averaged at once
 MEDIUM = 256  # the same, if there are as many results as occupy the GPU
 BUSY = 32_768  # results
 LONGEST = 4096  # the most elements of a window
-_BATCH = 65_535  # the most images of one pooling channels first
+_BATCH = 65_535  # the most images of one pooling
 
 
 def averaged(
@@ -71,6 +71,8 @@ def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float
     """Return cudnnPoolingForward's averages of (outer, size, inner); None if it does not support the size."""
     a, b = scales(factor, beta, dtype)
     if inner > 1:
+        if outer > _BATCH:
+            return None
         window = PoolingDescriptor("average_include_padding", (size, 1), propagate_nan=True)
         whole, means = (TensorDescriptor((outer, inner, n, 1), dtype, format="nhwc") for n in (size, 1))
     else:  # rows: the channels of images of one line

@@ -198,7 +198,11 @@ def test_averages_over_images(shape: tuple[int, ...], last: bool, dtype: Any) ->
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("shape", [(8, 3, 160, 160), (8, 20, 40, 40), (32, 256, 20, 20), (8, 64, 100, 100)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(8, 3, 160, 160), (8, 20, 40, 40), (32, 256, 20, 20), (8, 64, 100, 100), (128, 64, 1, 1), (8, 16, 14, 14)],
+    ids=str,
+)
 def test_batch_normalization_in_either_order(shape: tuple[int, ...], last: bool, dtype: Any) -> None:
     x, dy = (drawn(*shape, dtype=dtype, last=last) for _ in range(2))
     scale, bias = (torch.rand(shape[1], device="cuda") + 0.5 for _ in range(2))

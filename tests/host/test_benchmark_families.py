@@ -30,7 +30,7 @@ def _row(name: str, ours: float, torch: float = 0.1, error: str | None = None) -
         "unit": "ms",
         "bytes": 1 << 20,
         "memory_ms": 0.05,
-        **({} if error else {"ms": {who: {"median": value} for who, value in times.items()}}),
+        "ms": {who: {"median": value} for who, value in times.items()},
     }
 
 
@@ -38,7 +38,7 @@ ROWS = [
     _row("softmax | 16x64 | fp32", 0.05),
     _row("softmax | 16x128 | fp32", 0.2),
     _row("relu | 8x64x7x7 | fp16 NHWC", 0.001, torch=0.001),
-    _row("scale | 8x64x7x7 | fp64 NCHW", 0.0, error="cudnnpy: differs from torch by nan"),
+    _row("scale | 8x64x7x7 | fp64 NCHW", 9.0, error="cudnnpy: differs from torch by nan"),
 ]
 
 # --- the problems
