@@ -1,0 +1,192 @@
+"""docs/examples/torch_network.py on the host: the ways to run a layer, and which one is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from host_plans import Host
+from network_modules import check, conv, settled
+from torch import nn
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Host:
+    return Host(monkeypatch)
+
+
+def test_the_fastest_way_is_taken(host: Host) -> None:
+    module = nn.Sequential(conv(), nn.Hardswish())
+    by_times = [({}, "graph convolution_forward"), ({"graph c": 1.5}, "convolution forward + graph pointwise")]
+    by_times += [({"graph c": 1.5, "convolution": 1.4}, "convolution forward + "), ({"torch": 0.5}, "torch is faster")]
+    for times, detail in by_times:
+        host.times = times
+        (row,) = check(host, module, 2, 8, 6, 6).rows
+        assert row.detail.startswith(detail)
+        assert row.by == ("torch" if times == {"torch": 0.5} else "cudnnpy")
+        assert row.torch_milliseconds == times.get("torch", 2.0)
+        assert len(row.others) == 1
+
+
+def test_a_capture_takes_the_way_that_is_fastest_on_the_gpu(host: Host) -> None:
+    module = nn.Sequential(conv(), nn.Hardswish(), conv())
+    x = torch.randn(2, 8, 6, 6)
+    cases = [
+        ({}, {}, "graph convolution_forward", ""),
+        ({"convolution": 1.5}, {"convolution": 0.5}, "graph c", "; in CUDA graphs convolution forward + graph p"),
+        ({}, {"torch": 0.1}, "graph c", "; in CUDA graphs torch, 0.1000 ms"),
+        ({"torch": 0.5}, {"torch": 2.0}, "torch is faster than graph c", "; in CUDA graphs graph c"),
+    ]
+    for times, gpu_times, eager, captured in cases:
+        host.times, host.gpu_times, host.capturing = times, gpu_times, False
+        network = host.example.convert(module, x)
+        detail = network.rows[0].detail
+        assert detail.startswith(eager)
+        assert captured in detail
+        assert bool(captured) is ("CUDA graphs" in detail)
+        (program,) = network._programs.values()
+        (first, *_) = program.choices.values()
+        for host.capturing, launches in ((False, first.launches), (True, first.captured), (False, first.launches)):
+            before = [launch.plan.runs for launch in launches]
+            torch.testing.assert_close(network(x), module(x), rtol=1e-5, atol=1e-5)
+            assert [launch.plan.runs for launch in launches] == [count + 1 for count in before]
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_what_else_was_tried_is_reported(host: Host, refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no engine\nand a table")
+
+    if refused:
+        monkeypatch.setattr(host.plans, "in_two", refuses)
+    network = check(host, nn.Sequential(conv(bias=False), nn.BatchNorm2d(8), nn.ReLU6()).eval(), 2, 8, 6, 6)
+    names = ["graph convolution_forward pointwise pointwise pointwise, 1.0000 ms"]
+    names.append(
+        "refuses: RuntimeError: no engine" if refused else "convolution forward + graph pointwise pointwise, 1.0000 ms"
+    )
+    assert list(network.rows[0].others) == names
+    assert network.report(others=True).splitlines()[1:3] == [f"    not {name}" for name in names]
+    assert len(network.report().splitlines()) == 2
+
+
+@pytest.mark.parametrize(("alone", "graph", "planned"), [(0.5, 1.0, True), (0.999, 1.0, False), (3.0, 1.0, False)])
+def test_two_launches_are_only_planned_where_they_can_be_faster(
+    host: Host, alone: float, graph: float, planned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    in_two = host.plans.in_two
+    monkeypatch.setattr(host.plans, "in_two", lambda *given: asked.append("in_two") or in_two(*given))
+    host.times = {"alone": alone, "graph convolution": graph}
+    check(host, nn.Sequential(conv(), nn.Hardswish()), 2, 8, 6, 6)
+    assert bool(asked) is planned
+
+
+def test_a_layer_without_a_plan_is_torch_s_and_has_the_reasons(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no engine\nand a table")
+
+    monkeypatch.setattr(host.plans, "in_one_graph", refuses)
+    (row,) = check(host, nn.Sequential(conv(), nn.ReLU()), 2, 8, 6, 6).rows
+    assert row.detail == "convolution forward"
+    monkeypatch.setattr(host.plans, "in_a_convolution", refuses)
+    (row,) = check(host, nn.Sequential(conv(), nn.ReLU()), 2, 8, 6, 6).rows
+    assert row.detail == "convolution forward + graph pointwise pointwise"
+    monkeypatch.setattr(host.plans, "in_two", refuses)
+    (row,) = check(host, nn.Sequential(conv(), nn.ReLU()), 2, 8, 6, 6).rows
+    assert row.by == "torch"
+    assert row.detail == "; ".join(["refuses: RuntimeError: no engine"] * 3)
+
+
+@pytest.mark.parametrize("wrong", [1.1, float("nan")])
+def test_a_way_that_computes_something_else_is_not_taken(host: Host, wrong: float) -> None:
+    host.wrong = {"graph convolution": wrong}
+    (row,) = check(host, nn.Sequential(conv(), nn.Hardswish()), 2, 8, 6, 6).rows
+    assert row.detail.startswith("convolution forward + graph")
+    assert "the result differs from torch's by" in row.others[0]
+    host.wrong["graph pointwise"] = wrong
+    (row,) = check(host, nn.Sequential(conv(), nn.Hardswish()), 2, 8, 6, 6).rows
+    assert row.by == "torch"
+    assert row.detail.count("the result differs from torch's by") == 2
+
+
+def test_equal_layers_share_their_plans(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = []
+    of_trial = host.plans.Trial.plan
+    monkeypatch.setattr(host.plans.Trial, "plan", lambda trial: jobs.append(trial.job) or of_trial(trial))
+    check(host, nn.Sequential(*[part for _ in range(4) for part in (conv(), nn.ReLU())], conv(8, 4)), 2, 8, 6, 6)
+    assert len(set(jobs)) == 2
+    assert len(jobs) == 4
+
+
+def test_layers_with_the_same_result_share_their_elementwise_launch(host: Host) -> None:
+    host.times = {"graph convolution": 9.0}
+    first = nn.Sequential(conv(8, 16, 1, 0, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
+    second = nn.Sequential(conv(16, 16, groups=16, bias=False), nn.BatchNorm2d(16), nn.ReLU6())
+    network = check(host, settled(nn.Sequential(first, second, conv(16, 16), nn.Hardswish())), 2, 8, 6, 6)
+    (program,) = network._programs.values()
+    plans = [choice.launches[-1].plan for choice in program.choices.values()]
+    assert plans[0] is plans[1] is not plans[2]
+
+
+def test_options_reach_every_plan(host: Host) -> None:
+    seen: list[dict[str, Any]] = []
+    host.plans.cudnnpy.Graph = lambda **options: seen.append(options)  # and so no graph is made
+    x = torch.randn(2, 8, 6, 6)
+    module = nn.Sequential(conv(), nn.Hardswish())
+    host.example.convert(module, x, prefer="no_workspace", deterministic=True, tf32=False)
+    assert seen[0] == {
+        "prefer": "no_workspace",
+        "workspace_limit": None,
+        "tune_seconds": 5.0,
+        "deterministic": True,
+        "tf32": False,
+    }
+    with pytest.raises(ValueError, match="prefer"):
+        host.example.convert(module, x, prefer="quickest")
+
+
+class VirtualGpu:
+    """A clock of the host, and when the GPU is done with what was queued; both in seconds."""
+
+    def __init__(self) -> None:
+        self.now = self.busy = 0.0
+
+    def queue(self, host: float, gpu: float) -> None:
+        self.now += host
+        self.busy = max(self.busy, self.now) + gpu
+
+    def event(self, enable_timing: bool) -> Any:
+        return VirtualEvent(self)
+
+
+class VirtualEvent:
+    def __init__(self, gpu: VirtualGpu) -> None:
+        self.gpu, self.at = gpu, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.gpu.busy, self.gpu.now)
+
+    def synchronize(self) -> None:
+        self.gpu.now = max(self.gpu.now, self.at)
+
+    def elapsed_time(self, stop: VirtualEvent) -> float:
+        return (stop.at - self.at) * 1e3
+
+
+@pytest.mark.parametrize(("host_us", "gpu_us"), [(5, 2), (50, 4), (5, 300), (80, 3000)])
+def test_the_time_of_the_gpu_is_told_from_the_host_s(
+    host_us: int, gpu_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from host_plans import FOLDER
+
+    monkeypatch.syspath_prepend(FOLDER)
+    import network_plans
+
+    gpu = VirtualGpu()
+    monkeypatch.setattr(torch.cuda, "Event", gpu.event)
+    monkeypatch.setattr(network_plans.time, "perf_counter", lambda: gpu.now)
+    monkeypatch.setattr(torch, "mm", lambda *_, **__: gpu.queue(3e-6, 2e-4))
+    found = network_plans.times_of(lambda: gpu.queue(host_us * 1e-6, gpu_us * 1e-6), "cpu")
+    assert found.gpu == pytest.approx(gpu_us * 1e-3)
+    assert found.eager == pytest.approx(max(host_us, gpu_us) * 1e-3)
