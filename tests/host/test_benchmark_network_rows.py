@@ -13,6 +13,7 @@ import pytest
 from network_rows import network_writer
 
 from tools.benchmark import resumable
+from tools.benchmark.networks import command
 from tools.benchmark.networks.command import PARTS
 from tools.benchmark.resumable import Task, failures
 from tools.benchmark.store import Rows
@@ -182,6 +183,39 @@ def test_parts_share_the_time_and_a_part_that_is_done_leaves_its_own(clock: Cloc
     resumable.measure(_gpu(), tasks[90:], rows, writer, 850.0, PARTS)
     writer.close()
     assert Counter(row["part"] for row in rows.rows.values()) == {"inference": 10, "layers": 75}
+
+
+def test_what_a_part_needs_first_is_done_in_its_time_and_once(clock: Clock, tmp_path: Path) -> None:
+    def measure(number: int, row: dict[str, Any]) -> None:
+        clock.now += 10.0
+
+    def ahead(tasks: Any, seconds: float) -> None:
+        asked.append((len(tasks), seconds))
+        clock.now += 50.0
+
+    asked: list[tuple[int, float]] = []
+    rows = Rows()
+    writer = network_writer(tmp_path / "a.jsonl", "r1")
+    tasks = _tasks(30, measure, "inference") + _tasks(30, measure)
+    assert resumable.measure(_gpu(), tasks, rows, writer, 340.0, PARTS, False, {"inference": ahead}) == ""
+    writer.close()
+    assert asked == [(30, 100.0)]
+    assert Counter(row["part"] for row in rows.rows.values()) == {"inference": 5, "layers": 24}
+
+
+def test_torch_compiles_ahead_what_more_than_one_row_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], float]] = []
+
+    def compile_ahead(programs: Any, seconds: float) -> int:
+        asked.append(([program.name for program in programs], seconds))
+        return 1
+
+    monkeypatch.setattr(command, "compile_ahead", compile_ahead)
+    tasks = command._tasks(None, [], None)["inference"]
+    for some, seconds in ((tasks[:1], 100.0), (tasks[2:4], 100.0), (tasks[2:4], 500.0)):
+        command._compile_ahead(some, seconds)
+    names = ["mobilenet_v2 | batch 1", "mobilenet_v2 | batch 64"]
+    assert asked == [(names, 50.0), (names, command.COMPILE_SECONDS)]
 
 
 def test_a_row_that_raises_is_a_failed_row_and_the_others_follow(tmp_path: Path) -> None:

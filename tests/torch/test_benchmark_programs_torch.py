@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tools.benchmark.networks import measure_programs, models
+from tools.benchmark.networks import catalogue, collect, compile_ahead, measure_programs, models, plain
 from tools.benchmark.networks.measure_programs import Absent, Program
 
 pytestmark = pytest.mark.usefixtures("networks_on_the_host")
@@ -41,7 +42,7 @@ def _program(part: str) -> dict[str, Any]:
     row: dict[str, Any] = {"error": None}
     flags = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     try:
-        measure_programs.measure(torch, Program(part, "resnet50", 4), row)
+        measure_programs.measure(torch, Program(part, "resnet50", 4), row, 0.5)
     finally:
         torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = flags
     return row
@@ -69,13 +70,33 @@ def test_an_inference_by_the_example_is_compared(
 ) -> None:
     _small(monkeypatch)
     file = tmp_path / "torch_network.py"
-    file.write_text(f"def convert(module, x):\n    return lambda x: module(x) * {factor}\n")
+    file.write_text(
+        "def convert(module, x):\n"
+        f"    network = lambda x: module(x) * {factor}\n"
+        "    network.rows = [Row('conv', 'cudnnpy', 'engine 1'), Row('fc', 'torch', 'Linear')]\n"
+        "    module.converted = getattr(module, 'converted', 0) + 1\n"
+        "    assert module.converted == 1\n"  # one conversion for both ways to run it
+        "    return network\n"
+        "from collections import namedtuple\n"
+        "Row = namedtuple('Row', 'layer by detail')\n"
+    )
     monkeypatch.setattr(measure_programs, "converted", lambda model, x: _converted(model, x, file))
     row = _program("inference")
     assert (row["error"] or "").startswith(error or "")
     assert bool(row["error"]) is bool(error)
     assert {"cudnnpy", "cudnnpy, graph"} <= row["difference"].keys()
     assert ({"cudnnpy", "cudnnpy, graph"} <= row["ms"].keys()) is (error is None)
+    assert row["layers"] == {"cudnnpy": 1, "torch": 1}
+    assert row["left"] == ["fc: Linear"]
+    assert row["convert_s"] >= 0
+
+
+def test_the_example_itself_is_found_with_its_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    _small(monkeypatch)
+    row = _program("inference")
+    assert row["error"] is None
+    assert row["left"] == ["the whole module: its inputs are on cpu, not on a CUDA device"]
+    assert {"cudnnpy", "cudnnpy, graph"} <= row["ms"].keys()
 
 
 def test_an_example_without_the_function_says_so(tmp_path: Path) -> None:
@@ -116,7 +137,10 @@ def test_a_training_step_is_timed_with_and_without(factor: float | None, monkeyp
         assert name == "cudnnpy.torch"
         if factor is None:
             raise ModuleNotFoundError("none", name=name)
-        return SimpleNamespace(enable=enable)
+        taken = {"forward": 3}
+        return SimpleNamespace(
+            enable=enable, stats=lambda: SimpleNamespace(taken=taken.copy(), left={}), reset_stats=taken.clear
+        )
 
     monkeypatch.setattr(measure_programs, "importlib", SimpleNamespace(import_module=find))
     row = _program("training")
@@ -124,9 +148,10 @@ def test_a_training_step_is_timed_with_and_without(factor: float | None, monkeyp
         assert row["absent"]["cudnnpy"] == "no module cudnnpy.torch"
         assert set(row["ms"]) == {"torch", "torch, again"}
     else:
-        assert {"cudnnpy", "cudnnpy, autotune"} == row["difference"].keys() - {"torch"}
-        assert {"prefer": "autotune"} in given
-        assert {} in given
+        assert {"cudnnpy", "cudnnpy, fastest"} == row["difference"].keys() - {"torch"}
+        assert {"prefer": "fastest"} in given
+        assert {"tune_seconds": 0.5} in given
+        assert (row.get("convolutions") == {"taken": {"forward": 3}, "left": {}}) is (factor == 1.0)
     assert bool(row["error"]) is (factor == 3.0)
     assert ("cudnnpy" in row["ms"]) is (factor == 1.0)
 
@@ -156,3 +181,68 @@ def test_a_network_s_batch_norms_have_seen_a_batch(monkeypatch: pytest.MonkeyPat
 
 
 _UNET = models.unet
+
+
+# --- networks without torchvision, and compiling ahead
+
+
+@pytest.mark.parametrize("name", plain.MODELS)
+def test_the_networks_that_take_torchvision_s_place_have_its_convolutions(name: str) -> None:
+    model = plain.MODELS[name](torch).to("meta")
+    size = models.SIZES[name]
+    found = collect.convolutions(torch, lambda: model(torch.empty(2, 3, size, size, device="meta")))
+    (network,) = (network for network in catalogue.read() if network.name == name)
+    assert set(found) == set(network.layers)
+    assert model(torch.empty(2, 3, size, size, device="meta")).shape == (2, 1000)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_torchvision_s_networks_are_taken_where_it_is_installed(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    theirs = SimpleNamespace(get_model=lambda name, weights: made.append("torchvision") or torch.nn.ReLU())
+    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: object() if there else None)
+    monkeypatch.setattr(models.importlib, "import_module", lambda name: theirs)
+    monkeypatch.setitem(plain.MODELS, "resnet50", lambda torch: made.append("plain") or torch.nn.ReLU())
+    monkeypatch.setitem(models.SIZES, "resnet50", 8)
+    models.build(torch, "resnet50")
+    assert made == ["torchvision" if there else "plain"]
+    assert models.source("resnet50").startswith("torchvision" if there else "tools/benchmark")
+    assert models.source("unet") == "tools/benchmark"
+
+
+def test_networks_are_compiled_side_by_side_and_the_slow_ones_are_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(
+        "#!/bin/sh\n"  # -m MODULE NETWORK BATCH
+        f'echo "$3 $4 $TORCHINDUCTOR_COMPILE_THREADS" > {tmp_path}/$3\n'
+        "case $3 in resnet50) exit 0;; unet) exit 1;; esac\n"
+        f"echo $$ > {tmp_path}/pid; exec sleep 600\n"
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(compile_ahead.sys, "executable", str(python))
+    programs = [Program("inference", name, 64) for name in ("mobilenet_v2", "resnet50", "unet")]
+    assert compile_ahead.compile_ahead(programs, 4.0) == 1
+    assert (tmp_path / "resnet50").read_text() == f"resnet50 64 {compile_ahead.THREADS}\n"
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_is_compiled_ahead_is_what_a_row_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def compile(model: Any, mode: str) -> Any:
+        assert not torch.is_grad_enabled() or asked == []
+        return lambda x: asked.append((mode, x.dtype, tuple(x.shape), next(model.parameters()).dtype, model.training))
+
+    _small(monkeypatch)
+    monkeypatch.setattr(torch, "compile", compile)
+    flags = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    try:
+        compile_ahead.main("resnet50", "4")
+    finally:
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = flags
+    _program("inference")
+    assert asked[0] == ("reduce-overhead", torch.float16, (4, 3, 16, 16), torch.float16, False)
+    assert set(asked) == {asked[0]}

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from tools.benchmark.report import table
@@ -48,6 +49,8 @@ class Measurement(NamedTuple):
     tasks: Callable[[Any], Mapping[str, Sequence[Task]]]  # every row that there is, by part; takes torch
     page: Callable[[Sequence[Row], Iterable[Row]], str]  # of the rows and the runs
     summary: Callable[[Sequence[Row]], Sequence[str]]
+    # called before the first row of a part, with its tasks that are left and its seconds
+    before: Mapping[str, Callable[[Sequence[Task], float], None]] = MappingProxyType({})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +102,7 @@ def main(
         rows.runs[run["run"]] = run
         chosen = [task for part in measurement.parts for task in tasks[part]]
         try:
-            stopped = measure(torch, chosen, rows, writer, seconds, measurement.shares, given.again)
+            stopped = measure(torch, chosen, rows, writer, seconds, measurement.shares, given.again, measurement.before)
         finally:
             writer.close()
         print(f"rows are in {file}; {stopped}" if stopped else f"rows are in {file}")
@@ -168,10 +171,11 @@ def measure(
     seconds: float,
     shares: Shares,
     again: bool = False,
+    before_part: Mapping[str, Callable[[Sequence[Task], float], None]] = MappingProxyType({}),
 ) -> str:
     """Measures tasks as long as their part has time, each into the file before the next; returns why it ended early.
 
-    A row is begun only where the longest of its part so far would still end in time.
+    A row is begun only where the longest of its part so far would still end in time. `before_part` is that of a Measurement.
     """
     budget = Budget(seconds)
     todo: dict[str, list[Task]] = {}
@@ -185,6 +189,8 @@ def measure(
             share, longest = shares[part]
             mine = budget.part(min(share / whole, 1.0))
             whole -= share
+            if part in before_part:
+                before_part[part](of_part, mine.left)
             count = 0
             for task in of_part:
                 if mine.left < longest:

@@ -9,18 +9,22 @@ from typing import Any
 from tools.benchmark import resumable
 from tools.benchmark.networks import catalogue, measure_layers, measure_programs, page
 from tools.benchmark.networks.cells import Cell, in_order
+from tools.benchmark.networks.compile_ahead import compile_ahead
 from tools.benchmark.networks.measure_programs import INFERENCE, TRAINING, Program
 from tools.benchmark.resumable import Measurement, Shares, Task
 
-PARTS: Shares = {"inference": (0.25, 60.0), "training": (0.15, 40.0), "layers": (0.60, 5.0)}
+PARTS: Shares = {"inference": (0.25, 20.0), "training": (0.15, 40.0), "layers": (0.60, 5.0)}
 OPTIONS = ("part", "tune_seconds")
+
+# torch.compile takes this long for one network, or for all of them side by side
+COMPILE_SECONDS = 60.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that only networks have."""
     group = parser.add_argument_group("networks", "options of --only networks")
     group.add_argument("--part", action="append", choices=list(PARTS), help="of networks; may be given again")
-    group.add_argument("--tune-seconds", type=float, metavar="SECONDS", help="autotune's limit for each of the layers")
+    group.add_argument("--tune-seconds", type=float, metavar="SECONDS", help="autotune's limit for each problem")
 
 
 def why_not(given: argparse.Namespace, sample: str | None) -> str:
@@ -43,8 +47,18 @@ def main(given: argparse.Namespace, environment: Callable[[Any, float], Mapping[
         lambda torch: _tasks(torch, order, given.tune_seconds),
         lambda rows, runs: page.markdown(rows, runs, len(order)),
         page.summary_lines,
+        {"inference": _compile_ahead},
     )
     return resumable.main(given, measurement, environment)
+
+
+def _compile_ahead(tasks: Sequence[Task], seconds: float) -> None:
+    """Before the inference rows, as many as are likely to be measured."""
+    keys = {task.key for task in tasks}
+    programs = [program for program in INFERENCE if program.key in keys]
+    if len(programs) > 1:
+        done = compile_ahead(programs, min(COMPILE_SECONDS, seconds / 2))
+        print(f"torch.compile: {done} of {len(programs)} networks compiled ahead", flush=True)
 
 
 def _tasks(torch: Any, order: Sequence[Cell], tune_seconds: float | None) -> dict[str, list[Task]]:
@@ -58,7 +72,7 @@ def _tasks(torch: Any, order: Sequence[Cell], tune_seconds: float | None) -> dic
 
     def of_program(program: Program) -> Task:
         def measure(row: dict[str, Any]) -> None:
-            measure_programs.measure(torch, program, row)
+            measure_programs.measure(torch, program, row, tune_seconds)
 
         return Task(program.part, program.key, program.name, measure)
 

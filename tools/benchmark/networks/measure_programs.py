@@ -1,8 +1,7 @@
 """Whole networks: an inference and a training step, by torch in several ways and by cudnnpy where it has one.
 
-What is not there yet (the example that converts a network, cudnnpy.torch), or does not work here (torch.compile needs a
-compiler), is told in the row's `absent`, and is no error. Times are by the host's clock over
-calls in a row, the host's cost included.
+What does not work here (torch.compile needs a compiler) or is not there is told in the row's `absent`, and is no error.
+Times are by the host's clock over calls in a row, the host's cost included.
 """
 
 from __future__ import annotations
@@ -10,18 +9,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
+import sys
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.benchmark.networks import models
 from tools.benchmark.timing import Budget, interleaved, quiet, summary
 
-MOST, LEAST = 30, 5  # repetitions
-REPETITION_MS = 30.0
-TIMING_SECONDS = 6.0
+MOST, LEAST = 20, 5  # repetitions
+REPETITION_MS = 10.0
+TIMING_SECONDS = 2.0
 TOLERANCE = {
     "inference": 1e-2,
     "training": 5e-2,
@@ -66,12 +67,16 @@ class Absent(Exception):
     """Something to compare with is not here; the row says so."""
 
 
-def measure(torch: Any, program: Program, row: dict[str, Any]) -> None:
-    """Fills a row; what is wrong stands in its `error`."""
+def measure(torch: Any, program: Program, row: dict[str, Any], tune_seconds: float | None = None) -> None:
+    """Fills a row; what is wrong stands in its `error`. `tune_seconds` is autotune's limit for each problem."""
     row.update(network=program.network, batch=program.batch, difference={}, absent={}, ms={})
+    row["source"] = models.source(program.network)
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
     lost: dict[str, str] = {}
-    roads = {"inference": _inference, "training": _training}[program.part](torch, program, row, lost)
+    if program.part == "inference":
+        roads = _inference(torch, program, row, lost)
+    else:
+        roads = _training(torch, program, row, lost, {} if tune_seconds is None else {"tune_seconds": tune_seconds})
     timers: dict[str, Callable[[], float]] = {}
     with quiet():
         for name, road in roads.items():
@@ -130,9 +135,14 @@ def allowance(off: float) -> float:
 # --- inference
 
 
+def inference_model(torch: Any, name: str, batch: int) -> tuple[Any, Any]:
+    """A network in float32 for inference, and its images."""
+    with models.exact_float32(torch):  # no search for what runs once
+        return models.build(torch, name).eval(), models.pictures(torch, name, batch)
+
+
 def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
-    model = models.build(torch, program.network).eval()
-    x = models.pictures(torch, program.network, program.batch)
+    model, x = inference_model(torch, program.network, program.batch)
     with torch.no_grad():
         with models.exact_float32(torch):
             right = model(x)
@@ -146,8 +156,15 @@ def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str
 
         return run
 
+    @cache
     def ours() -> Call:
-        return without_gradients(converted(model, x))
+        start = time.perf_counter()
+        network = converted(model, x)
+        row["convert_s"] = round(time.perf_counter() - start, 3)
+        layers = getattr(network, "rows", ())
+        row["layers"] = {by: sum(layer.by == by for layer in layers) for by in ("cudnnpy", "torch")}
+        row["left"] = [f"{layer.layer}: {layer.detail}" for layer in layers if layer.by == "torch"]
+        return without_gradients(network)
 
     makers: dict[str, Callable[[], Road]] = {
         "torch": lambda: Road(without_gradients(model)),
@@ -171,20 +188,27 @@ def _compiled(torch: Any, model: Any, wrap: Callable[[Any], Call]) -> Call:
     return call
 
 
-def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Callable[[Any], Any]:
+def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Any:
     """The module on cudnnpy, by the example. Raises Absent where that is not there."""
     if not file.exists():
         raise Absent(f"docs/examples/{file.name} is not there")
+    convert = getattr(_loaded(file), FUNCTION, None)
+    if convert is None:
+        raise Absent(f"docs/examples/{file.name} has no function {FUNCTION}")
+    return convert(model, x)
+
+
+@cache
+def _loaded(file: Path) -> Any:
+    """The example as a module, once; the other modules of the example are beside it."""
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    convert = getattr(module, FUNCTION, None)
-    if convert is None:
-        raise Absent(f"docs/examples/{file.name} has no function {FUNCTION}")
-    made: Callable[[Any], Any] = convert(model, x)
-    return made
+    return module
 
 
 def captured(torch: Any, call: Call) -> Call:
@@ -209,14 +233,16 @@ def captured(torch: Any, call: Call) -> Call:
 # --- training
 
 
-def _training(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
-    model = models.build(torch, program.network).train()
-    x = models.pictures(torch, program.network, program.batch)
-    labels = torch.arange(program.batch, device=models.DEVICE) % 1000
-    for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # so that steps can be compared
-    with models.exact_float32(torch):
+def _training(
+    torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str], options: dict[str, Any]
+) -> dict[str, Road]:
+    with models.exact_float32(torch):  # no search for what runs once
+        model = models.build(torch, program.network).train()
+        x = models.pictures(torch, program.network, program.batch)
+        labels = torch.arange(program.batch, device=models.DEVICE) % 1000
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0  # so that steps can be compared
         right = _gradient(torch, model, x, labels)
     model = model.to(torch.bfloat16).to(memory_format=torch.channels_last)
     x = x.to(torch.bfloat16).to(memory_format=torch.channels_last)
@@ -230,13 +256,19 @@ def _training(torch: Any, program: Program, row: dict[str, Any], lost: dict[str,
         optimizer.step()
 
     gradient = partial(_gradient, torch, model, x, labels)
-    # the gradients are what is compared; the steps are what is timed
+    # the gradients are what is compared; the steps are what is timed. torch searches (benchmark is True), and so does
+    # cudnnpy.torch unless it is told not to
     makers: dict[str, Callable[[], Road]] = {
         "torch": lambda: Road(gradient),
-        "cudnnpy": lambda: Road(gradient, _enabling()),
-        "cudnnpy, autotune": lambda: Road(gradient, _enabling(prefer="autotune")),
+        "cudnnpy, fastest": lambda: Road(gradient, _enabling(prefer="fastest")),
+        "cudnnpy": lambda: Road(gradient, _enabling(**options)),
     }
     checked = admit(torch, row, lost, makers, right, program.part)
+    if "cudnnpy" in checked:
+        module = importlib.import_module("cudnnpy.torch")
+        counted = module.stats()
+        row["convolutions"] = {"taken": dict(counted.taken), "left": dict(counted.left)}
+        module.reset_stats()  # for the next row
     return {name: road._replace(call=step) for name, road in checked.items()}
 
 

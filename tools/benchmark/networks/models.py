@@ -1,12 +1,18 @@
-"""The networks that run whole: torchvision's with random weights, and a U-Net; and float32 runs that say what is right."""
+"""The networks that run whole: torchvision's (without it, those of plain.py) with random weights, and a U-Net; and
+float32 runs that say what is right.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
+
+from tools.benchmark.networks import plain
 
 DEVICE = "cuda"
 SETTLING_BATCH = 8
@@ -47,15 +53,22 @@ def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, level
 SIZES = {"resnet50": 224, "mobilenet_v2": 224, "efficientnet_b0": 224, "convnext_tiny": 224, "unet": 256}
 
 
+def source(name: str) -> str:
+    """Where build takes a network from."""
+    if name == "unet":
+        return "tools/benchmark"
+    return "torchvision" if importlib.util.find_spec("torchvision") else "tools/benchmark, without torchvision"
+
+
 def build(torch: Any, name: str) -> Any:
     """A network of SIZES in float32 with seeded random weights, whose batch norms have seen a batch."""
     torch.manual_seed(0)
     if name == "unet":
         model = unet(torch)
+    elif source(name) == "torchvision":
+        model = importlib.import_module("torchvision.models").get_model(name, weights=None)
     else:
-        import torchvision
-
-        model = torchvision.models.get_model(name, weights=None)
+        model = plain.MODELS[name](torch)
     model = model.to(DEVICE)
     norms = [module for module in model.modules() if isinstance(module, torch.nn.modules.batchnorm._BatchNorm)]
     before = [norm.momentum for norm in norms]
