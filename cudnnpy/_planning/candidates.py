@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cudnnpy._options.checks import check_flag
 from cudnnpy._options.frozen import Frozen
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engines, heuristics
+from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
@@ -101,7 +101,9 @@ class Lowering(Protocol):
 class Candidate:
     """One way to run a problem, and whether it can be used."""
 
-    source: str  #: where it comes from: "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
+    #: where it comes from: "measured for 128x64x56x56, 64 filters" (the nearest problem of a table of measurements, in which
+    #: it was fast), "heuristics", "engines" (all engines), "knobs" (autotune) or "legacy" (v7 algorithms)
+    source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     notes: tuple[str, ...]  #: cuDNN's numerical notes
     deterministic: bool  #: whether the result has the same bits every time
@@ -191,7 +193,8 @@ def with_engine(lowering: Lowering, target: Target, given: Engine) -> Candidate:
     try:
         configuration = _configured(lowering, target, given)
     except StatusError as error:
-        return rejected("engines", f"engine {given.index}", unsupported(error))
+        name = engine_name(given.index, tuple(dict(given.knobs or {}).items())) + lowering.suffix
+        return rejected("engines", name, unsupported(error))
     return from_configuration(lowering, target, "engines", configuration)
 
 

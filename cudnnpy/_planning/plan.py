@@ -92,7 +92,9 @@ class Plan:
     device: int  #: the ordinal of the device
     executable: Executable  #: what a launch runs
     workspace_size: int  #: in bytes
-    source: str  #: what proposed the choice, one of "heuristics", "engines", "knobs" and "legacy"
+    #: what proposed the choice: "heuristics", "engines", "knobs", "legacy", or a problem of the table of measurements
+    #: ("measured for 128x64x56x56, 64 filters")
+    source: str
     name: str  #: the engine with its knobs, or the v7 algorithm
     engine: Engine | None  #: the engine, which `algorithm=` takes; None for a v7 algorithm
     notes: tuple[str, ...]  #: cuDNN's numerical notes

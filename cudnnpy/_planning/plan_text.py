@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._planning import known_issues
+from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
@@ -225,7 +225,7 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
     """Return the text of cuDNN's serialized plan, which the lowering checks."""
     if found.strict:
         raise invalid_text("'strict' must be false for an engine")
-    if found.source not in ("heuristics", "engines", "knobs"):
+    if found.source not in ("heuristics", "engines", "knobs") and not measured.is_source(found.source):
         raise invalid_text(f"its source is {found.source[:60]!r}, which does not propose engines")
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
     if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
+from cudnnpy._planning import measured
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -14,6 +15,7 @@ from cudnnpy._planning.problem import Read, is_strict
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import legacy
 from cudnnpy.convolution.exact import exact_elements
+from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
@@ -23,7 +25,7 @@ _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 # Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
 
-# The fewest channels for which an engine that the heuristics omit is tried first (see _strict_winograd).
+# The fewest channels for which an engine that the heuristics omit is tried first (see is_for_winograd).
 _WINOGRAD_CHANNELS = 64
 
 
@@ -56,9 +58,13 @@ class ConvolutionProblem(Problem):
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """Yield the proposals of cuDNN's heuristics for each lowering, the fused graph first."""
-        for lowering in lowerings(self, strict=is_strict(self, options)):
-            yield from _strict_winograd(lowering, options, target)
+        """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering."""
+        strict = is_strict(self, options)
+        found = list(lowerings(self, strict))
+        yield from measured.candidates(features(self, strict), found, target)
+        for lowering in found:
+            if is_for_winograd(lowering.part, strict):
+                yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
             yield from proposed(lowering, target)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
@@ -99,26 +105,23 @@ def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
 READERS["convolution"] = _read
 
 
-def _strict_winograd(lowering: ConvolutionLowering, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-    """Yield the Winograd engines for strict float32, which the heuristics omit.
+def is_for_winograd(problem: Problem, strict: bool) -> bool:
+    """Return whether the Winograd engines for strict float32, which the heuristics omit, come first, as measured.
 
-    On an H200 with cuDNN 9.19 (docs/benchmarks), for 3x3 filters with stride 1 and 64 channels or more, they take 0.30 to
-    1.08 of the time of the best strict engine that the heuristics propose.
+    On an H200 with cuDNN 9.19, for 3x3 filters with stride 1 and 64 channels or more, they take 0.43 of the time of the
+    first strict engine that the heuristics propose, and 1.35 at most (41 problems of networks). For a batch of 1 they take
+    2.4 times as long.
     """
-    problem = lowering.part
     g = problem.geometry
-    if (
-        problem.x.dtype == "float32"
-        and not options.tf32
+    return (
+        strict
         and problem.operation != "backward_filter"
         and problem.w.shape[2:] == (3, 3)
         and g.stride == g.dilation == (1, 1)
         and problem.groups == 1
+        and problem.x.shape[0] > 1
         and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
-    ):
-        for candidate in every(lowering, target):
-            if "winograd" in candidate.notes:
-                yield candidate
+    )
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:

@@ -129,12 +129,20 @@ def with_space_to_depth(problem: Problem) -> tuple[Problem, SpaceToDepth, SpaceT
 
 
 def is_promising(problem: Problem, strict: bool) -> bool:
-    """Whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32."""
+    """Whether this lowering is tried first, as measured. `strict`: float32 is multiplied as float32, not as tf32.
+
+    On an H200 with cuDNN 9.19 it takes 0.31 of the time of the best guess without it (geometric mean over 59 problems of
+    networks); in strict float32 it takes 1.2 times as long, and with three spatial axes, where cudnnTransformTensorEx is
+    slow, 4.5 times, except for the gradient with respect to patches.
+    """
     x, w = problem.x, problem.w
     gradient, is_wide = problem.operation == "backward_data", min(w.shape[2:]) > 3
+    has_patches = w.shape[2:] == problem.geometry.stride  # without overlap: a matrix product
     if x.dtype == "float64" or strict:
-        return strict and gradient and is_wide
-    if gradient or w.shape[2:] == problem.geometry.stride:  # patches without overlap: a matrix product
+        return False
+    if len(x.shape) > 4:
+        return gradient and has_patches
+    if gradient or has_patches:
         return True
     if problem.operation == "forward":
         return is_wide and x.dtype != "float16"

@@ -139,7 +139,7 @@ def test_the_fastest_that_was_measured_wins_and_is_remembered(operation: str, re
     for _ in range(3):
         getattr(conv, operation)(*given)
     assert record.runs == 1
-    assert {c.source for c in record.candidates} == {"heuristics", "engines"}
+    assert {c.source for c in record.candidates} >= {"heuristics", "engines"}
 
 
 def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Record) -> None:
@@ -265,7 +265,7 @@ def test_nothing_usable_is_an_error_with_the_table(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(selection, "rejection", lambda candidate, *_: "ruled out by this test")
     with pytest.raises(cudnnpy.NoAlgorithmError, match=r"prefer='autotune'[\s\S]*left out because") as caught:
         Convolution(padding=1, prefer="autotune").forward(*arguments("forward"))
-    assert {c.source for c in caught.value.candidates} == {"heuristics", "engines", "legacy"}
+    assert {c.source for c in caught.value.candidates} >= {"heuristics", "engines", "legacy"}
 
 
 def test_what_fastest_chooses_is_measured_first(record: Record) -> None:

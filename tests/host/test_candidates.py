@@ -13,7 +13,7 @@ from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import choose, survey
-from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.convolution.candidates import ConvolutionProblem, is_for_winograd
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Options, checked, make_problem
 from cudnnpy.errors import NoAlgorithmError
@@ -76,6 +76,27 @@ def test_an_engine_that_compiles_at_run_time_runs_only_where_the_heuristics_prop
     assert [name for name, row in rows.items() if row.refused] == ["engine 4"]
     assert rows["engine 5"].compiled_at_run_time
     assert choose(asked, options, ON_A_GPU, 1 << 30)[0].name == "engine 5"
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "strict", "operation", "first"),
+    [
+        ((2, 64, 9, 9), (64, 64, 3, 3), True, "forward", True),
+        ((2, 64, 9, 9), (64, 64, 3, 3), True, "backward_data", True),
+        ((2, 64, 9, 9), (64, 64, 3, 3), True, "backward_filter", False),
+        ((1, 64, 9, 9), (64, 64, 3, 3), True, "forward", False),
+        ((2, 64, 9, 9), (64, 64, 3, 3), False, "forward", False),
+        ((2, 32, 9, 9), (64, 32, 3, 3), True, "forward", False),
+        ((2, 64, 9, 9), (64, 64, 5, 3), True, "forward", False),
+    ],
+)
+def test_winograd_engines_are_asked_first_where_they_were_measured_to_be_fast(
+    x: tuple[int, ...], w: tuple[int, ...], strict: bool, operation: str, first: bool
+) -> None:
+    y = (x[0], w[0], *(size - taps + 1 for size, taps in zip(x[2:], w[2:], strict=True)))
+    tensors = (TensorSpec(shape, "float32") for shape in (x, w, y))
+    asked = ConvolutionProblem(*make_problem(checked(Options()), operation, *tensors))
+    assert is_for_winograd(asked, strict) == first
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,9 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     tops = {name.partition("/")[0] for name in wheels[0]}
     assert tops == {"cudnnpy", f"cudnnpy-{cudnnpy.__version__}.dist-info"}
     assert {"cudnnpy/py.typed", "cudnnpy/cli/data/sample.png", "cudnnpy/raw/_api.pyi"} <= wheels[0]
+    tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
+    assert tables
+    assert tables <= wheels[0]
 
 
 def test_the_metadata(files: dict[str, Path]) -> None:

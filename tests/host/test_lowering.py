@@ -218,7 +218,7 @@ def test_blocks_come_first_where_they_are_promising() -> None:
     for operation in ("forward", "backward_data", "backward_filter"):
         for strict in (False, True):
             found = list(lowerings(stem(operation, ("last",) * 3, 0.0), strict))
-            promising = operation == "backward_data" or (operation == "forward" and not strict)
+            promising = operation != "backward_filter" and not strict
             assert found[0].in_blocks == promising
             assert found[-1].in_blocks == (not promising)
 

@@ -220,6 +220,19 @@ def test_strict_winograd_engines_are_asked_first_where_they_exist(plan: Planner)
     assert loose[0]["source"] == "heuristics"
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_depthwise_bias_channels_last_is_added_apart(plan: Planner, dtype: str) -> None:
+    shape, options = {"w": (64, 1, 3, 3)}, {"groups": 64}
+    request = problem(**shape, dtype=dtype, last=True, bias=[64], options=options)
+    assert plan("choose", **request)["name"].endswith(" + epilogue")
+    for other in (
+        problem(**shape, dtype=dtype, last=True, options=options),
+        problem(**shape, dtype=dtype, bias=[64], options=options),
+        problem(dtype=dtype, last=True, bias=[64]),
+    ):
+        assert " + " not in plan("choose", **other)["name"]
+
+
 def test_one_axis_is_planned_as_a_picture_of_height_1(plan: Planner) -> None:
     picture = problem(x=(8, 64, 1, 28), w=(64, 64, 1, 3), y=(8, 64, 1, 28), options={"padding": [0, 1]})
     keys = ("name", "workspace_size", "refused", "notes")

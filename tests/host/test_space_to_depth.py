@@ -143,16 +143,14 @@ def test_small_tensors_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "strict", "float64"])
 @pytest.mark.parametrize(("taps", "step"), [(7, 2), (3, 2), (4, 4)], ids=["stem", "small", "patches"])
 def test_what_is_promising_is_what_was_measured(taps: int, step: int, dtype: str) -> None:
-    """As docs/benchmarks has it: forward, to x, to w."""
+    """forward, backward_data, backward_filter."""
     expected = {
         ("stem", "float16"): (False, True, False),
         ("stem", "bfloat16"): (True, True, True),
         ("stem", "float32"): (True, True, False),
-        ("stem", "strict"): (False, True, False),
         ("small", "float16"): (False, True, False),
         ("small", "bfloat16"): (False, True, True),
         ("small", "float32"): (False, True, False),
-        ("patches", "strict"): (False, True, False),
     }.get(({7: "stem", 3: "small", 4: "patches"}[taps], dtype), (taps == 4,) * 3)
     name = "float32" if dtype == "strict" else dtype
     x, w = TensorSpec((2, 3, 16, 16), name), TensorSpec((8, 3, taps, taps), name)
@@ -160,4 +158,22 @@ def test_what_is_promising_is_what_was_measured(taps: int, step: int, dtype: str
         space_to_depth.is_promising(asked({"stride": step}, x, w, operation), dtype == "strict")
         for operation in problem.OPERATIONS
     )
-    assert wanted == (expected if dtype != "float64" else (False,) * 3)
+    assert wanted == (expected if dtype not in ("strict", "float64") else (False,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("operation", "taps", "promising"),
+    [
+        ("forward", (2, 4, 4), False),
+        ("backward_filter", (2, 4, 4), False),
+        ("backward_data", (2, 4, 4), True),
+        ("backward_data", (3, 7, 7), False),
+    ],
+)
+def test_with_three_axes_only_the_gradient_of_patches_is_promising(
+    operation: str, taps: tuple[int, ...], promising: bool
+) -> None:
+    x, w = TensorSpec((2, 3, 8, 16, 16), "float16"), TensorSpec((8, 3, *taps), "float16")
+    clips = asked({"stride": (2, 4, 4)}, x, w, operation)
+    assert with_space_to_depth(clips) is not None
+    assert space_to_depth.is_promising(clips, False) == promising

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from cudnnpy.typing import ConvolutionOperation
+from cudnnpy.typing import ConvolutionOperation, ElementName
 
 BATCH = 128
 OPERATIONS: tuple[ConvolutionOperation, ...] = ("forward", "backward_data", "backward_filter")
@@ -15,7 +15,7 @@ class Kind(NamedTuple):
     """An element type, its memory order, whether tf32 is allowed, and how far two libraries may differ (relative)."""
 
     name: str
-    dtype: str
+    dtype: ElementName
     channels_last: bool
     tf32: bool
     tolerance: float

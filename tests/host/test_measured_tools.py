@@ -1,0 +1,160 @@
+"""How tables of measurements are made of a survey's rows, and judged. The GPU of a survey is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudnnpy._planning.measured import Configuration, Features, Table
+from cudnnpy.errors import CudnnError
+from tools.measured import judge, survey, write
+from tools.measured.__main__ import main
+from tools.measured.rows import Row, read
+
+
+def candidate(index: int, ms: float | None, source: str = "heuristics", **more: Any) -> dict[str, Any]:
+    found = {"name": f"engine {index}", "engine": index, "knobs": None, "source": source, "notes": [], **more}
+    return found if ms is None else {**found, "ms": ms}
+
+
+def line(*candidates: dict[str, Any], layer: str = "64x28x28 -> 64, 3x3, padding 1", **more: Any) -> str:
+    given = {"batch": 8, "kind": "fp16 NHWC", "operation": "forward", "networks": ["a"], **more}
+    key = f"{layer} {given['batch']} {given['kind']} {given['operation']}"
+    return json.dumps({"key": key, "layer": layer, "candidates": list(candidates), **given})
+
+
+def rows_of(folder: Path, *lines: str) -> list[Row]:
+    file = folder / "rows.jsonl"
+    file.write_text("\n".join(lines) + "\n")
+    return read([file])
+
+
+def test_a_row_has_its_candidates_times_and_the_first_guess(tmp_path: Path) -> None:
+    knobs = candidate(4, 2.0, knobs=[[2, 5]], name="engine 4 (tile_size=5) + epilogue")
+    (row,) = rows_of(tmp_path, line(candidate(1, None, refused="no"), candidate(2, 3.0), candidate(3, 1.0), knobs))
+    apart = Configuration(" + epilogue", 4, ((2, 5),))
+    assert row.times == {Configuration("", 2, None): 3.0, Configuration("", 3, None): 1.0, apart: 2.0}
+    assert row.first == Configuration("", 2, None)
+    assert row.features.sizes == (8, 64, 28, 28, 64, 3, 3)
+
+
+def test_candidates_with_wrong_results_and_rows_that_failed_are_left_out(tmp_path: Path) -> None:
+    wrong = candidate(3, 1.0, difference=0.5), candidate(4, 0.5, difference=math.nan)
+    failed = json.dumps({"key": "lost", "error": "no memory"})
+    (row,) = rows_of(tmp_path, line(candidate(2, 3.0, difference=0.0), *wrong), failed)
+    assert list(row.times) == [Configuration("", 2, None)]
+
+
+def test_a_row_of_the_benchmark_has_what_was_chosen_with_and_without_tuning(tmp_path: Path) -> None:
+    def plan(index: int, source: str) -> dict[str, Any]:
+        engine = {"index": index, "knobs": [[2, 5]], "in_blocks": False}
+        return {"name": f"engine {index} (tile_size=5)", "source": source, "engine": engine, "notes": []}
+
+    def compared(first: str, batch: int) -> str:
+        plans = {"fastest": plan(2, first), "autotune": plan(3, "knobs")}
+        times = {"fastest": {"median": 3.0}, "autotune": {"median": 1.0}}
+        return line(plans=plans, ms=times, batch=batch, error=None)
+
+    (row,) = rows_of(tmp_path, compared("heuristics", 8), compared("measured for 8x64x28x28, 64 filters", 16))
+    first, best = (Configuration("", index, ((2, 5),)) for index in (2, 3))
+    assert (row.first, row.times) == (first, {first: 3.0, best: 1.0})
+
+
+@pytest.mark.parametrize("note", ["down_convert_inputs", "reduced_precision_reduction", "winograd"])
+def test_what_rounds_more_than_the_first_guess_is_left_out(tmp_path: Path, note: str) -> None:
+    rough, plain = candidate(3, 1.0, notes=["tensor_core", note]), candidate(2, 3.0, notes=["tensor_core"])
+    assert [list(row.times) for row in rows_of(tmp_path, line(plain, rough))] == [[Configuration("", 2, None)]]
+
+
+def test_the_first_guess_is_that_of_the_code_as_it_is(tmp_path: Path) -> None:
+    winograd = candidate(7, 1.0, "engines", notes=["winograd"])
+    lines = [line(winograd, candidate(2, 3.0), kind="fp32 strict NCHW", batch=batch) for batch in (1, 8)]
+    assert [row.first.engine for row in rows_of(tmp_path, *lines)] == [2, 7]
+
+
+def test_a_transposed_convolution_is_planned_as_a_gradient(tmp_path: Path) -> None:
+    (row,) = rows_of(tmp_path, line(candidate(2, 3.0), layer="64x8x8 -> 32, 4x4, stride 2, padding 1, transposed"))
+    assert (row.features.kind[0], row.features.sizes[:5]) == ("backward_data", (8, 32, 16, 16, 64))
+
+
+KIND = ("forward", "half", "channels last", 2, True, False, "dense", False)
+GOOD, BAD = Configuration("", 1, None), Configuration("", 2, None)
+
+
+def row(batch: int, *networks: str, times: dict[Configuration, float] | None = None) -> Row:
+    described = Features(KIND, (batch, 64, 28, 28, 64, 3, 3), 4)
+    return Row(f"{batch} {networks}", described, frozenset(networks), times or {BAD: 3.0, GOOD: 1.0}, BAD)
+
+
+def test_a_problem_is_judged_without_its_own_networks() -> None:
+    alone = judge.left_out([row(8, "a"), row(16, "a"), row(32, "a", "b")])
+    assert [one.chosen for one in alone] == [BAD] * 3
+    others = judge.left_out([row(8, "a"), row(16, "b")])
+    assert [(one.chosen, one.over_best, one.over_first) for one in others] == [(GOOD, 1.0, 1 / 3)] * 2
+
+
+def test_a_proposal_that_cannot_run_is_passed_over() -> None:
+    table = Table(write.table([row(8, "a")], *judge.KEY), judge.KEY)
+    assert judge.choice(row(8, "b", times={BAD: 1.0}), table) == BAD
+
+
+def test_the_command_writes_a_table_and_says_what_it_is_worth(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    ran = candidate(2, 3.0), candidate(3, 1.0)
+    file.write_text("\n".join(line(*ran, batch=batch, networks=[str(batch)]) for batch in (8, 16)))
+    out = tmp_path / "tables"
+    assert main([str(file), "--gpu", "A GPU", "--capability", "9.9", "--cudnn", "9.99", "--out", str(out)]) == 0
+    (written,) = out.iterdir()
+    text = written.read_text()
+    header = json.loads(text.partition("\n")[0])
+    assert (header["GPU"], header["problems"]) == ("A GPU", 2)
+    assert Table(text, ("9.9", "9.99"))
+    assert "all | 2 | 3.000 | 1.000 | 0.0 % | 1.00 | 100.0 % | 0.333" in capsys.readouterr().out
+
+
+def test_a_table_has_the_fastest_configurations_alone() -> None:
+    times = {Configuration("", index, None): 1.0 + index / 10 for index in range(9)}
+    text = write.table([row(8, "a", times={**times, BAD: 1.2})], *judge.KEY)
+    problem = json.loads(text.splitlines()[2])["problems"][0]
+    assert problem[1] == [0, 0, 1, 100, 2, 200]
+    assert problem[2] == 200
+
+
+# A survey's timing
+
+
+class Gpu:
+    """Times by launch; a launch is the number of its candidate."""
+
+    def __init__(self, times: dict[int, float]) -> None:
+        self.times, self.again = times, [0] * 10
+        self.torch = SimpleNamespace(linalg=SimpleNamespace(vector_norm=abs))
+
+    def once(self, launch: int) -> float:
+        if self.times[launch] < 0:
+            raise CudnnError("it failed")
+        return self.times[launch]
+
+    def timed(self, launches: list[int], count: int) -> float:
+        self.again[launches[0]] += 1
+        return self.times[launches[0]]
+
+    def result(self, launch: int, size: int) -> float:
+        return 1.0 if launch != 3 else 2.0
+
+
+def test_close_candidates_are_timed_again_and_their_results_compared() -> None:
+    gpu = Gpu({0: 2.0, 1: 1.0, 2: 900.0, 3: 1.1, 4: -1.0})
+    entries: list[dict[str, Any]] = [{"likely": number == 0} for number in gpu.times]
+    survey._measure(gpu, entries, {number: [number] for number in gpu.times}, 4)  # type: ignore[arg-type]
+    assert [entry.get("ms") for entry in entries] == [2.0, 1.0, 900.0, 1.1, None]
+    assert entries[4]["refused"] == "it failed"
+    assert [entry.get("difference") for entry in entries] == [0.0, 0.0, None, 1.0, None]
+    assert gpu.again[:4] == [4, 4, 0, 4]

@@ -1,0 +1,112 @@
+"""The rows of surveys: every candidate of a convolution, with its time.
+
+A row is a line of JSON: `layer`, `networks`, `batch`, `kind` and `operation` as rows of `tools.benchmark --only networks` have
+them, and `candidates` in the order of prefer="fastest", each with its `name`, `engine`, `knobs`, `source` and `notes`, and with
+`ms` if it ran. Rows of `tools.benchmark --only networks` have two: what prefer="fastest" and prefer="autotune" chose.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cudnnpy._planning.measured import Configuration, Features
+from cudnnpy._planning.problem import is_strict
+from cudnnpy.convolution.candidates import ConvolutionProblem, is_for_winograd
+from cudnnpy.convolution.features import features
+from cudnnpy.convolution.lowering import lowerings
+from tools.benchmark.networks.catalogue import layer
+from tools.benchmark.networks.cells import KINDS, Cell
+from tools.measured.problems import problem_of
+
+WRONG = 0.1  # the difference of two results from which one of them is wrong, relative to their size
+
+
+class Row(NamedTuple):
+    """A problem, the networks that have it, the times of its candidates in milliseconds, and the first guess for it.
+
+    `times` is in the order of the first guess. `first` is what is taken without a table, as the code is now.
+    """
+
+    key: str
+    features: Features
+    networks: frozenset[str]
+    times: dict[Configuration, float]
+    first: Configuration
+
+    @property
+    def best(self) -> float:
+        """The time of the fastest candidate."""
+        return min(self.times.values())
+
+
+def read(files: Iterable[Path]) -> list[Row]:
+    """Return the rows of files, except for those that failed and those of problems that are not looked up.
+
+    Of several rows for a problem, the last counts.
+    """
+    found: dict[str, Row] = {}
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            given = json.loads(line)
+            if ("candidates" in given or "plans" in given) and not given.get("error"):
+                row = _row(given)
+                if row is not None:
+                    found[row.key] = row
+    return list(found.values())
+
+
+def _row(given: dict[str, Any]) -> Row | None:
+    kind = next(kind for kind in KINDS if kind.name == given["kind"])
+    cell = Cell(layer(given["layer"]), given["batch"], kind, given["operation"], tuple(given["networks"]))
+    problem, options = problem_of(cell)
+    strict = is_strict(problem, options)
+    described = features(problem, strict)
+    ran = [
+        (_configuration(candidate), candidate)
+        for candidate in given.get("candidates") or _of_plans(given)
+        if "ms" in candidate and candidate["engine"] is not None and candidate.get("difference", 0.0) < WRONG
+    ]
+    first = next(_guesses(problem, strict, ran), None)
+    if described is None or first is None:
+        return None
+    times: dict[Configuration, float] = {}
+    for configuration, candidate in ran:
+        if configuration == first or not _is_less_exact(candidate, strict):
+            times.setdefault(configuration, candidate["ms"])
+    return Row(given["key"], described, frozenset(given["networks"]), times, first)
+
+
+def _of_plans(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the candidates of a row that compares plans; none if the first guess was not that of the heuristics."""
+    if given["plans"]["fastest"]["source"] != "heuristics":
+        return
+    for prefer in ("fastest", "autotune"):
+        plan = given["plans"][prefer]
+        engine = plan["engine"] or {"index": None, "knobs": None}
+        yield {**plan, "engine": engine["index"], "knobs": engine["knobs"], "ms": given["ms"][prefer]["median"]}
+
+
+def _is_less_exact(candidate: dict[str, Any], strict: bool) -> bool:
+    """Return whether a candidate rounds more than the first guess may, which is not checked: autotune alone takes it."""
+    approximations = {"down_convert_inputs", "reduced_precision_reduction"} | (set() if strict else {"winograd"})
+    return not approximations.isdisjoint(candidate["notes"])
+
+
+def _guesses(
+    problem: ConvolutionProblem, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
+) -> Iterator[Configuration]:
+    """Yield the candidates that ran in the order of ConvolutionProblem.likely without a table."""
+    for lowering in lowerings(problem, strict):
+        alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
+        if is_for_winograd(lowering.part, strict):
+            yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
+        yield from (found for found, candidate in alike if candidate["source"] == "heuristics")
+
+
+def _configuration(candidate: dict[str, Any]) -> Configuration:
+    _, plus, suffix = candidate["name"].partition(" + ")
+    knobs = candidate["knobs"]
+    return Configuration(plus + suffix, candidate["engine"], tuple((k, v) for k, v in knobs) if knobs else None)
