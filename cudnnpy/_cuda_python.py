@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from importlib import import_module
 from threading import RLock
@@ -13,6 +14,7 @@ from cudnnpy.errors import LibraryNotFoundError
 # Its modules import one another. Where two threads begin with different ones, Python breaks the deadlock by giving one of
 # them a module that is not complete yet.
 _importing = RLock()
+os.register_at_fork(before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release)
 
 
 @cache

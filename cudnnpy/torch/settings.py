@@ -18,7 +18,7 @@ class Settings(Identified):
     workspace_limit: int | None = None
     deterministic: bool | None = None
     tf32: bool | None = None
-    tune_seconds: float = 5.0
+    tune_seconds: float = 2.0
 
     def _canonical(self) -> dict[str, Any]:
         given = self._fields()

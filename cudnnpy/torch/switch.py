@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import AbstractContextManager
 from threading import RLock
@@ -15,6 +16,7 @@ from cudnnpy.typing import Preference
 DISPATCH_KEY = "CUDA"
 
 _lock = RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _library: Any = None  # holds the registrations
 
 
@@ -24,7 +26,7 @@ def enable(
     workspace_limit: int | None = None,
     deterministic: bool | None = None,
     tf32: bool | None = None,
-    tune_seconds: float = 5.0,
+    tune_seconds: float = 2.0,
 ) -> AbstractContextManager[None]:
     """Run the convolutions of PyTorch programs on cudnnpy, in every thread of the process.
 

@@ -66,7 +66,7 @@ def planned(problem: Problem, operation: str, **specs: TensorSpec) -> Program | 
     pool = Pooling(**problem.options, ceil_mode=True)
     program, _ = getattr(pool, operation)(call(**specs), problem.alpha, problem.beta)
     pools = [step for step in program.steps if pooling_of(step.executable)]
-    if len(program.steps) == 1 and not isinstance(pools[0].executable, Shifted):
+    if len(program.steps) == 1 and not (pools and isinstance(pools[0].executable, Shifted)):
         return None
     return program
 
