@@ -93,7 +93,7 @@ def planned_with(machine: Machine, **options: Any) -> list[dict[str, Any]]:
     return found
 
 
-PLAIN = {"prefer": "fastest", "workspace_limit": None, "deterministic": False, "tf32": True, "tune_seconds": 5.0}
+PLAIN = {"prefer": "fastest", "workspace_limit": None, "deterministic": False, "tf32": True, "tune_seconds": 2.0}
 
 
 @pytest.mark.parametrize(

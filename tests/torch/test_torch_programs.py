@@ -106,6 +106,8 @@ def test_torchscript(machine: Machine, way: str) -> None:
     assert cudnnpy.torch.stats() == ({"forward": 9, "backward_data": 0, "backward_filter": 0}, {})
 
 
+# PyTorch 2.15 itself uses what it deprecates.
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:FutureWarning")
 def test_forward_mode_jacobians_and_checkpoints(machine: Machine) -> None:
     x, w, network = draw(2, 3, 12, 12), draw(4, 3, 3, 3), small_network()
     calls: list[Callable[[], tuple[torch.Tensor, ...]]] = [
