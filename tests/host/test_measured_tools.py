@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cudnnpy._core.layouts import extent
 from cudnnpy._planning.measured import Configuration, Features, Table
 from cudnnpy.errors import CudnnError
+from tools.benchmark.networks import catalogue
+from tools.benchmark.networks.cells import in_order
 from tools.measured import judge, survey, write
 from tools.measured.__main__ import main
 from tools.measured.rows import Row, read
@@ -131,30 +136,119 @@ def test_a_table_has_the_fastest_configurations_alone() -> None:
 
 
 class Gpu:
-    """Times by launch; a launch is the number of its candidate."""
+    """Times by launch; a launch is the number of its candidate. Its first run takes `first`."""
 
-    def __init__(self, times: dict[int, float]) -> None:
-        self.times, self.again = times, [0] * 10
+    def __init__(self, times: dict[int, float], first: dict[int, float] | None = None) -> None:
+        self.times, self.first, self.runs, self.is_locked = times, {**times, **(first or {})}, [0] * 10, False
         self.torch = SimpleNamespace(linalg=SimpleNamespace(vector_norm=abs))
 
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self.is_locked = True
+        yield
+        self.is_locked = False
+
     def once(self, launch: int) -> float:
+        assert not self.is_locked, "kernels are loaded while other processes wait"
         if self.times[launch] < 0:
             raise CudnnError("it failed")
-        return self.times[launch]
+        return self.first[launch]
 
     def timed(self, launches: list[int], count: int) -> float:
-        self.again[launches[0]] += 1
+        assert self.is_locked, "timed beside another process"
+        self.runs[launches[0]] += 1
         return self.times[launches[0]]
 
     def result(self, launch: int, size: int) -> float:
         return 1.0 if launch != 3 else 2.0
 
 
-def test_close_candidates_are_timed_again_and_their_results_compared() -> None:
-    gpu = Gpu({0: 2.0, 1: 1.0, 2: 900.0, 3: 1.1, 4: -1.0})
+def measured(gpu: Gpu) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = [{"likely": number == 0} for number in gpu.times]
     survey._measure(gpu, entries, {number: [number] for number in gpu.times}, 4)  # type: ignore[arg-type]
+    assert not gpu.is_locked
+    return entries
+
+
+def test_close_candidates_are_timed_again_and_their_results_compared() -> None:
+    gpu = Gpu({0: 2.0, 1: 1.0, 2: 900.0, 3: 1.1, 4: -1.0})
+    entries = measured(gpu)
     assert [entry.get("ms") for entry in entries] == [2.0, 1.0, 900.0, 1.1, None]
     assert entries[4]["refused"] == "it failed"
     assert [entry.get("difference") for entry in entries] == [0.0, 0.0, None, 1.0, None]
-    assert gpu.again[:4] == [4, 4, 0, 4]
+    assert gpu.runs[:4] == [5, 5, 0, 5]
+
+
+def test_slow_candidates_are_timed_once_however_long_their_kernels_take_to_load() -> None:
+    gpu = Gpu({0: 1.0, 1: 9.0, 2: 0.9}, first={0: 700.0, 1: 60.0, 2: 80.0})
+    assert [entry["ms"] for entry in measured(gpu)] == [1.0, 9.0, 0.9]
+    assert gpu.runs[:3] == [5, 1, 5]
+
+
+def test_engines_that_were_slow_three_times_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    (cell, *_) = (cell for cell in in_order(catalogue.read(), 0) if cell.kind.name == "fp16 NHWC")
+    candidates = [stand_in_candidate(index) for index in (1, 2)]
+    problem: Any = SimpleNamespace(likely=lambda options, target: candidates, engines=lambda target: candidates)
+    monkeypatch.setattr(survey, "rejection", lambda candidate, problem, options: "")
+    monkeypatch.setattr(survey, "is_usable", lambda candidate, problem, options, limit: True)
+    target: Any = None
+    options: Any = None
+    history: dict[Any, list[float]] = {}
+    entries, _ = survey._planned(cell, problem, options, target, history)
+    history[survey._kind(cell, entries[1])] = [9.0, 4.0]
+    assert set(survey._planned(cell, problem, options, target, history)[1]) == {0, 1}
+    history[survey._kind(cell, entries[1])].append(5.0)
+    entries, usable = survey._planned(cell, problem, options, target, history)
+    assert set(usable) == {0}
+    assert entries[1]["skipped"] == "4.0 times as long as the best"
+
+
+class Memory:
+    """What a survey's process has, for tensors of less than `room` bytes."""
+
+    room = 1 << 40
+
+    def __init__(self, dtype: str, lock: Any) -> None:
+        self.handle, self.workspace = None, SimpleNamespace(data_ptr=lambda: 0)
+
+    def addresses(self, problem: Any) -> list[tuple[int, ...]]:
+        return [(1, 2, 3)] if sum(map(extent, problem.specs)) < self.room else []
+
+
+def test_a_process_adds_the_row_of_each_cell_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(gpu: Any, entries: list[dict[str, Any]], launches: dict[int, Any], size: int) -> None:
+        taken.append(launches)
+        if len(taken) == 2:
+            raise ValueError("no engine")
+        if len(taken) == 4:
+            raise CudnnError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        entries[0]["ms"], entries[1]["ms"] = 2.0, 1.0
+
+    taken: list[dict[int, Any]] = []
+    candidates = [stand_in_candidate(index) for index in (1, 2)]
+    entries = [{"engine": index, "compiled": False} for index in (1, 2)]
+    monkeypatch.setattr(survey, "Gpu", Memory)
+    monkeypatch.setattr(survey, "in_order", lambda cells, seed: in_order(cells, seed)[:200])
+    monkeypatch.setattr(
+        survey, "_planned", lambda *given: ([dict(entry) for entry in entries], dict(enumerate(candidates)))
+    )
+    monkeypatch.setattr(survey, "_measure", measure)
+    survey.run(0, 1, 600.0, 0, tmp_path)
+    (file,) = tmp_path.glob("*.jsonl")
+    first, failed, *_, lost = found = [json.loads(text) for text in file.read_text().splitlines()]
+    assert [candidate["ms"] for candidate in first["candidates"]] == [2.0, 1.0]
+    assert (first["kind"], failed["error"]) == ("fp16 NHWC", "ValueError: no engine")
+    assert "CUDA" in lost["error"]  # after which nothing can run
+    assert len(found) == len(taken) == 4
+    assert taken[0] == {0: ["bound"], 1: ["bound"]}
+
+    monkeypatch.setattr(Memory, "room", 0)
+    survey.run(0, 1, 600.0, 0, tmp_path)
+    assert len(file.read_text().splitlines()) == 4
+
+
+def stand_in_candidate(index: int) -> Any:
+    engine = SimpleNamespace(index=index, knobs=None)
+    facts = {"source": "heuristics", "notes": [], "compiled_at_run_time": False, "workspace_size": 0}
+    executable = SimpleNamespace(bind=lambda handle, places, workspace: "bound")
+    return SimpleNamespace(name=f"engine {index}", engine=engine, refused="", executable=executable, **facts)

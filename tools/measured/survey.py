@@ -1,8 +1,8 @@
 """`python -m tools.measured.survey`: measures every candidate of convolutions drawn from the benchmark's networks.
 
-Each process has one kind of arithmetic, since loading kernels takes longer than timing them. Its threads plan, and pause while
-the process times what they planned; processes take turns on the GPU. Every row that is done is a line in a file of its
-process (tools/measured/rows.py describes it), so a run may end at any time.
+Each process has one kind of arithmetic, since loading kernels takes longer than timing them. The processes plan candidates
+and run each of them once, which loads its kernels, side by side; only to time them do they take turns on the GPU. Every row
+that is done is a line in a file of its process (tools/measured/rows.py describes it), so a run may end at any time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from queue import Empty, Queue
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 from cudnnpy._core.layouts import extent
 from cudnnpy._planning.candidates import Candidate
@@ -30,7 +28,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.selection import is_usable, rejection
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.errors import CudnnError
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import Handle
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.benchmark.networks.measure_layers import facts
@@ -39,15 +37,14 @@ from tools.measured.problems import problem_of
 GIB = 1 << 30
 TENSORS, WORKSPACE = 2.0, 1.5  # GiB in each process: of inputs, of results; of workspace
 SHARE = (0, 1, 2, 3, 0, 1, 2, 4, 3, 5)  # of KINDS: those that more networks run in more often
-PLANNERS, AHEAD = 3, 6  # threads of a process that plan, and cells that are planned and not yet timed
 MOST = 1 << 23  # elements of a result that are compared
 COLD = 150 << 20  # bytes that sets of tensors have together, so that none is in the L2 cache
 FILL = 64 << 20  # bytes; filling them takes the GPU FILL_MS
 FILL_MS = 0.022
 LAUNCH_MS = 0.04  # the most that the host takes for a launch: so long is the GPU kept busy before those that are timed
-HOPELESS = 3.0  # times as long as the best: no second look
+HOPELESS = 3.0  # times as long as the best: not timed again, and left out where an engine was so slow three times
 CLOSE = 1.4  # times as long as the best: timed again, in turns
-LONG_MS = 40.0  # the most that loading a kernel takes
+LONG_MS = 500.0  # far more than loading kernels takes: a candidate whose first run takes longer does not run again
 SMALL_MS = 0.004  # of the memory bandwidth and the tensor cores: most problems below are left out
 COMPILED = 6  # of the heuristics' proposals: engines compiled at run time beyond them are not planned
 
@@ -70,19 +67,15 @@ class Gpu:
         torch.cuda.synchronize()
         self.handle = Handle.default(0)
         self.handle.set_stream(0)
-        self.idle = threading.Event()  # the process is not timing: its other threads may run
-        self.idle.set()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """The GPU, without the work of other processes and threads."""
+        """A turn on the GPU: no other process times its candidates meanwhile."""
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.idle.clear()
         try:
             yield
             self.torch.cuda.synchronize()
         finally:
-            self.idle.set()
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def addresses(self, problem: ConvolutionProblem) -> list[tuple[int, ...]]:
@@ -132,42 +125,27 @@ def _checked(status: int) -> None:
         raise CudnnError(f"a launch returned {status}")
 
 
-class Planned(NamedTuple):
-    """A cell with its row so far, and the candidates that can run, planned, by their place in the row's list."""
+def measured(cell: Cell, gpu: Gpu, history: dict[Any, list[float]]) -> dict[str, Any] | None:
+    """The row of a cell; None where its tensors have no room.
 
-    cell: Cell
-    row: dict[str, Any]
-    problem: ConvolutionProblem
-    usable: dict[int, Candidate]
-
-
-def planned(cell: Cell, gpu: Gpu, history: dict[Any, list[float]]) -> Planned | None:
-    """Every candidate of a cell; None where its tensors have no room."""
+    `history` has, for each kind of problem and each engine, its times over those of the best; this row's are added.
+    """
     problem, options = problem_of(cell)
-    if not gpu.addresses(problem):
+    sets = gpu.addresses(problem)
+    if not sets:
         return None
-    row: dict[str, Any] = {"key": cell.key, **facts(cell)}
-    del row["problem"]
-    target = Target(Handle.default(0))
-    row["candidates"], usable = _planned(cell, problem, options, target, history, gpu.idle)
-    return Planned(cell, row, problem, usable)
-
-
-def timed(what: Planned, gpu: Gpu, history: dict[Any, list[float]]) -> dict[str, Any]:
-    """The row of a cell, with the times of its candidates."""
-    cell, row, problem, usable = what
-    entries, sets = row["candidates"], gpu.addresses(problem)
+    entries, usable = _planned(cell, problem, options, Target(gpu.handle), history)
     launches = {
         number: [candidate.executable.bind(gpu.handle, places, gpu.workspace.data_ptr()) for places in sets]
         for number, candidate in usable.items()
         if candidate.executable is not None
     }
-    with gpu.turn():
-        _measure(gpu, entries, launches, extent(problem.specs[-1]))
-    times = [entry["ms"] for entry in entries if "ms" in entry]
-    for number in usable:
-        if "ms" in entries[number]:
-            history.setdefault(_kind(cell, entries[number]), []).append(entries[number]["ms"] / min(times))
+    _measure(gpu, entries, launches, extent(problem.specs[-1]))
+    timed = [entry for entry in entries if "ms" in entry]
+    for entry in timed:
+        history.setdefault(_kind(cell, entry), []).append(entry["ms"] / min(other["ms"] for other in timed))
+    row: dict[str, Any] = {"key": cell.key, **facts(cell), "candidates": entries}
+    del row["problem"]
     return row
 
 
@@ -177,7 +155,6 @@ def _planned(
     options: PlanningOptions,
     target: Target,
     history: dict[Any, list[float]],
-    may_run: threading.Event,
 ) -> tuple[list[dict[str, Any]], dict[int, Candidate]]:
     """Every candidate once, in the order of the first guess; and those that can run, planned, by their number."""
     entries: list[dict[str, Any]] = []
@@ -185,7 +162,6 @@ def _planned(
     known = set()
     for likely, found in ((True, problem.likely(options, target)), (False, problem.engines(target))):
         for place, candidate in enumerate(found):
-            may_run.wait()
             engine = candidate.engine
             if candidate.name in known or engine is None:
                 continue
@@ -222,16 +198,30 @@ def _kind(cell: Cell, entry: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _measure(gpu: Gpu, entries: list[dict[str, Any]], launches: dict[int, Any], size: int) -> None:
-    """Writes the times into the entries: of all once, of the fastest again and in turns, with a check of their results."""
-    best, times = math.inf, {}
+    """Writes the times into the entries: of all, of the fastest again and in turns, with a check of their results."""
+    loaded = {}
     for number, calls in launches.items():
         try:
-            took = gpu.once(calls[0])
-            times[number] = took if took > LONG_MS + HOPELESS * best else gpu.timed(calls, 2)
+            loaded[number] = gpu.once(calls[0])
         except CudnnError as error:
             entries[number]["refused"] = str(error)[:60]
-            continue
-        best = min(best, times[number])
+    with gpu.turn():
+        _time(gpu, entries, {number: launches[number] for number in loaded}, loaded, size)
+
+
+def _time(
+    gpu: Gpu, entries: list[dict[str, Any]], launches: dict[int, Any], loaded: dict[int, float], size: int
+) -> None:
+    """Times candidates that ran once, in a turn on the GPU. `loaded` has the milliseconds of their first runs."""
+    best, times = math.inf, dict[int, float]()
+    for number, calls in launches.items():
+        took = loaded[number]
+        if took <= LONG_MS or not times:
+            took = gpu.timed(calls, 1)
+            if took <= HOPELESS * best:  # other processes load kernels: the least of two
+                took = min(took, gpu.timed(calls, 2))
+        times[number] = took
+        best = min(best, took)
     ranked = sorted(times, key=lambda number: times[number])
     close = [number for number in ranked if times[number] <= CLOSE * best + 0.002][:7]
     close += [number for number in times if entries[number]["likely"]][:1]  # the first guess
@@ -257,46 +247,22 @@ def run(index: int, processes: int, seconds: float, seed: int, folder: Path) -> 
     kind = KINDS[SHARE[index % len(SHARE)]]
     alike = [other for other in range(processes) if KINDS[SHARE[other % len(SHARE)]] == kind]
     cells = [cell for cell in in_order(catalogue.read(), seed) if cell.kind == kind]
-    mine = iter(_drawn(cells[alike.index(index) :: len(alike)], seed))
     history: dict[Any, list[float]] = {}
-    queue: Queue[Planned | dict[str, Any]] = Queue(AHEAD)
-    with Path(folder, "lock").open("w") as lock, Path(folder, f"{seed}-{index}.jsonl").open("w") as file:
+    with Path(folder, "lock").open("w") as lock, Path(folder, f"{seed}-{index}.jsonl").open("a") as file:
         gpu = Gpu(kind.dtype, lock)
-        drawing = threading.Lock()
-
-        def plan() -> None:
-            with on_device(0):
-                while time.monotonic() < end:
-                    with drawing:
-                        cell = next(mine, None)
-                    if cell is None:
-                        return
-                    try:
-                        found = planned(cell, gpu, history)
-                    except Exception as error:
-                        queue.put(_failed(cell, error))
-                    else:
-                        if found is not None:
-                            queue.put(found)
-
-        for _ in range(PLANNERS):
-            threading.Thread(target=plan, daemon=True).start()
-        while time.monotonic() < end:
-            try:
-                what = queue.get(timeout=1.0)
-            except Empty:
-                continue
-            if isinstance(what, Planned):
-                cell = what.cell
-                try:
-                    what = timed(what, gpu, history)
-                except Exception as error:
-                    what = _failed(cell, error)
-            file.write(json.dumps(what) + "\n")
-            file.flush()
-            if "CUDA" in what.get("error", ""):
+        for cell in _drawn(cells[alike.index(index) :: len(alike)], seed):
+            if time.monotonic() > end:
                 break
-    os._exit(0)  # a planner may compile an engine for seconds
+            try:
+                row = measured(cell, gpu, history)
+            except Exception as error:
+                row = _failed(cell, error)
+            if row is None:
+                continue
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            if "CUDA" in row.get("error", ""):
+                break
 
 
 def _failed(cell: Cell, error: Exception) -> dict[str, Any]:
