@@ -169,6 +169,23 @@ def test_a_run_ends_before_its_time_and_the_next_goes_on(clock: Clock, tmp_path:
     assert [row["run"] for row in Rows.read([file]).rows.values()] == ["r1"] * 4 + ["r2"] * 4 + ["r3"] * 2
 
 
+def test_a_run_says_which_rows_it_had_no_time_for(
+    clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(number: int, row: dict[str, Any]) -> None:
+        clock.now += 60.0
+
+    writer = network_writer(tmp_path / "a.jsonl", "r1")
+    resumable.measure(_gpu(), _tasks(4, measure, "training"), Rows(), writer, 90.0, PARTS)
+    ended = "30 s are left, the next may take 60 s: raise --budget, or go on later"
+    assert capsys.readouterr().out == f"training: measured 1 of 4 rows; {ended}\n"
+    rows = Rows()
+    resumable.measure(_gpu(), _tasks(4, measure, "training"), rows, writer, 250.0, PARTS)
+    writer.close()
+    assert len(rows.rows) == 4
+    assert capsys.readouterr().out == "training: measured 4 of 4 rows\n"
+
+
 def test_parts_share_the_time_and_a_part_that_is_done_leaves_its_own(clock: Clock, tmp_path: Path) -> None:
     def measure(number: int, row: dict[str, Any]) -> None:
         clock.now += 10.0

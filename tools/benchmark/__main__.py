@@ -44,6 +44,8 @@ ONLY: dict[str, tuple[str, ...]] = {
     "gpu": ("device",),
     "cache": ("cache",),
 }
+ONLY_HELP = "one section; host, gpu and cache may be given together"
+BUDGET = "time to keep to; it costs repetitions, not rows. --only networks and --only operations measure fewer rows"
 SAMPLES = {"networks": networks.main, "operations": families.main}  # runs of their own, with rows in files
 
 
@@ -52,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the results")
     parser.add_argument("--quick", action="store_true", help=f"about {QUICK_SECONDS:.0f} s: less tuning and repetition")
-    parser.add_argument("--only", action="append", choices=[*ONLY, *SAMPLES], help="one section; may be given again")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="time to keep to; costs repetitions, not rows")
+    parser.add_argument("--only", action="append", choices=[*ONLY, *SAMPLES], help=ONLY_HELP)
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help=BUDGET)
     parser.add_argument("--from-json", type=Path, metavar="FILE", help="write the page and the plot of earlier results")
     resumable.add_options(parser)
     networks.add_options(parser)

@@ -191,15 +191,16 @@ def measure(
             whole -= share
             if part in before_part:
                 before_part[part](of_part, mine.left)
-            count = 0
+            count, ended = 0, ""
             for task in of_part:
                 if mine.left < longest:
+                    ended = f"; {mine.left:.0f} s are left, the next may take {longest:.0f} s: raise --budget, or go on later"
                     break
                 left = mine.left
                 _one(torch, task, rows, writer)
                 longest = left - mine.left if not count else max(longest, left - mine.left)
                 count += 1
-            print(f"{part}: {count} rows of {len(of_part):,} that were left", flush=True)
+            print(f"{part}: measured {count} of {len(of_part):,} rows{ended}", flush=True)
     except KeyboardInterrupt:
         return "stopped; the same command goes on"
     except Lost as error:

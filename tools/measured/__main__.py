@@ -20,7 +20,9 @@ TABLES = Path(measured.__file__).with_name("tables")
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tools.measured", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.measured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+", help="rows of tools.measured.survey")
     parser.add_argument("--gpu", required=True, help="its name, for the table's first line")
     parser.add_argument("--capability", required=True, help="its compute capability, such as 9.0")

@@ -283,11 +283,14 @@ def main() -> int:
     """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tools.measured.survey", description=__doc__)
     parser.add_argument("folder", type=Path, help="for the files of rows")
-    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--seconds", type=float, default=120.0, help="after which no row is begun (120)")
     parser.add_argument("--seed", type=int, default=0, help="draws the order of the cells (0)")
-    parser.add_argument("--processes", type=int, default=10)
+    memory = f"each takes {2 * TENSORS + WORKSPACE} GiB of the GPU's memory ({len(SHARE)}; fewer leave kinds of arithmetic out)"
+    parser.add_argument("--processes", type=int, default=len(SHARE), help=memory)
     parser.add_argument("--index", type=int, help=argparse.SUPPRESS)  # of one process
     given = parser.parse_args()
+    if given.processes < 1:
+        parser.error(f"--processes must be 1 or more; got {given.processes}")
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.index is not None:
         run(given.index, given.processes, given.seconds, given.seed, given.folder)
