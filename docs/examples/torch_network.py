@@ -109,7 +109,7 @@ def capturing():
     return torch.cuda.is_current_stream_capturing()
 
 
-def convert(module, *inputs, prefer="fastest", workspace_limit=None, deterministic=None, tf32=None, tune_seconds=5.0):
+def convert(module, *inputs, prefer="fastest", workspace_limit=None, deterministic=None, tf32=None, tune_seconds=2.0):
     """A callable that runs a module for inference, its convolutions on cudnnpy where that is possible and faster.
 
     inputs    what the module is called with: tensors like those that follow. Others are converted when they come

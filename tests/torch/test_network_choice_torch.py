@@ -134,11 +134,11 @@ def test_options_reach_every_plan(host: Host) -> None:
     host.plans.cudnnpy.Graph = lambda **options: seen.append(options)  # and so no graph is made
     x = torch.randn(2, 8, 6, 6)
     module = nn.Sequential(conv(), nn.Hardswish())
-    host.example.convert(module, x, prefer="no_workspace", deterministic=True, tf32=False)
+    host.example.convert(module, x, prefer="no_workspace", deterministic=True, tf32=False, tune_seconds=1.5)
     assert seen[0] == {
         "prefer": "no_workspace",
         "workspace_limit": None,
-        "tune_seconds": 5.0,
+        "tune_seconds": 1.5,
         "deterministic": True,
         "tf32": False,
     }
