@@ -46,9 +46,10 @@ class Convolution(Layer):
     compute_dtype : dtype-like, optional
         What products are accumulated in: by default float64 for float64, int32 for int8, and float32 for the others.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
-        How an algorithm is chosen. "fastest" takes the first candidate of cuDNN's heuristics that runs,
-        "limited_workspace" the first within `workspace_limit`, "no_workspace" the first that needs no workspace;
-        "autotune" runs and times the candidates and takes the fastest.
+        How an algorithm is chosen. "fastest" takes the first guess that runs: what was fast for near problems that were
+        measured on such a GPU, then the proposals of cuDNN's heuristics. "limited_workspace" takes the first within
+        `workspace_limit`, "no_workspace" the first that needs no workspace. "autotune" runs and times the candidates and
+        takes the fastest, which is never slower than what "fastest" takes.
     workspace_limit : int, optional
         The most bytes of workspace. By default 1 GiB for "limited_workspace", and the free memory of the device for
         "fastest" and "autotune".
@@ -63,7 +64,8 @@ class Convolution(Layer):
         "on_shape_change" chooses for every new shape; "once" keeps the engine that was chosen for the first shape of an
         operation as long as it can run later ones.
     tune_seconds : float
-        The most seconds that "autotune" takes for one problem; then it takes the fastest candidate so far.
+        The most seconds that "autotune" takes for one problem, planning included; then it takes the fastest candidate so
+        far.
 
     Raises
     ------
