@@ -27,7 +27,8 @@ def averaged(
 ) -> tuple[list[Step], list[int]] | None:
     """Return the steps that take x, packed (outer, size, inner), to factor * its averages over size + beta * result.
 
-    With `by_graph`, graphs may be used: addresses are multiples of 16. None if a window would be too long.
+    With `by_graph`, graphs may be used: addresses are multiples of 16. Averages of 16 bits are rounded once, after the
+    factor. None if a window would be too long.
     """
     outer, size, inner = sizes
     parts = _parts(size, outer * inner, dtype)
@@ -40,8 +41,11 @@ def averaged(
         last = at == len(parts) - 1
         size //= length
         results = outer * size * inner
-        planned = _resampled(device, outer * size, length, inner, dtype) if by_graph else None
-        direct = last and (planned is None or (factor, beta) == (1.0, 0.0))
+        scaled = last and (factor, beta) != (1.0, 0.0)
+        # The graph stores averages unscaled. Those of 16 bits would lose what the sum has: they are scaled by the function.
+        can_resample = by_graph and not (scaled and dtype not in FULL)
+        planned = _resampled(device, outer * size, length, inner, dtype) if can_resample else None
+        direct = last and (planned is None or not scaled)
         if not direct:
             scratch.append(results * dtype_of(dtype).itemsize)
         target = 1 if direct else 1 + len(scratch)

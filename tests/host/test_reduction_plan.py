@@ -17,6 +17,7 @@ from stand_in_device import Array, StandInDevice
 
 import cudnnpy
 from cudnnpy import Graph, TensorSpec, raw
+from cudnnpy._core.dtypes import numpy_dtype
 from cudnnpy._core.layouts import packed_as, packed_strides
 from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime import substitutes
@@ -406,6 +407,20 @@ def test_means_of_small_images_are_the_resample_node_where_it_is_right(
     found = _by_pooling(0, spec, y, "avg", 1.0, 0.0, deterministic)
     assert found is not None
     assert [isinstance(step.executable, Planned) for step in found[0]] == [by_graph]
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_sum_keeps_what_its_average_is_too_small_for(dtype: Any, beta: float) -> None:
+    """One element of each sum is the smallest number of the type: divided by the count it is 0 in the type."""
+    spec, y = (TensorSpec((2, n, 8), dtype, packed_strides((2, n, 8))) for n in (4, 1))
+    smallest = 2.0**-24 if dtype == "float16" else 2.0**-133 if dtype == "bfloat16" else 2.0**-120
+    found = _by_pooling(0, spec, y, "add", 1.0, beta, False)
+    assert found is not None
+    memory, out = (np.zeros(math.prod(one.shape), numpy_dtype(dtype)) for one in (spec, y))
+    tensor_in(memory, spec)[:, 1, :] = smallest
+    run_steps(*found, memory, out)
+    np.testing.assert_array_equal(out.astype(np.float64), smallest)
 
 
 # Matrix products
