@@ -1,4 +1,4 @@
-"""Reductions of a tensor over axes: `_steps` chooses among matrix products, poolings, graphs and cudnnReduceTensor.
+"""Reductions of a tensor over axes by matrix products, poolings, graphs (`_fast_steps` chooses) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -10,7 +10,7 @@ windows of a pooling (1.0 to 1.4 times as long as PyTorch). For a maximum, the r
 a pooling would not do (maximum-of-minus-infinity in docs/known-issues.md).
 
 Graphs add in any order: the last bits of a float32 sum differ from call to call (an H200 with cuDNN 9.19; no note of the
-engine says so). With `deterministic`, sums use the functions, whose results do not differ and which take 6 times as long.
+engine says so). With `deterministic`, sums use cudnnPoolingForward, or else cudnnReduceTensor: their results do not differ.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ _LONGEST = 32_768  # the most elements of a row that is reduced in one step
 _PART = 4096  # the most elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
-_WHOLE = (
-    1 << 21
-)  # elements from which on the heuristics' second proposal for all elements takes 0.5 to 0.8 of the first's time
+_WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
 _LARGE = 1 << 13  # bytes from which on the other roads are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
@@ -99,11 +97,19 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return of_nothing(name, device, operands, value, beta)
-    steps, scratch = _steps(device, x, y, op, alpha, beta, deterministic, call)
+    found = _fast_steps(device, x, y, op, alpha, beta, deterministic, call)
+    steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)
 
 
-def _steps(
+def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
+    """Return the average as `reduction` does, in any order; None if only cudnnReduceTensor supports it."""
+    x, y = (operand.spec for operand in operands)
+    found = _fast_steps(call.device, x, y, "avg", alpha, beta, False, call)
+    return Program(name, call.device, operands, *found) if found else None
+
+
+def _fast_steps(
     device: int,
     x: TensorSpec,
     y: TensorSpec,
@@ -112,23 +118,24 @@ def _steps(
     beta: float,
     deterministic: bool,
     call: Call | None,
-) -> tuple[list[Step], list[int]]:
-    """Return the steps of the fastest road that there is, and their scratch memory.
+) -> tuple[list[Step], list[int]] | None:
+    """Return the steps of the fastest road, and their scratch memory; None if cudnnReduceTensor alone is left.
 
-    Sums of 16 bits are matrix products if these are fast; other sums over a run between two others are poolings; what
-    graphs reduce, they do; and the function does the rest.
+    Sums of 16 bits are matrix products if these are fast; other sums over a run between two others are poolings; and what
+    graphs reduce, they do.
     """
+    if not is_dense(x) or extent(x) < _LARGE:
+        return None
     found = None
-    if is_dense(x) and extent(x) >= _LARGE:
-        is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
-        if is_sum and aligned and not deterministic and call is not None:
-            found = _by_product(call, x, y, op, alpha, beta)
-        if not found and is_sum:
-            found = _by_pooling(device, x, y, op, alpha, beta, deterministic)
-        graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
-        if not found and graphs and aligned and x.dtype != "float64":
-            found = _by_graphs(device, x, y, op, alpha, beta)
-    return found or _by_function(device, x, y, op, alpha, beta)
+    is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
+    if is_sum and aligned and not deterministic and call is not None:
+        found = _by_product(call, x, y, op, alpha, beta)
+    if not found and is_sum:
+        found = _by_pooling(device, x, y, op, alpha, beta, deterministic)
+    graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
+    if not found and graphs and aligned and x.dtype != "float64":
+        found = _by_graphs(device, x, y, op, alpha, beta)
+    return found
 
 
 def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:

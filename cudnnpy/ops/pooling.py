@@ -36,7 +36,7 @@ from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
-from cudnnpy.graph.reductions import reduction
+from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
 from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, output_size
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
@@ -189,7 +189,9 @@ class Pooling(PoolingOptions, Identified):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
         if self._averages_images(axes) and _is_reduction(x):
-            return reduction("pooling", call.device, operands, "avg", alpha, beta, False, call), results
+            program = average("pooling", call, operands, alpha, beta)
+            if program is not None:
+                return program, results
         step = None
         last = x.strides == channels_last_strides(x.shape) and y.strides == channels_last_strides(y.shape)
         if self.mode.startswith("average") and last and is_large(x) and (alpha, beta) == (1.0, 0.0):

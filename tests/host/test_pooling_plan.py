@@ -129,3 +129,12 @@ def test_the_gradient_of_tensors_with_gaps_is_left_to_the_function() -> None:
         prepared(Pooling("average_include_padding", (2, 3)), 1.0, 0.0, {"dy": y, "x": x, "y": y, "out": gaps})
     )
     assert "cudnnPoolingBackward" in found
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_images_that_no_graph_averages_are_left_to_the_pooling_function(dtype: Any) -> None:
+    """cudnnReduceTensor, the last road of other reductions, is slower."""
+    op, shape = Pooling("average_include_padding", (1024, 512)), (2, 2, 1024, 512)
+    x, y = spec_of(shape, dtype, False), spec_of((2, 2, 1, 1), dtype, False)
+    assert _is_reduction(x)
+    assert names(prepared(op, 1.0, 0.0, {"x": x, "out": y})) == ["cudnnPoolingForward"]

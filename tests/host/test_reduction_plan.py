@@ -22,10 +22,10 @@ from cudnnpy._core.layouts import packed_as, packed_strides
 from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime import substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Function
+from cudnnpy._runtime.executables import Function, Operand
 from cudnnpy.graph import averages, products, reductions
 from cudnnpy.graph.products import Sums
-from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _by_product, _runs, _steps, _view
+from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _by_product, _runs, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
 LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
@@ -488,11 +488,12 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
         def recorded(*given: Any, name: str = name, real: Any = real) -> Any:
             found = ([], []) if name == "_by_function" else real(*given)
             taken.extend([name] if found else [])
-            return found or None
+            return found
 
         monkeypatch.setattr(reductions, name, recorded)
     spec = TensorSpec((4, 10, 8), dtype, packed_strides((4, 10, 8)), alignment)
-    _steps(0, spec, TensorSpec((4, 1, 8), dtype, packed_strides((4, 1, 8))), op, 1.0, 0.0, deterministic, CALL)
+    y = TensorSpec((4, 1, 8), dtype, packed_strides((4, 1, 8)))
+    reduction("", 0, (Operand("x", spec), Operand("out", y, True)), op, 1.0, 0.0, deterministic, CALL)
     assert taken == [road]
 
 
