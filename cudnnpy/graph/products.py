@@ -18,6 +18,7 @@ from cudnnpy.typing import ElementName
 
 _ROWS = 512  # the fewest rows that occupy the GPU as the rows of a product
 _IMAGE = 64  # the fewest elements between two others for which a pooling is slower
+_MOST_ONES = 1 << 24  # 32 MiB, which stay allocated as long as the plan
 
 
 class Sums(NamedTuple):
@@ -38,8 +39,13 @@ class Sums(NamedTuple):
         return self.outer == 1 or self.size >= _IMAGE
 
     def executable(self, call: Call) -> Executable | None:
-        """Return the executable that takes x and the sums, of x's dtype and packed; None if no engine supports it."""
+        """Return the executable that takes x and the sums, of x's dtype and packed.
+
+        None if no engine supports it, or if the ones would take too much memory beside the workspace.
+        """
         outer, size, inner, dtype, factor = self
+        if size > _MOST_ONES:
+            return None
         graph = Graph()
         is_rows = inner == 1
         rows = (1, outer, size) if is_rows else (outer, size, inner)

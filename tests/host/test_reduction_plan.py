@@ -459,6 +459,21 @@ def test_a_product_is_one_step_whatever_the_factor(shape: Any, kept: Any, pick: 
     assert len(misaligned[0]) == 2
 
 
+def test_sums_whose_ones_would_take_much_memory_are_no_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "_MOST_ONES", 40)
+    spec, y = (TensorSpec((n, 2), "float16", (2, 1)) for n in (40, 1))
+    assert _by_product(CALL, spec, y, "add", 1.0, 0.0) is not None
+    longer = spec._replace(shape=(41, 2))
+    assert _by_product(CALL, longer, y, "add", 1.0, 0.0) is None
+    check(longer, y.shape, "add", 1.0, 0.0)
+
+
+def test_sums_that_no_engine_multiplies_are_reduced_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Graph, "executable", lambda self, device, pick=0: None)
+    spec, y = (TensorSpec((n, 8), "float16", (8, 1)) for n in (40, 1))
+    assert _by_product(CALL, spec, y, "add", 1.0, 0.0) is None
+
+
 # Which road
 
 
