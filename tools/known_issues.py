@@ -45,7 +45,7 @@ of a rejected engine.
 REMEDIES: dict[Remedy, str] = {
     "rejected": "the engine is rejected",
     "not called deterministic": "not called deterministic: `deterministic=True` rejects it, and a reduction uses "
-    "`cudnnReduceTensor`",
+    "cuDNN's functions",
     "not fused": "a plain convolution, with bias and activation in launches of their own",
     "padded": "the padding becomes zeros around x",
     "added apart": "no plan is asked for beta; `cudnnTransformTensor` adds it",

@@ -65,6 +65,8 @@ class Softmax(SoftmaxOptions, Identified):
     Notes
     -----
     Arrays are float16, bfloat16, float32 or float64; sizes may be 0. "fast" overflows for x above about 88 in float32.
+    Long rows are added up by graphs in an order that varies: the last bits of "accurate" and "log" may differ from call to
+    call for rows of more than 16,384 elements, and of gradients from 1,000 elements on.
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
     is queued on `stream`, by default the library's current stream.
     """
