@@ -1,4 +1,4 @@
-"""Reductions of a tensor over axes by matrix products, poolings, graphs (`_fast_steps` chooses) or cudnnReduceTensor.
+"""Reductions of a tensor over axes by matrix products, poolings, graphs (`_roads` has their order) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -16,7 +16,7 @@ engine says so). With `deterministic`, sums use cudnnPoolingForward, or else cud
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import byref, c_size_t
 from typing import Any
 
@@ -40,6 +40,7 @@ from cudnnpy._runtime.executables import (
     Operand,
     Program,
     Step,
+    Steps,
     copy,
     described,
     elsewhere,
@@ -103,7 +104,7 @@ def reduction(
 
 
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
-    """Return the average as `reduction` does, in any order; None if only cudnnReduceTensor supports it."""
+    """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
     found = _fast_steps(call.device, x, y, "avg", alpha, beta, False, call)
     return Program(name, call.device, operands, *found) if found else None
@@ -119,23 +120,42 @@ def _fast_steps(
     deterministic: bool,
     call: Call | None,
 ) -> tuple[list[Step], list[int]] | None:
-    """Return the steps of the fastest road, and their scratch memory; None if cudnnReduceTensor alone is left.
+    """Return the steps of the fastest road within `call.cap`, and their scratch memory; None if there is none.
+
+    Then cudnnReduceTensor alone is left.
+    """
+    if not is_dense(x) or extent(x) < _LARGE:
+        return None
+    cap = None if call is None else call.cap
+    for found in _roads(device, x, y, op, alpha, beta, deterministic, call):
+        if found and (cap is None or Steps(*found).workspace_size <= cap):
+            return found
+    return None
+
+
+def _roads(
+    device: int,
+    x: TensorSpec,
+    y: TensorSpec,
+    op: str,
+    alpha: float,
+    beta: float,
+    deterministic: bool,
+    call: Call | None,
+) -> Iterator[tuple[list[Step], list[int]] | None]:
+    """Yield the roads of a large dense tensor, the fastest first; None for one that is slow or not supported.
 
     Sums of 16 bits are matrix products if these are fast; other sums over a run between two others are poolings; and what
     graphs reduce, they do.
     """
-    if not is_dense(x) or extent(x) < _LARGE:
-        return None
-    found = None
     is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
     if is_sum and aligned and not deterministic and call is not None:
-        found = _by_product(call, x, y, op, alpha, beta)
-    if not found and is_sum:
-        found = _by_pooling(device, x, y, op, alpha, beta, deterministic)
+        yield _by_product(call, x, y, op, alpha, beta)
+    if is_sum:
+        yield _by_pooling(device, x, y, op, alpha, beta, deterministic)
     graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
-    if not found and graphs and aligned and x.dtype != "float64":
-        found = _by_graphs(device, x, y, op, alpha, beta)
-    return found
+    if graphs and aligned and x.dtype != "float64":
+        yield _by_graphs(device, x, y, op, alpha, beta)
 
 
 def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:

@@ -129,12 +129,28 @@ class Softmax(SoftmaxOptions, Identified):
         name, names = "Softmax.backward", ("dy", "y", "out")
         return dispatch.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
 
-    def _wanted(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
-        """The tensors in one memory order, in which the functions are fast: softmax-orders in docs/known-issues.md."""
+    def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
+        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.cap`."""
+        factor, gradient = 1.0 if beta else alpha, len(operands) == 3
+        specs = [operand.spec for operand in operands]
+        wanted = self._wanted(*specs)
+        executable = self._executable(call, wanted, factor, gradient)
+        program = _blended(name, call, operands, executable, wanted, alpha, beta)
+        if call.cap is None or program.workspace_size <= call.cap:
+            return program
+        wanted = self._in_one_order(*specs)
+        executable = self._function(wanted[0], self._rows(wanted[0]), factor, gradient)
+        return _blended(name, call, operands, executable, wanted, alpha, beta)
+
+    def _in_one_order(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
+        """The tensors in one memory order: softmax-orders in docs/known-issues.md."""
         specs = [first, *(as_lies(other, first) for other in others)]
-        if not is_packed(first):
-            specs = [packed(spec) for spec in specs]
-        if self._rows(specs[0]) is None and first.shape[1] >= _MANY:
+        return specs if is_packed(first) else [packed(spec) for spec in specs]
+
+    def _wanted(self, *given: TensorSpec) -> list[TensorSpec]:
+        """The tensors in one memory order, in which the functions are fast."""
+        specs = self._in_one_order(*given)
+        if self._rows(specs[0]) is None and specs[0].shape[1] >= _MANY:
             return [packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
         return specs
 
@@ -180,10 +196,7 @@ class Softmax(SoftmaxOptions, Identified):
         scales(alpha, beta, x.dtype)
         if not extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
-        wanted = self._wanted(x, y)
-        executable = self._executable(call, wanted, 1.0 if beta else alpha, gradient=False)
-        program = _blended("softmax", call, operands, executable, wanted, alpha, beta)
-        return program, [in_layout(y, self._channels_last(x))]
+        return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         dy = logical(call, "dy", self.layout, _RANKS, empty=True)
@@ -193,10 +206,7 @@ class Softmax(SoftmaxOptions, Identified):
         scales(alpha, beta, dy.dtype)
         if not extent(dx):
             return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
-        wanted = self._wanted(dy, y, dx)
-        executable = self._executable(call, wanted, 1.0 if beta else alpha, gradient=True)
-        program = _blended("softmax gradient", call, operands, executable, wanted, alpha, beta)
-        return program, [in_layout(dx, self._channels_last(dy))]
+        return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
 
     def _channels_last(self, spec: TensorSpec) -> bool:
         return self.layout.endswith("C") and len(spec.shape) > 2

@@ -512,6 +512,20 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
     assert taken == [road]
 
 
+def test_roads_beyond_the_memory_there_is_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reductions, "_by_function", lambda *given: ([], []))
+    spec, y = (TensorSpec((2, n, 3), "float16", packed_strides((2, n, 3))) for n in (64, 1))
+    operands = Operand("x", spec), Operand("out", y, True)
+    sizes = {}
+    for cap in (None, 1 << 20, 100):
+        call = Call(Specs({}), {}, 0, 0, {}, cap)
+        program = reduction("", 0, operands, "max", 1.0, 0.0, False, call)
+        sizes[cap] = program.workspace_size, len(program.steps)
+    assert sizes[None] == sizes[1 << 20]
+    assert sizes[None][0] > 100
+    assert sizes[100] == (0, 0)  # the function
+
+
 # The parts
 
 

@@ -235,3 +235,14 @@ def test_statistics_are_float32_and_as_many_as_rows() -> None:
     made = softmax_graphs.backward(0, 6, 64, "float16", True)
     assert made.scratch == [24]
     assert math.prod(made.steps[0].executable.graph.outputs[0].shape) == 6
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_without_room_for_copies_the_channels_stay_apart(gradient: bool) -> None:
+    names, spec = ("dy", "y", "out") if gradient else ("x", "out"), spec_of((2, 5, 2, 3), "float16", "packed")
+    op, prepare = Softmax(), Softmax._backward if gradient else Softmax._forward
+    sizes = [
+        prepare(op, Call(Specs(dict.fromkeys(names, spec)), {}, 0, 0, {}, cap), 1.0, 0.0)[0].workspace_size
+        for cap in (None, 1 << 20, 100)
+    ]
+    assert sizes == [256 * len(names), 256 * len(names), 0]
