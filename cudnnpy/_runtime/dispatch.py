@@ -54,6 +54,10 @@ class Call(NamedTuple):
     cap: int | None = None
     last: bool = False
 
+    def allows(self, workspace_size: int) -> bool:
+        """Return whether a plan may need a workspace of this size."""
+        return self.cap is None or workspace_size <= self.cap
+
     def cap_beside(self, *scratch: int) -> int | None:
         """Return the cap of a plan that shares the workspace with scratch memory of these sizes in bytes."""
         return None if self.cap is None else max(0, self.cap - sum(map(rounded, scratch)))

@@ -126,9 +126,8 @@ def _fast_steps(
     """
     if not is_dense(x) or extent(x) < _LARGE:
         return None
-    cap = None if call is None else call.cap
     for found in _roads(device, x, y, op, alpha, beta, deterministic, call):
-        if found and (cap is None or Steps(*found).workspace_size <= cap):
+        if found and (call is None or call.allows(Steps(*found).workspace_size)):
             return found
     return None
 

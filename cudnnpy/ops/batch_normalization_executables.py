@@ -112,9 +112,16 @@ class Normalized(NamedTuple):
         strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
         return parameter._replace(shape=shape, strides=strides)
 
-    def for_inference(self, spec: TensorSpec) -> TensorSpec:
-        """An x or y as the function takes it: packed channels first, or, in mode "spatial", channels last."""
+    def in_either_order(self, spec: TensorSpec) -> TensorSpec:
+        """An x or y as the functions support it: packed channels first, or, in mode "spatial", channels last."""
         return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else in_order(spec)
+
+    def order_of_function(self, call: Call) -> Callable[[TensorSpec], TensorSpec]:
+        """The order in which the functions for training and the gradient get x, y and gradients.
+
+        Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
+        """
+        return in_order if call.cap is None else self.in_either_order
 
     def wanted(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
         """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.
@@ -208,7 +215,7 @@ class _Training(NamedTuple):
         addresses = slots(self.call, self.names, self.operands, self.normalized.flat)
         for order in self.normalized.orders(self.y) if (alpha, beta) == (1.0, 0.0) else ():
             program = self._by_graph(addresses, order)
-            if program is not None:
+            if program is not None and self.call.allows(program.workspace_size):
                 return program
         return self._by_function(addresses, alpha, beta)
 
@@ -231,14 +238,15 @@ class _Training(NamedTuple):
         single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
         running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
         a, b = scales(alpha, beta, x.dtype)
-        one, two = (described(in_order(spec)) for spec in (x, y))
+        order = self.normalized.order_of_function(self.call)
+        one, two = (described(order(spec)) for spec in (x, y))
         function = Function(
             "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
             self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
             at["saved_mean"], at["saved_inverse_variance"],
         )  # fmt: skip
         executable = supplied(function, addresses, len(self.operands))
-        wanted = self.normalized.wanted(self.operands, in_order)
+        wanted = self.normalized.wanted(self.operands, order)
         program = arranged("batch normalization", self.call.device, self.operands, executable, wanted, beta)
         steps = [*program.steps]
         if self.activation == "relu":
@@ -325,14 +333,14 @@ def inference(
         if planned is not None:
             executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, spelled_last)
             return arranged(title, call.device, operands, executable, wanted), results
-    one, two = (described(normalized.for_inference(spec)) for spec in (x, y))
+    one, two = (described(normalized.in_either_order(spec)) for spec in (x, y))
     function = Function(
         "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
         normalized.descriptor(), At(1), At(2), At(3), At(4), norm.epsilon,
     )  # fmt: skip
     executable, wanted = (
         supplied(function, addresses, len(operands)),
-        normalized.wanted(operands, normalized.for_inference),
+        normalized.wanted(operands, normalized.in_either_order),
     )
     return arranged(title, call.device, operands, executable, wanted, beta), results
 
@@ -376,15 +384,18 @@ def backward(
         planned = backward_graph(call.device, *map(order, (dy, x, dx)))
         if planned is not None:
             executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, order)
-            return arranged(title, call.device, operands, executable, wanted), results
+            program = arranged(title, call.device, operands, executable, wanted)
+            if call.allows(program.workspace_size):
+                return program, results
     at = {name: At(place) for place, name in enumerate(names)}
     statistics = [at[name] for name in SAVED] if saved else [None, None]
-    tx, tdy, tdx = (described(in_order(spec)) for spec in (x, dy, dx))
+    order = normalized.order_of_function(call)
+    tx, tdy, tdx = (described(order(spec)) for spec in (x, dy, dx))
     function = Function(
         "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
         normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], norm.epsilon, *statistics,
     )  # fmt: skip
-    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, in_order)
+    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, order)
     return arranged(title, call.device, operands, executable, wanted, beta or parameter_beta), results
 
 

@@ -136,7 +136,7 @@ class Softmax(SoftmaxOptions, Identified):
         wanted = self._wanted(*specs)
         executable = self._executable(call, wanted, factor, gradient)
         program = _blended(name, call, operands, executable, wanted, alpha, beta)
-        if call.cap is None or program.workspace_size <= call.cap:
+        if call.allows(program.workspace_size):
             return program
         wanted = self._in_one_order(*specs)
         executable = self._function(wanted[0], self._rows(wanted[0]), factor, gradient)

@@ -445,6 +445,38 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     assert asked == [x.strides, packed_strides(shape)][: 1 if supported == "last" else 2]
 
 
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("supported", [False, True])
+def test_without_memory_for_copies_batch_normalization_stays_channels_last(
+    supported: bool, gradient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = (16, 3, 200, 200)
+    x, vector = TensorSpec(shape, "float16", channels_last_strides(shape)), TensorSpec((3,), "float32", (1,))
+
+    def executable(graph: Graph, device: int, pick: int = 0) -> Any:
+        is_first = graph.inputs[0].spec.strides == packed_strides(shape)
+        return SimpleNamespace(workspace_size=0) if supported and is_first else None
+
+    monkeypatch.setattr(Graph, "executable", executable)
+    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
+    module, norm = batch_normalization_executables, cudnnpy.BatchNormalization()
+    names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
+    specs = Specs(
+        {"x": x, "out": x, "scale": vector, **dict.fromkeys(names, vector), **({"dy": x} if gradient else {})}
+    )
+    for cap in (None, 1 << 30, 1 << 10):
+        call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {}, cap)
+        if gradient:
+            program, _ = module.backward(norm, call, 1.0, 0.0, 1.0, 0.0, True)
+        else:
+            program, _ = module.training(norm, call, 0.1, None, 1.0, 0.0)
+        roomy = cap is None or (cap == 1 << 30 and supported)
+        assert (program.workspace_size > 1 << 20) == roomy
+        ran = [step.executable.name for step in program.steps if hasattr(step.executable, "name")]
+        function = f"cudnnBatchNormalization{'Backward' if gradient else 'ForwardTraining'}"
+        assert ran == [function] if not roomy else (function in ran) != supported
+
+
 # Which rows are normalized by reductions
 
 
