@@ -234,7 +234,8 @@ class Pooling(PoolingOptions, Identified):
             function = Function("cudnnAddTensor", each, described(dy), At(0), b, described(dx), At(1))
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
         wanted = [dy, as_lies(x, dx), as_lies(y, dy), dx]
-        if self._better_packed(x) or not (is_dense(dx) and is_dense(dy)):
+        can_copy = call.cap is None  # otherwise memory does not suffice for the copies
+        if (can_copy and self._better_packed(x)) or not (is_dense(dx) and is_dense(dy)):
             wanted = [packed(spec) for spec in wanted]
         how = descriptor(self.mode, axes)
         one, two, three, four = map(described, wanted)

@@ -138,3 +138,13 @@ def test_images_that_no_graph_averages_are_left_to_the_pooling_function(dtype: A
     x, y = spec_of(shape, dtype, False), spec_of((2, 2, 1, 1), dtype, False)
     assert _is_reduction(x)
     assert names(prepared(op, 1.0, 0.0, {"x": x, "out": y})) == ["cudnnPoolingForward"]
+
+
+def test_without_memory_for_copies_the_gradient_of_maxima_stays_channels_last() -> None:
+    op, shape = Pooling("max"), (16, 64, 32, 32)
+    x, y = spec_of(shape, "float16", True), spec_of(op.output_shape(shape), "float16", True)
+    specs = Specs({"dy": y, "x": x, "y": y, "out": x})
+    copies = [
+        len(Pooling._backward(op, Call(specs, {}, 0, 0, {}, cap), 1.0, 0.0)[0].steps) - 1 for cap in (None, 1 << 10)
+    ]
+    assert copies == [4, 0]
