@@ -17,15 +17,10 @@ from collections.abc import Callable, Sequence
 from ctypes import c_double
 from typing import Any, NamedTuple
 
-from cudnnpy import raw
 from cudnnpy._core.layouts import (
     TensorSpec,
     channels_last_strides,
-    extent,
     in_layout,
-    lie_channels_last,
-    packed,
-    packed_strides,
 )
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.operations import BatchNormalizationOptions
@@ -34,8 +29,9 @@ from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
 from cudnnpy._runtime.substitutes import Slots, supplied
-from cudnnpy.descriptors import ActivationDescriptor, TensorDescriptor
+from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.ops.batch_normalization_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
+from cudnnpy.ops.batch_normalization_tensors import Normalized, spelled_last
 from cudnnpy.ops.parameters import (
     GRADIENTS,
     NAN,
@@ -51,108 +47,6 @@ from cudnnpy.ops.parameters import (
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
-_FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
-_LAST = 1 << 14  # bytes of x from which on graphs are worth compiling channels last
-
-
-def in_order(spec: TensorSpec) -> TensorSpec:
-    """The tensor packed channels first, or a copy that is."""
-    return spec if spec.strides == packed_strides(spec.shape) else packed(spec)
-
-
-def spelled_last(spec: TensorSpec) -> TensorSpec:
-    """A tensor that is channels last in memory, with these strides for axes of size 1, too."""
-    return spec._replace(strides=channels_last_strides(spec.shape))
-
-
-class Normalized(NamedTuple):
-    """The x of a call, with its axes as (N, C, spatial...), and what depends on it: its parameters' shapes and descriptors."""
-
-    x: TensorSpec
-    spatial: bool  # the mode
-    channels_last: bool  # the axis order of the arrays themselves
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The parameters' shape, in the arrays' own axis order."""
-        if len(self.x.shape) == 1:
-            return (0,)
-        if self.spatial:
-            return (self.x.shape[1],)
-        return (*self.x.shape[2:], self.x.shape[1]) if self.channels_last else self.x.shape[1:]
-
-    @property
-    def statistics(self) -> TensorSpec:
-        """A packed parameter of the statistics' dtype."""
-        return TensorSpec(self.shape, statistics_dtype(self.x), packed_strides(self.shape))
-
-    @property
-    def flat(self) -> TensorSpec:
-        """The same as one row."""
-        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x), (1,))
-
-    @property
-    def kind(self) -> int:
-        """The mode as the functions take it."""
-        return int(raw.CUDNN_BATCHNORM_SPATIAL if self.spatial else raw.CUDNN_BATCHNORM_PER_ACTIVATION)
-
-    def descriptor(self) -> TensorDescriptor:
-        """The parameters' descriptor."""
-        if self.spatial:
-            rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x))
-        shape = (1, *self.x.shape[1:])
-        return described(TensorSpec(shape, statistics_dtype(self.x), packed_strides(shape)))
-
-    def logical(self, parameter: TensorSpec) -> TensorSpec:
-        """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
-        if self.spatial:
-            return parameter
-        shape = (1, *self.x.shape[1:])
-        strides = channels_last_strides(shape) if self.channels_last else packed_strides(shape)
-        return parameter._replace(shape=shape, strides=strides)
-
-    def in_either_order(self, spec: TensorSpec) -> TensorSpec:
-        """An x or y as the functions support it: packed channels first, or, in mode "spatial", channels last."""
-        return spec if self.spatial and spec.strides == channels_last_strides(spec.shape) else in_order(spec)
-
-    def order_of_function(self, call: Call) -> Callable[[TensorSpec], TensorSpec]:
-        """The order in which the functions for training and the gradient get x, y and gradients.
-
-        Channels first is the faster one. Without memory for copies, tensors that are channels last stay so.
-        """
-        return in_order if call.cap is None else self.in_either_order
-
-    def wanted(self, operands: Sequence[Operand], data: Callable[[TensorSpec], TensorSpec]) -> list[TensorSpec]:
-        """The operands as they are launched: x, y and gradients as `data` has them, and packed parameters.
-
-        The parameters have the dtype of the statistics.
-        """
-        return [
-            data(operand.spec) if operand.name in ("dy", "x", "out") else packed(operand.spec, statistics_dtype(self.x))
-            for operand in operands
-        ]
-
-    def takes_graph(self, *others: TensorSpec) -> bool:
-        """Whether a graph may take these tensors: aligned, of 16 or 32 bits, with several values for each channel."""
-        x, tensors = self.x, (self.x, *others)
-        several = x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
-        aligned = all(t.alignment >= 16 for t in tensors)
-        return self.spatial and several and aligned and len(x.shape) in (4, 5)
-
-    def orders(self, *others: TensorSpec) -> list[Callable[[TensorSpec], TensorSpec]]:
-        """The memory orders in which a graph is faster than the function, the fastest first.
-
-        These are channels last, which the function is slow in, and channels first, if necessary on copies, for few long
-        channels. Images of one position are channels last.
-        """
-        x, tensors = self.x, (self.x, *others)
-        if not self.takes_graph(*others):
-            return []
-        last = lie_channels_last(*tensors) and extent(x) >= _LAST
-        first = all(t.strides == packed_strides(t.shape) for t in tensors)
-        few = x.shape[1] <= _FEW and x.shape[0] * math.prod(x.shape[2:]) >= _LONG
-        return [*([spelled_last] if last else []), *([in_order] if few and is_large(x) and (first or last) else [])]
 
 
 # Checked arguments

@@ -27,6 +27,7 @@ from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
 from cudnnpy.ops import batch_normalization_executables, layer_normalization, normalization_reductions
+from cudnnpy.ops.batch_normalization_tensors import Normalized
 from cudnnpy.ops.composed_normalization import Shapes
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
@@ -413,7 +414,7 @@ def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
 ) -> None:
     strides = channels_last_strides(shape) if last else packed_strides(shape)
     x = TensorSpec(shape, "float16", strides)
-    normalized = batch_normalization_executables.Normalized(x, True, False)
+    normalized = Normalized(x, True, False)
     assert [order.__name__ for order in normalized.orders(x)] == expected
     assert normalized.orders(x._replace(alignment=8)) == []
     assert normalized._replace(spatial=False).orders(x) == []
