@@ -296,7 +296,7 @@ def _by_graphs(
     while any(is_reduced for _, is_reduced in runs):
         at = max(at for at, (_, is_reduced) in enumerate(runs) if is_reduced)
         if at == len(runs) - 1 and runs[at][0] > _LONGEST:  # a long row is divided
-            length = next((n for n in range(_PART, 15, -1) if runs[at][0] % n == 0), None)
+            length = _divisor(runs[at][0])
             if length is None:
                 return None
             runs[at : at + 1] = [(runs[at][0] // length, True), (length, True)]
@@ -321,24 +321,32 @@ def _by_graphs(
         scratch.append(4 * outer * inner)
         steps.append(Step(planned, (place, 1 + len(scratch))))
         dtype, place, before = "float32", 1 + len(scratch), None
-    if op == "norm2":
-        root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
-        one, zero = scales(1.0, 0.0, "float32")
-        d = described(sums)
-        if y.dtype == "float32" and (alpha, beta) == (1.0, 0.0):
-            to = described(y)
-            steps.append(
-                Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, to, At(1)), (place, 1))
-            )
-            return steps, scratch
-        steps.append(Step(Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, d, At(0)), (place,)))
-    steps.append(Step(copy(sums, y, alpha * share, beta), (place, 1)))
+    steps += _scaled(op, place, sums, y, alpha * share, beta)
     return steps, scratch
+
+
+def _scaled(op: str, place: int, sums: TensorSpec, y: TensorSpec, alpha: float, beta: float) -> list[Step]:
+    """Return the steps from float32 sums at a place to y: the root for a norm2, the factors, and y's dtype and strides."""
+    if op != "norm2":
+        return [Step(copy(sums, y, alpha, beta), (place, 1))]
+    root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
+    one, zero = scales(1.0, 0.0, "float32")
+    direct = y.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
+    d, to = described(sums), described(y if direct else sums)
+    function = Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, to, At(1))
+    if direct:
+        return [Step(function, (place, 1))]
+    return [Step(function, (place, place)), Step(copy(sums, y, alpha, beta), (place, 1))]
+
+
+def _divisor(size: int) -> int | None:
+    """Return the longest part into which rows of a size are divided; None if there is no part of 16 to _PART elements."""
+    return next((n for n in range(_PART, 15, -1) if size % n == 0), None)
 
 
 def _all_reduced(device: int, count: int, x: TensorSpec, before: str | None, kind: str) -> Executable | None:
     """Return the executable of a graph that reduces all elements at once to a float32; None if no engine supports it."""
-    length = next((n for n in range(4096, 15, -1) if count % n == 0), None)
+    length = _divisor(count)
     if length is None:
         return None
     view = _view(count // length, length, 1, x.dtype, x.alignment)[0], (1, 1, 1, 1), (0, 1)
