@@ -169,6 +169,15 @@ def test_sums_of_infinities_and_nan(shape: tuple[int, ...], axis: int, dtype: An
     check(cudnnpy.reduce_tensor(x, "add", (axis,)), x.double().sum(axis, keepdim=True), shape[axis])
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(9, 49, 256), (9, 3136, 64)], ids=str)
+def test_sums_of_numbers_whose_average_is_too_small_for_the_type(shape: tuple[int, ...], dtype: Any) -> None:
+    x = torch.zeros(shape, device="cuda", dtype=dtype)
+    x[:, 5] = 2.0**-14  # the smallest normal number of float16
+    found = cudnnpy.reduce_tensor(x, "add", (1,))
+    torch.testing.assert_close(found.double(), x.double().sum(1, keepdim=True), rtol=2.0**-10, atol=0)
+
+
 # --- averages over images
 
 
