@@ -21,9 +21,9 @@ def address_check(
 ) -> AddressCheck:
     """Return the check of the addresses of operands and of a workspace for one executable.
 
-    It calls `explain` only for addresses that may be wrong: a null one, one that is not a multiple of `alignment`, and
-    a result or a workspace whose memory overlaps another operand's. `explain(operands, workspace)` looks at each of them
-    and raises ValueError, or accepts them.
+    It calls `explain` only for addresses that may be wrong: one that is not an int, a null one, one that is not a
+    multiple of `alignment`, and a result or a workspace whose memory overlaps another operand's.
+    `explain(operands, workspace)` looks at each of them and raises ValueError, or accepts them.
 
     Parameters
     ----------
@@ -59,7 +59,8 @@ def _maker(count: int, results: tuple[int, ...], checks_space: bool) -> Any:
         for other in range(len(names))
         if other != result and not (other in written and other < result)
     ]
-    valid = " and ".join([*names, f"not ({' | '.join(names) or 0}) & bits", *apart])
+    bits = " | ".join(names) or "0"  # differences of unsigned NumPy integers wrap around: they go to `explain`
+    valid = " and ".join([*names, f"type(every := {bits}) is int and not every & bits", *apart])
     sizes = "".join(f", n{at}" for at in range(count + 1))
     source = f"""
 def make(explain, bits{sizes}):

@@ -271,7 +271,7 @@ class MovedGraph:
 
         The last address is that of the workspace, a multiple of SPACE_ALIGNMENT. The launch may leave it unused.
         """
-        library = driver_library()
+        library, pointers = driver_library(), tuple(map(int, pointers))
         if not all(hasattr(library, name) for name in _FUNCTIONS):
             return None
         with Captures.on(handle) as captures:
@@ -329,7 +329,7 @@ class MovedGraph:
                     halves[number] = pointers[operand] + distance & 0xFFFF_FFFF
                 if set_parameters(graph, node, given):
                     return False
-        except (TypeError, ValueError):  # what is no address
+        except (TypeError, ValueError, OverflowError):  # what is no address, or a NumPy integer of 64 bits
             self._idle = True
             return False
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,4 +61,24 @@ def test_two_results_are_compared_with_each_other() -> None:
     check((128, 64), 0)
     for pointers in ((64, 96), (96, 64), (64, 64)):
         with pytest.raises(AskedError):
+            check(pointers, 0)
+
+
+@given(st.tuples(*[st.integers(1, 40)] * 3))
+def test_addresses_that_are_numpy_integers_are_checked_alike(places: Any) -> None:
+    """Their differences wrap around."""
+    x, w, y = (16 * place for place in places)
+    wrong = overlap(y, SIZES[2], x, SIZES[0]) or overlap(y, SIZES[2], w, SIZES[1])
+
+    def explain(operands: Sequence[int], workspace: int) -> None:
+        if wrong:
+            raise AskedError
+
+    check = address_check(SIZES, [2], explain, 16)
+    for kind in (np.uint64, np.int64):
+        pointers: Any = tuple(map(kind, (x, w, y)))
+        if wrong:
+            with pytest.raises(AskedError):
+                check(pointers, 0)
+        else:
             check(pointers, 0)
