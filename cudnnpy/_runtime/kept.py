@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import islice
 from operator import itemgetter
 from threading import RLock
@@ -23,6 +24,7 @@ EntryT = TypeVar("EntryT")
 REPLAY_BYTES = 144 << 10  # of a CUDA graph of one launch: about 110 KiB of device memory and 32 KiB of the host's
 _SEEN = 1 << 14  # address tuples that are remembered after one use, as one number each
 _RIVALS = 8  # graphs that are compared at a time
+_unusable: list[Any] = []  # in a forked child: what was made before the fork
 NEVER = 1 << 60  # the use at which a launch becomes a CUDA graph, where it cannot
 
 
@@ -55,26 +57,37 @@ class Bound(Generic[EntryT]):
         self.reset()
 
     def reset(self) -> None:
-        """Forget the entries, whose tables keep them. In a forked child another thread may have held the lock."""
+        """Forget the entries. Their tables keep them."""
         # Garbage collection within a locked block may end a table, which takes the lock again.
         self._lock = RLock()
         self._entries: OrderedDict[tuple[int, Pointers], ref[Table[EntryT]]] = OrderedDict()
 
+    def forked(self) -> None:
+        """In a forked child, neither use nor destroy what was made before the fork. Another thread may hold the lock."""
+        for (_, pointers), reference in self._entries.items():
+            table = reference()
+            if table is not None:
+                _unusable.append(table.pop(pointers, None))
+        self.reset()
+
     def __len__(self) -> int:
-        return len(self._entries)
+        with self._lock:  # another thread may be between adding an entry and dropping another one
+            return len(self._entries)
 
     def count_moved(self) -> int:
         """Return the number of CUDA graphs that are moved to other addresses."""
         with self._lock:
-            tables = [reference() for reference in self._entries.values()]
+            tables = [reference() for reference in list(self._entries.values())]  # garbage collection may end a table
         return sum(table is not None and table.moved for table in tables)
 
     def keep(self, table: Table[EntryT], pointers: Pointers, entry: EntryT) -> None:
         """Put an entry into a table, and drop the oldest entries beyond the limit, of whichever table."""
         with self._lock:
+            dropped = [table.pop(pointers, None)]
+            self._entries.pop((id(table), pointers), None)
             table[pointers] = entry
             self._entries[id(table), pointers] = table.reference
-            dropped = self._drop_beyond(self.limit)
+            dropped += self._drop_beyond(self.limit)
         del dropped  # without the lock: the end of an entry calls the driver
 
     def forget(self, table: Table[EntryT], *several: Pointers) -> None:
@@ -112,12 +125,13 @@ class Bound(Generic[EntryT]):
             used = [(entry.uses - before, key) for entry, key, before in rivals if entry is not None]
             least, weakest = min(used, default=(wish.contest, None), key=itemgetter(0))
             if weakest is not None and 2 * least < wish.contest:
-                self._entries.move_to_end(weakest, last=False)
+                with suppress(KeyError):  # its table ended with the reference that _entry had
+                    self._entries.move_to_end(weakest, last=False)
                 return self.limit > 0
             wish.due, wish.rivals = wish.uses + wish.contest, []
             for key in list(islice(self._entries, _RIVALS)):
                 entry = self._entry(key)
-                if entry is not None:
+                if entry is not None and key in self._entries:
                     self._entries.move_to_end(key)
                     wish.rivals.append((key, entry.uses))
         return False
@@ -201,14 +215,15 @@ def may_move() -> bool:
 def set_limits(launches: int | None, replays: int | None, replay_bytes: int | None, moving: bool | None) -> None:
     """Set the limits that are not None, and drop what is beyond them."""
     global limits
-    if moving is not None and moving != limits.moving:
-        REPLAYS.clear()  # those of use are made again
+    before = limits.moving
     limits = Limits(
         LAUNCHES.limit if launches is None else launches,
         limits.replays if replays is None else replays,
         limits.replay_bytes if replay_bytes is None else replay_bytes,
         limits.moving if moving is None else moving,
     )
+    if limits.moving != before:  # other threads make what is moved, or nothing of it, from here on
+        REPLAYS.clear()  # those of use are made again
 
 
 def clear() -> None:
@@ -219,4 +234,4 @@ def clear() -> None:
 
 
 for _bound in (LAUNCHES, REPLAYS):
-    os.register_at_fork(after_in_child=_bound.reset)
+    os.register_at_fork(after_in_child=_bound.forked)

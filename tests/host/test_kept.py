@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from stand_in_device import StandInDevice
 
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec, raw
+from cudnnpy._runtime.kept import Bound, Table, Wish
 from cudnnpy.errors import StatusError
 
 STREAM = 0x5000
@@ -309,10 +311,46 @@ def test_what_is_no_address_is_refused_and_no_pack_is_made(stand_in: StandInDevi
     assert stand_in.launches == []
 
 
+def ending(bound: Bound[Any], number: int) -> tuple[int, tuple[int]]:
+    """Keep a graph whose table ends while the bound looks at it: its thread ends then. Return its key."""
+    table: Table[Any] = Table(bound)
+    bound.keep(table, (number,), SimpleNamespace(uses=0))
+    key, last = (id(table), (number,)), [table]
+    bound._entries[key] = lambda: last.pop() if last else None  # type: ignore[assignment]
+    return key
+
+
+def test_a_table_may_end_while_its_graphs_are_compared() -> None:
+    bound: Bound[Any] = Bound(2)
+    ending(bound, 1)
+    staying: Table[Any] = Table(bound)
+    bound.keep(staying, (2,), SimpleNamespace(uses=0))
+    wish = Wish(4, 16, uses=4)
+    assert not bound.has_room(wish)
+    assert (len(bound), [key[1] for key, _ in wish.rivals]) == (1, [(2,)])
+    wish.rivals = [(ending(bound, 3), 0)]
+    assert bound.has_room(wish)
+    assert len(bound) == 1
+
+
+def test_a_table_may_end_while_graphs_are_counted() -> None:
+    """Garbage collection may run at any time."""
+    bound: Bound[Any] = Bound(9)
+    tables: list[Table[Any]] = [Table(bound, moved=True) for _ in range(3)]
+    for number, table in enumerate(tables):
+        bound.keep(table, (number,), SimpleNamespace(uses=0))
+    del table
+    bound._entries[0, (9,)] = tables.clear  # type: ignore[assignment]
+    bound._entries.move_to_end((0, (9,)), last=False)
+    assert bound.count_moved() == 0
+    assert len(bound) == 1
+
+
 # In a process without other threads: with them, Python 3.12 and later warn of a fork.
 FORK = """
 import os
 from cudnnpy._planning.variant_pack import VariantPack
+from cudnnpy._runtime.kept import LAUNCHES, Table
 
 destroyed = []
 
@@ -322,8 +360,15 @@ def destroy(pack):
 
 packs = [VariantPack(destroy), VariantPack(destroy)]
 packs[0].value = 0x77
+table = Table(LAUNCHES)
+for number in range(3):
+    kept_pack = VariantPack(destroy)
+    kept_pack.value = 0x100 + number
+    LAUNCHES.keep(table, (number,), kept_pack)
+del kept_pack
 child = os.fork()
 if not child:
+    assert (dict(table), len(LAUNCHES)) == ({}, 0)  # a launch would use the handle of the other process
     packs.clear()
     packs.append(VariantPack(destroy))
     packs[0].value = 0x88
@@ -332,8 +377,11 @@ if not child:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 packs.clear()
 assert destroyed == [0x77]  # of the other one nothing was created
+assert len(LAUNCHES) == 3
+del table
+assert sorted(destroyed) == [0x77, 0x100, 0x101, 0x102]
 """
 
 
-def test_a_forked_child_does_not_destroy_what_it_cannot_use() -> None:
+def test_a_forked_child_neither_uses_nor_destroys_what_was_kept() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
