@@ -54,6 +54,10 @@ class Handle(Owned[raw.cudnnHandle_t]):
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
 
+    # The stream that a launch or a capture in progress needs. A launch that interrupts it, of a destructor that garbage
+    # collection runs or of a signal handler, sets this stream again when it is done.
+    _in_use: int | None = None
+
     def __init__(self, device: Device | None = None, stream: Stream | None = None) -> None:
         _check_device(device)
         stream_address(stream)

@@ -49,15 +49,17 @@ class Captures:
         from cuda.bindings import driver
 
         with relaxed_capture():
-            before = handle._address
+            before, interrupted = handle._address, handle._in_use
             status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
             if status != driver.CUresult.CUDA_SUCCESS:
                 yield None
                 return
             try:
+                handle._in_use = int(stream)
                 handle.set_stream(int(stream))
                 yield cls(stream)
             finally:
+                handle._in_use = interrupted
                 handle.set_stream(before)
                 driver.cuStreamDestroy(stream)
 
@@ -68,11 +70,13 @@ class Captures:
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         if driver.cuStreamBeginCapture(self._stream, mode)[0] != driver.CUresult.CUDA_SUCCESS:
             return None  # without a capture the launch would run
-        failed = launch()
-        status, graph = driver.cuStreamEndCapture(self._stream)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            return None
-        captured = Graph(graph)
+        captured, failed = None, 1
+        try:
+            failed = launch()
+        finally:
+            status, graph = driver.cuStreamEndCapture(self._stream)
+            if status == driver.CUresult.CUDA_SUCCESS:
+                captured = Graph(graph)
         return None if failed else captured
 
     def executable(self, graph: Graph) -> Executable | None:

@@ -114,12 +114,19 @@ class Launcher:
     def _launch(self, pointers: Pointers, stream: int, launch: Launch | None) -> Launch:
         """Queue the work by a plain launch, which is made if there is none. Return it."""
         handle, wish = self.handle, None
-        if handle._address != stream:
-            handle.set_stream(stream)
         if launch is None:
             replay = self.replays.get(pointers)  # of a stream that is being captured
             launch, wish = (self._bind(pointers), self._wish) if replay is None else (replay.plain, None)
-        status = launch()
+        interrupted = handle._in_use
+        try:
+            handle._in_use = stream
+            if handle._address != stream:
+                handle.set_stream(stream)
+            status = launch()
+        finally:
+            handle._in_use = interrupted
+            if interrupted is not None:
+                handle.set_stream(interrupted)
         if status:
             del launch  # a traceback would keep it
             raise raw.error_of(status, self.planned.name)

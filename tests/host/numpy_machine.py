@@ -36,7 +36,7 @@ def tensor_in(memory: np.ndarray, spec: TensorSpec) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(memory, spec.shape, [s * size for s in spec.strides])
 
 
-HANDLE: Any = SimpleNamespace(pointer=None, _address=0)
+HANDLE: Any = SimpleNamespace(pointer=None, _address=0, _in_use=None)
 _memories: list[np.ndarray] = []  # arrays of bytes: the operands' and the workspace's
 _constants: dict[int, np.ndarray] = {}  # by their addresses
 

@@ -16,6 +16,7 @@ from cudnnpy._core import driver as driver_calls
 from cudnnpy._runtime import cuda_graph, launcher, moved_graph, plan_cache
 from cudnnpy.handle import Handle
 
+CAPTURES = 0x9000  # the stream of our own captures
 BAD = 1  # CUDA_ERROR_INVALID_VALUE
 GOOD, FAILED = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_UNKNOWN
 
@@ -64,7 +65,7 @@ class StandInGraphs:
         self.failing = ""
         self.before_launch: Callable[[], object] = lambda: None
         self.rejects: Callable[[Pointers], bool] = lambda pointers: False
-        self.handle: Any = SimpleNamespace(_address=0, set_stream=self.set_stream)
+        self.handle: Any = SimpleNamespace(_address=0, _in_use=None, set_stream=self.set_stream)
 
     def set_stream(self, stream: int) -> None:
         self.handle._address = stream
@@ -83,7 +84,7 @@ class StandInGraphs:
         nodes = [Node(kernel, pointers) for kernel in kernels]
         for kernel, node in zip(kernels, nodes, strict=True):
             self.sizes[kernel.function or kernel.handle] = [len(value) for value in node.values]
-        if self.capture is None:
+        if self.capture is None or self.handle._address != CAPTURES:
             self.plain += 1
             self.launched.append(([node.values for node in nodes], self.handle._address))
         elif self.rejects(pointers):
@@ -95,7 +96,7 @@ class StandInGraphs:
     # Captures, as cuda.bindings has them
 
     def cuStreamCreate(self, _flags: Any) -> tuple[Any, int]:
-        return GOOD, 0x9000
+        return GOOD, CAPTURES
 
     def cuStreamBeginCapture(self, *_: Any) -> tuple[Any]:
         self.capture = []

@@ -34,6 +34,7 @@ class Log(list[Any]):
 class FakeHandle:
     def __init__(self, log: Log) -> None:
         self._log, self._address = log, 0
+        self._in_use: int | None = None
 
     def set_stream(self, stream: int) -> None:
         if stream != self._address:
@@ -141,7 +142,7 @@ def test_addresses_that_are_used_again_are_kept_and_the_stream_is_set_when_it_ch
     plan = FakePlan(log)
     launcher = Launcher(plan)
     run(launcher)
-    assert log.take() == [("set_stream", STREAM), ("bind", (16, 32, 0)), ("launch", (16, 32, 0), STREAM)]
+    assert log.take() == [("bind", (16, 32, 0)), ("set_stream", STREAM), ("launch", (16, 32, 0), STREAM)]
     assert plan.kept() == 0
     run(launcher)
     assert log.take() == [("bind", (16, 32, 0)), ("launch", (16, 32, 0), STREAM)]
@@ -261,7 +262,7 @@ def test_addresses_that_are_refused_are_neither_bound_nor_remembered(log: Log, m
     assert launcher.launches == {}
     assert log == []
     run(launcher)
-    assert [event[0] for event in log] == ["set_stream", "bind", "launch"]
+    assert [event[0] for event in log] == ["bind", "set_stream", "launch"]
 
 
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -257,6 +257,22 @@ def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
     assert graphs.graphs == graphs.executables == {}
 
 
+def test_a_capture_that_is_interrupted_is_ended(graphs: StandInGraphs) -> None:
+    def bind(pointers: Pointers) -> Callable[[], int]:
+        def launch() -> int:
+            graphs.queue([kernel(address(0))], pointers)
+            if pointers != HERE:
+                raise KeyboardInterrupt
+            return 0
+
+        return launch
+
+    with pytest.raises(KeyboardInterrupt):
+        MovedGraph.of(bind, graphs.handle, HERE)
+    assert (graphs.capture, graphs.graphs) == (None, {})
+    assert (graphs.handle._address, graphs.handle._in_use) == (0, None)
+
+
 def test_addresses_that_cudnn_does_not_bind_leave_nothing(graphs: StandInGraphs) -> None:
     def bind(pointers: Pointers) -> Callable[[], int]:
         if pointers != HERE:

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
-from stand_in_graphs import Kernel, Pointers, StandInGraphs
+from cuda.bindings import driver
+from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
 from cudnnpy import raw
@@ -234,6 +236,24 @@ def test_the_switch_turns_it_off_and_gives_back(graphs: StandInGraphs) -> None:
             cudnnpy.set_cache_limit(moving=bad)  # type: ignore[arg-type]
 
 
+def test_the_switch_is_off_before_what_was_made_is_dropped(graphs: StandInGraphs) -> None:
+    """Otherwise another thread makes one in between, which remains."""
+    launcher, _ = moving(graphs)
+    destroy, other = graphs.cuGraphExecDestroy, Launcher(Planned(graphs))
+
+    def work(executable: int) -> None:
+        destroy(executable)
+        for number in range(UNTIL):
+            other.run(tuples(number), OTHER)
+
+    driver.cuGraphExecDestroy = work
+    try:
+        cudnnpy.set_cache_limit(moving=False)
+    finally:
+        driver.cuGraphExecDestroy = destroy
+    assert (cudnnpy.cache_info().moved_replays, len(launcher.moved), len(other.moved)) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("end", ["clear", "limit", "drop"])
 def test_what_is_moved_is_given_back(graphs: StandInGraphs, end: str) -> None:
     kept = list(moving(graphs))
@@ -322,6 +342,54 @@ def test_a_launch_of_the_same_plan_in_between_is_right(graphs: StandInGraphs) ->
     graphs.before_launch = lambda: launcher.run(tuples(9001), STREAM)
     launcher.run(tuples(9000), STREAM)
     assert launched(graphs) == [(tuples(9001), STREAM), (tuples(9000), STREAM)]
+
+
+def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandInGraphs) -> None:
+    """Garbage collection between two captures runs a destructor, whose launch goes to another stream."""
+    ending = Launcher(Planned(graphs))
+    planned = Planned(graphs)
+    launcher, bind = Launcher(planned), planned.bind
+
+    def interrupted(handle: Any, operands: Pointers, workspace: int) -> Callable[[], int]:
+        bound = bind(handle, operands, workspace)
+        if graphs.handle._address == CAPTURES:
+            ending.run(tuples(50_000 + planned.bound), OTHER)
+        return bound
+
+    planned.bind = interrupted  # type: ignore[method-assign]
+    for number in range(UNTIL):
+        launcher.run(tuples(number), STREAM)
+    ran = launched(graphs)
+    assert [one for one in ran if one[1] == STREAM] == [(tuples(number), STREAM) for number in range(UNTIL)]
+    others = [pointers for pointers, stream in ran if stream != STREAM]
+    assert others
+    assert set(others) <= {tuples(50_000 + number) for number in range(2 * UNTIL)}
+    assert cudnnpy.cache_info().moved_replays == 1
+
+
+def test_a_launch_that_interrupts_a_launch_leaves_its_stream(graphs: StandInGraphs) -> None:
+    ending, planned = Launcher(Planned(graphs)), Planned(graphs)
+    launcher = Launcher(planned)
+    queue = graphs.queue
+
+    def interrupted(kernels: Sequence[Kernel], pointers: Pointers) -> int:
+        """The first of two steps of a launch is queued, then a signal handler runs."""
+        graphs.queue = queue  # type: ignore[method-assign]
+        ending.run(tuples(9000), OTHER)
+        return queue(kernels, pointers)
+
+    graphs.queue = interrupted  # type: ignore[method-assign]
+    launcher.run(tuples(1), STREAM)
+    launcher.run(tuples(2), STREAM)
+    assert launched(graphs) == [(tuples(9000), OTHER), (tuples(1), STREAM), (tuples(2), STREAM)]
+
+
+def test_addresses_that_are_numpy_integers(graphs: StandInGraphs) -> None:
+    launcher = Launcher(Planned(graphs))
+    for number in range(UNTIL):
+        launcher.run(tuple(map(np.uint64, tuples(number))), STREAM)  # type: ignore[arg-type]
+    assert cudnnpy.cache_info().moved_replays == 1
+    assert launched(graphs) == [(tuples(number), STREAM) for number in range(UNTIL)]
 
 
 def test_threads_have_their_own(graphs: StandInGraphs) -> None:
