@@ -54,8 +54,8 @@ class Handle(Owned[raw.cudnnHandle_t]):
     _create = "cudnnCreate"
     _destroy = "cudnnDestroy"
 
-    # The stream that a launch or a capture in progress needs. A launch that interrupts it, of a destructor that garbage
-    # collection runs or of a signal handler, sets this stream again when it is done.
+    # The stream that the work in progress needs. A launch that interrupts it, of a destructor that garbage collection
+    # runs or of a signal handler, sets this stream again when it is done.
     _in_use: int | None = None
 
     def __init__(self, device: Device | None = None, stream: Stream | None = None) -> None:
@@ -163,6 +163,20 @@ def stream_address(stream: Stream | None) -> int:
     if not 0 <= index(address) < 1 << 64:
         raise ValueError(f"stream must be an address of 64 bits; got {shown(address)}")
     return index(address)
+
+
+@contextmanager
+def in_use(handle: Handle, stream: int) -> Iterator[None]:
+    """Send the work of a handle to a stream within the block, also after a launch that interrupts the block."""
+    interrupted = handle._in_use
+    try:
+        handle._in_use = stream
+        handle.set_stream(stream)
+        yield
+    finally:
+        handle._in_use = interrupted
+        if interrupted is not None:
+            handle.set_stream(interrupted)
 
 
 def _keep(context: int, pointer: Any) -> None:

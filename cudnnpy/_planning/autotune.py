@@ -17,7 +17,7 @@ from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.selection import is_usable
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the number of first candidates that are measured whatever they may take
@@ -44,8 +44,13 @@ class Tuner:
         The first candidate that can be used is what would be chosen without measuring. The result is never slower: if
         there is no memory to measure it, a MemoryError is raised, since none of the others can be shown to be faster.
         """
+        with in_use(self._handle, self._stream):
+            return self._fastest(problem, options, target, candidates, limit)
+
+    def _fastest(
+        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
+    ) -> Candidate | None:
         search = _Search(problem, options, limit)
-        self._handle.set_stream(self._stream)
         search.bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
         late: list[Candidate] = []
         for number, candidate in enumerate(candidates):

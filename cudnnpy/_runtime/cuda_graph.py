@@ -9,7 +9,7 @@ from ctypes import c_void_p
 from typing import Any
 
 from cudnnpy._core.driver import driver_library, relaxed_capture
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, in_use
 
 Launch = Callable[[], int]
 
@@ -49,17 +49,15 @@ class Captures:
         from cuda.bindings import driver
 
         with relaxed_capture():
-            before, interrupted = handle._address, handle._in_use
+            before = handle._address
             status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
             if status != driver.CUresult.CUDA_SUCCESS:
                 yield None
                 return
             try:
-                handle._in_use = int(stream)
-                handle.set_stream(int(stream))
-                yield cls(stream)
+                with in_use(handle, int(stream)):
+                    yield cls(stream)
             finally:
-                handle._in_use = interrupted
                 handle.set_stream(before)
                 driver.cuStreamDestroy(stream)
 

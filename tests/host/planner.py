@@ -134,6 +134,8 @@ class Bench:
 class NoHandle:
     """What the tuner wants of a Handle."""
 
+    _in_use: int | None = None
+
     @staticmethod
     def default(device: int) -> None:
         return None

@@ -248,7 +248,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
 
 
 def tuner() -> autotune.Tuner:
-    return autotune.Tuner(SimpleNamespace(set_stream=lambda stream: None), (), None, 0)  # type: ignore[arg-type]
+    return autotune.Tuner(SimpleNamespace(set_stream=lambda stream: None, _in_use=None), (), None, 0)  # type: ignore[arg-type]
 
 
 def chosen(options: PlanningOptions | None = None, **how: Any) -> Candidate:

@@ -19,8 +19,11 @@ from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._runtime import launcher
+from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
+from cudnnpy.handle import Handle
 
 SHAPES = ((2, 6, 7, 8), (4, 6, 3, 3), (2, 4, 7, 8))
 STREAM = 7
@@ -93,6 +96,15 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     return Device(monkeypatch)
 
 
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The streams of the launches of a Launcher, on the only device."""
+    monkeypatch.setattr(launcher, "current_device", lambda: 0)
+    monkeypatch.setattr(launcher, "several_devices", lambda: False)
+    monkeypatch.setattr(launcher, "capture_nearby", lambda stream: False)
+    return []
+
+
 class Case:
     """A convolution on arrays of the host, and candidates for it."""
 
@@ -105,6 +117,8 @@ class Case:
         self.x, self.w, self.y = (numbers.normal(size=shape).astype(np.float32) for shape in SHAPES)
         self.before = [array.copy() for array in (self.x, self.w, self.y)]
         self.launched: list[str] = []
+        self.streams = set[int]()
+        self.interrupt: Callable[[Any], object] = lambda handle: None
 
     def candidate(
         self,
@@ -119,9 +133,11 @@ class Case:
 
         def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
             assert bool(workspace) == bool(space) or not space
+            self.interrupt(handle)
 
             def launch() -> int:
                 self.launched.append(name)
+                self.streams.add(handle._address)
                 self.device.clock += milliseconds
                 x, w, y = (tensor_in(view(at, extent(spec)), spec) for at, spec in zip(pointers, specs, strict=True))
                 if space:
@@ -141,7 +157,8 @@ class Case:
         return Candidate("engines", name, tuple(notes), True, lambda: executable)
 
     def tuned(self, *candidates: Candidate, limit: int = 1 << 30, arrays: bool = True) -> str:
-        handle: Any = SimpleNamespace(set_stream=lambda stream: None)
+        handle: Any = SimpleNamespace(_address=0, _in_use=None)
+        handle.set_stream = lambda stream: setattr(handle, "_address", stream)
         inputs = (self.x.ctypes.data, self.w.ctypes.data) if arrays else ()
         tuner = Tuner(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
         chosen = tuner(self.problem, PlanningOptions(), Target(), candidates, limit)
@@ -176,6 +193,25 @@ def test_the_fastest_wins_and_nothing_of_the_caller_changes(device: Device, beta
     assert case.tuned(others[0], fast, *others[1:], arrays=arrays) == "fast"
     assert case.launched.count("slow") == 1
     assert not [candidate.refused for candidate in others if candidate.refused]
+
+
+def test_a_launch_that_interrupts_tuning_leaves_its_stream(
+    device: Device, log: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(device)
+    plan: Any = SimpleNamespace(
+        name="of a destructor", device=0, replayable=False, movable=False, check_addresses=lambda *addresses: None
+    )
+    plan.executable = SimpleNamespace(bind=lambda handle, *_: lambda: int(log.append(handle._address) or 0))  # type: ignore[func-returns-value]
+
+    def interrupt(handle: Any) -> None:
+        monkeypatch.setattr(Handle, "default", lambda device: handle)
+        Launcher(plan).run((16, 0), 99)
+
+    case.interrupt = interrupt
+    assert case.tuned(case.candidate("guess", 1.0), case.candidate("fast", 0.5)) == "fast"
+    assert set(log) == {99}
+    assert case.streams == {STREAM}
 
 
 @pytest.mark.parametrize("wrong", WRONG)
