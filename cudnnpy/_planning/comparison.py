@@ -26,6 +26,8 @@ ROUNDOFF = {
     "float8_e5m2": 2.0**-3,
 }
 
+_MOST = 1 << 30  # the most elements that are compared at a time: a tensor descriptor counts them in 32 bits
+
 
 def tolerance(problem: Problem, tf32: bool) -> float:
     """Return the largest difference between right results that is accepted, relative to the largest element.
@@ -53,12 +55,14 @@ class Largest:
 
         The memory is overwritten: cudnnAddTensor subtracts in place.
         """
-        dtype = spec.dtype
+        dtype, itemsize = spec.dtype, dtype_of(spec.dtype).itemsize
+        if size > _MOST * itemsize:
+            return self._of_parts(spec, address, size, minus)
         if dtype not in ("float16", "bfloat16", "float32", "float64"):
             return self._by_numpy(dtype, address, size, minus)
         number = c_double if dtype == "float64" else c_float
         one, zero, less = number(1.0), number(0.0), number(-1.0)
-        count = size // dtype_of(dtype).itemsize
+        count = size // itemsize
         flat = TensorDescriptor((1, 1, 1, count), dtype)
         if minus is not None:
             raw.call("cudnnAddTensor", self._handle, byref(less), flat, minus, byref(one), flat, address)
@@ -68,6 +72,15 @@ class Largest:
             raw.call("cudnnTransformTensor", self._handle, byref(one), flat, address, byref(zero), floats, wide)
             flat, address, dtype = floats, wide, "float32"
         return self._reduced(flat, address, dtype)
+
+    def _of_parts(self, spec: TensorSpec, address: int, size: int, minus: int | None) -> float:
+        """Return the same for more elements than a tensor descriptor can have."""
+        part = _MOST * dtype_of(spec.dtype).itemsize
+        found = [
+            self(spec, address + at, min(part, size - at), None if minus is None else minus + at)
+            for at in range(0, size, part)
+        ]
+        return math.nan if any(map(math.isnan, found)) else max(found)
 
     def _take(self, name: str, size: int) -> int:
         """Return the address of scratch memory, which is replaced only by a larger one."""

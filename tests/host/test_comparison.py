@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
+from cudnnpy._planning import comparison
 from cudnnpy._planning.comparison import Largest, tolerance
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -40,3 +42,22 @@ def test_types_that_no_v7_function_adds_are_compared_by_numpy(monkeypatch: pytes
     spec = TensorSpec((4,), dtype)
     assert largest(spec, 1, memory[1].nbytes) == 4.0
     assert largest(spec, 1, memory[1].nbytes, minus=2) == 8.0
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, 9.0), (7, -9.0), (4, np.nan)])
+def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
+    monkeypatch: pytest.MonkeyPatch, place: int, value: float
+) -> None:
+    memory = np.ones(8, np.int32).astype(float)
+    memory[place] = value
+    asked: list[tuple[int, int, int | None]] = []
+
+    def by_numpy(self: Any, dtype: str, at: int, size: int, minus: int | None) -> float:
+        asked.append((at, size, minus))
+        return float(np.abs(memory[(at - 100) // 4 :][: size // 4]).max())
+
+    monkeypatch.setattr(comparison, "_MOST", 3)
+    monkeypatch.setattr(Largest, "_by_numpy", by_numpy)
+    largest = Largest(None, 0, 0)  # type: ignore[arg-type]
+    np.testing.assert_equal(largest(TensorSpec((8,), "int32"), 100, 32, minus=500), abs(value))
+    assert asked == [(100, 12, 500), (112, 12, 512), (124, 8, 524)]
