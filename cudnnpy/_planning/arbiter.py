@@ -26,7 +26,7 @@ class Arbiter:
 
     def __init__(self, problem: Problem, memory: TimingMemory, handle: Handle, stream: int) -> None:
         self._problem, self._memory, self._handle, self._stream = problem, memory, handle, stream
-        self._boxes: dict[tuple[int, Box], Any] = {}
+        self._boxes: dict[tuple[int, Box], Any] = {}  # what one comparison reads; it can be hundreds of MiB
 
     def errors(self, one: int, other: int) -> tuple[float, float] | None:
         """Return the errors of the results at two addresses; None if there is no arbiter for the problem.
@@ -36,10 +36,11 @@ class Arbiter:
         """
         if self._problem.results != 1 or dtype_of(self._problem.specs[0].dtype).itemsize == 1:
             return None
+        self._boxes.clear()
         try:
             found = self._most_different(one, other)
             exact = self._problem.exact_elements([position for position, *_ in found], self._read)
-        except (MemoryError, CudnnError):
+        except (MemoryError, CudnnError, ValueError, OverflowError):  # strides beyond 32 bits, sums beyond float64
             return None
         if exact is None or not found:
             return None

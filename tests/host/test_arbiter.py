@@ -205,6 +205,32 @@ def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pyt
     assert seen == [10]
 
 
+def test_what_one_comparison_reads_is_not_kept_for_the_next(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arbiter, "_LEAST", 1)
+    monkeypatch.setattr(arbiter, "_ELEMENTS", 1)
+    case = Case()
+    kept: list[int] = []
+    x, w, start, right = (memory.ctypes.data for memory in case.memory)
+    memory: Any = SimpleNamespace(inputs=(x, w), start=start)
+    judge = Arbiter(case.problem, memory, cast(Any, None), 0)
+    for position in ((0, 1, 2, 3), (1, 2, 3, 4)):
+        other = case.memory[3].copy()
+        tensor_in(other, case.problem.specs[2])[position] = 9.0
+        assert judge.errors(right, other.ctypes.data) is not None
+        kept.append(sum(box.size for box in judge._boxes.values()))
+    assert kept[0] == kept[1]
+
+
+def test_numbers_that_cannot_be_summed_leave_no_arbiter(device: Device) -> None:
+    case = Case()
+    position = (1, 3, 3, 4)
+    case.of(2)[position] = np.inf
+    case.of(0)[1, 0, 3, 4], case.of(1)[3, 0, 1, 1] = -np.inf, 1.0
+    other = case.memory[3].copy()
+    tensor_in(other, case.problem.specs[2])[position] = 9.0
+    assert case.errors(other) is None
+
+
 def test_there_is_no_arbiter_for_graphs_small_types_and_copies_that_fail(device: Device) -> None:
     case = Case()
 
