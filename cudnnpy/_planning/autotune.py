@@ -98,7 +98,12 @@ class _Search:
         return max(_most_seconds(candidate, self._products), self._slow.get(_engine_of(candidate), 0.0))
 
     def can_wait(self, candidate: Candidate, is_promising: bool) -> bool:
-        """Return whether a candidate is measured last: one of an engine that took long, or one that may if not promising."""
+        """Return whether a candidate is measured last: one of an engine that took long, or one that may if not promising.
+
+        None waits before one could be used, since the first such candidate is what the result must not be slower than.
+        """
+        if self.guess is None:
+            return False
         return _engine_of(candidate) in self._slow or (not is_promising and self.seconds(candidate) > _LATE)
 
     def pass_over(self, candidate: Candidate) -> None:

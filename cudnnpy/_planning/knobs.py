@@ -32,7 +32,10 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
             continue
         lowering, index, fastest = current.lowering, current.engine.index, current
         built = lowering.built(target)
-        ranges = engines.knob_ranges(built, target, index)
+        try:
+            ranges = engines.knob_ranges(built, target, index)
+        except StatusError:  # an engine that is only proposed
+            continue
         for _ in range(_PASSES):
             before = fastest
             for kind, values in sorted(ranges.items(), key=lambda item: len(item[1])):

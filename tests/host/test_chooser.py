@@ -202,7 +202,10 @@ class Cudnn:
         return self.configured(index, knobs)
 
     def knob_ranges(self, graph: Any, target: Target, index: int) -> Mapping[int, range]:
-        return self.engines[index].ranges
+        ranges = self.engines[index].ranges
+        if ranges is None:
+            raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+        return ranges
 
 
 @pytest.fixture
@@ -326,6 +329,14 @@ def test_autotune_varies_knobs_within_the_limit(cudnn: Cudnn) -> None:
     assert not [name for name in cudnn.measured if "split_k=5" in name]
 
 
+def test_an_engine_whose_knobs_cannot_be_read_keeps_those_that_are_proposed(cudnn: Cudnn) -> None:
+    cudnn.add(Made(3, lambda knobs: 0.5, default={SPLIT: 1}), Made(2, bowl, ranges=RANGES, default=START))
+    cudnn.engines[3].ranges = None  # type: ignore[assignment]
+    best = tuned()
+    assert best.name == "engine 3 (split_k=1)"
+    assert [name for name in cudnn.measured if name.startswith("engine 2 (")]
+
+
 def test_autotune_passes_over_knobs_that_cudnn_refuses(cudnn: Cudnn) -> None:
     cudnn.add(Made(2, bowl, ranges=RANGES, default=START, refuses=lambda knobs: knobs.get(SPLIT) == 6))
     best = tuned()
@@ -358,6 +369,14 @@ def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudn
     assert names[:2] == ["engine 1", "engine 5"]
     assert names[-1] == "engine 6"
     assert len(names) > 10
+
+
+def test_a_slow_guess_is_measured_first_however_many_are_rejected_before_it(cudnn: Cudnn, monkeypatch: Any) -> None:
+    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
+    cudnn.add(*(Made(number, size=lambda knobs: LOTS + 1) for number in range(20, 40)))
+    cudnn.add(Made(6, lambda knobs: 3.0, notes=("strict_nan_prop",)), Made(7, notes=("tensor_core",)))
+    assert chosen().name == "engine 6"
+    assert tuned(tune_seconds=0.7).name == cudnn.measured[0] == "engine 6"
 
 
 def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, monkeypatch: Any) -> None:
