@@ -343,6 +343,11 @@ def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
     return "" if issue is None else issue.reason
 
 
+def is_only_proposed(facts: Facts, engine: int, notes: Collection[str]) -> bool:
+    """Return whether an engine may be wrong for a problem unless cuDNN's heuristics propose it."""
+    return _found(facts, engine, notes, "not proposed") is not None
+
+
 def is_deterministic(facts: Facts, engine: int, notes: Collection[str]) -> bool:
     """Return whether an engine gives the same bits every time, according to its notes and the known issues."""
     return "nondeterministic" not in notes and _found(facts, engine, notes, "not called deterministic") is None

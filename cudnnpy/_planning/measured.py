@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cudnnpy import raw
+from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, with_engine
 from cudnnpy._planning.engines import Target
 
@@ -38,6 +39,8 @@ LEAST, LEAST_FOR_DISTANCE = 0.05, 0.35
 # The largest loss that counts, so that no problem at a distance of 3 or more changes the order. It is assumed for a
 # configuration that is not among the fastest of a problem.
 _ABSENT = math.log(3.0)
+
+_MOST = 2**31 - 1  # the largest integer in a table: cuDNN has 32 bits for the kind of a knob and for a size
 
 _VARIABLE = "CUDNNPY_TABLES"
 _TABLES = str(Path(__file__).with_name("tables"))
@@ -86,7 +89,8 @@ class Proposal(NamedTuple):
 class Table:
     """The measurements for one architecture and one release of cuDNN.
 
-    Raises ValueError, TypeError or KeyError if a text is not the table of `key`, a compute capability and a release.
+    Raises ValueError, TypeError or KeyError if a text is not the table of `key`, a compute capability and a release. Every
+    part is checked here, so that planning does not fail later: a digest shows damage, and not that the content is right.
     """
 
     def __init__(self, text: str, key: tuple[str, str]) -> None:
@@ -98,9 +102,14 @@ class Table:
         if digest(rest) != header["sha256"]:
             raise ValueError("its digest must be that of its lines; got a changed or truncated table")
         listed, *kinds = json.loads(f"[{','.join(rest.splitlines())}]")
-        self._configurations: list[Any] = listed["configurations"]
-        self._plain: dict[Kind, list[Any]] = {_hashable(line["kind"]): line["problems"] for line in kinds}
-        self._problems: dict[Kind, list[Problem]] = {}
+        self._configurations = [
+            _configuration(*given) for given in _list_of("configurations", listed["configurations"])
+        ]
+        count = len(self._configurations)
+        self._problems = {
+            _hashable(line["kind"]): [_problem(count, *given) for given in _list_of("problems", line["problems"])]
+            for line in kinds
+        }
 
     def proposals(self, features: Features) -> list[Proposal]:
         """Return the configurations that beat the first guess for the nearest problems, the fastest first."""
@@ -117,22 +126,20 @@ class Table:
         for _, problem in near:
             for number in problem.losses.keys() - found.keys():
                 loss = mean(other.losses.get(number, _ABSENT) for _, other in near)
-                found[number] = loss, Proposal(self._configuration(number), problem.sizes)
+                found[number] = loss, Proposal(self._configurations[number], problem.sizes)
         most = mean(problem.first for _, problem in near) - LEAST - LEAST_FOR_DISTANCE * near[0][0]
         ranked = sorted(found.values(), key=lambda pair: pair[0])
         return [proposal for loss, proposal in ranked if loss <= most]
 
     def _nearest(self, features: Features) -> list[tuple[float, Problem]]:
         """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes."""
-        if features.kind not in self._problems:
-            self._problems[features.kind] = [_problem(*given) for given in self._plain.get(features.kind, ())]
         here = _logarithms(features.sizes)
-        found = [(math.dist(here, problem.logarithms), problem) for problem in self._problems[features.kind]]
+        found = [
+            (math.dist(here, problem.logarithms), problem)
+            for problem in self._problems.get(features.kind, ())
+            if len(problem.sizes) == len(here)
+        ]
         return sorted(found, key=lambda pair: pair[0])[:NEAREST]
-
-    def _configuration(self, number: int) -> Configuration:
-        lowering, engine, knobs = self._configurations[number]
-        return Configuration(lowering, engine, None if knobs is None else tuple((kind, value) for kind, value in knobs))
 
 
 def digest(text: str) -> str:
@@ -144,9 +151,37 @@ def _hashable(kind: list[Any]) -> Kind:
     return tuple(tuple(part) if isinstance(part, list) else part for part in kind)
 
 
-def _problem(sizes: Sequence[int], pairs: Sequence[int], first: int) -> Problem:
-    losses = {number: math.log1p(loss / 1000) for number, loss in zip(pairs[::2], pairs[1::2], strict=True)}
-    return Problem(tuple(sizes), _logarithms(sizes), losses, math.log1p(first / 1000))
+def _configuration(lowering: Any, engine: Any, knobs: Any) -> Configuration:
+    """Return a configuration of a table. Raises ValueError or TypeError if it is not one."""
+    if not isinstance(lowering, str):
+        raise ValueError(f"a lowering must be a str; got {lowering!r}")
+    (engine,) = _integers("an engine", [engine])
+    if knobs is None:
+        return Configuration(lowering, engine, None)
+    pairs = [_integers("a knob and its value", pair, low=-1) for pair in _list_of("knobs", knobs)]
+    return Configuration(lowering, engine, tuple((kind, value) for kind, value in pairs))
+
+
+def _problem(count: int, sizes: Any, pairs: Any, first: Any) -> Problem:
+    """Return a problem of a table with `count` configurations. Raises ValueError or TypeError if it is not one."""
+    sizes, (first,) = _integers("sizes", sizes, low=1), _integers("the loss of the first guess", [first])
+    numbers, thousandths = _integers("configurations", pairs[::2], high=count - 1), _integers("losses", pairs[1::2])
+    losses = {number: math.log1p(loss / 1000) for number, loss in zip(numbers, thousandths, strict=True)}
+    return Problem(sizes, _logarithms(sizes), losses, math.log1p(first / 1000))
+
+
+def _list_of(name: str, given: Any) -> list[Any]:
+    """Return a list of lists. Raises ValueError for anything else."""
+    if not isinstance(given, list) or not all(isinstance(part, list) for part in given):
+        raise ValueError(f"{name} must be a list of lists; got {str(given)[:60]}")
+    return given
+
+
+def _integers(name: str, given: Any, low: int = 0, high: int = _MOST) -> tuple[int, ...]:
+    """Return a list of integers within limits as a tuple. Raises ValueError for anything else."""
+    if not isinstance(given, list) or not all(type(number) is int and low <= number <= high for number in given):
+        raise ValueError(f"{name} must be integers from {low} to {high}; got {str(given)[:60]}")
+    return tuple(given)
 
 
 def _logarithms(sizes: Sequence[int]) -> tuple[float, ...]:
@@ -162,6 +197,8 @@ def candidates(features: Features | None, lowerings: Sequence[Lowering], target:
         lowering = next((one for one in lowerings if one.suffix == configuration.lowering), None)
         if lowering is not None:
             candidate = with_engine(lowering, target, Engine(configuration.engine, configuration.knobs))
+            if known_issues.is_only_proposed(lowering.facts, configuration.engine, candidate.notes):
+                continue
             x, filters = sizes[: features.rank], sizes[features.rank]
             candidate.source = f"measured for {'x'.join(map(str, x))}, {filters} filters"
             yield candidate
@@ -203,17 +240,20 @@ def file_name(capability: str, release: str) -> str:
 @cache
 def _has_any(folder: str, release: str) -> bool:
     """Return whether a folder has a table for a release, so that the capability of the GPU matters."""
-    return any(Path(folder).glob(file_name("*", release)))
+    try:
+        return any(Path(folder).glob(file_name("*", release)))
+    except OSError:  # _read gives the warning
+        return True
 
 
 @cache
 def _read(folder: str, capability: str, release: str) -> Table | None:
     """Return a table of a folder; None if there is none, or, with a warning, if it cannot be read."""
     file = Path(folder, file_name(capability, release))
-    if not file.exists():
-        return None
     try:
         return Table(file.read_text(encoding="utf-8"), (capability, release))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         warnings.warn(f"{file} is not used to choose engines: {type(error).__name__}: {error}"[:400], stacklevel=2)
         return None

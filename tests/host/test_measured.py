@@ -16,7 +16,7 @@ from planning import Planner, _started, profile
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._planning import measured
+from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measured import Configuration, Features, Table, file_name
@@ -236,6 +236,77 @@ def test_a_table_that_cannot_be_read_is_ignored_with_one_warning(folder: Path, c
         assert measured.table_for(GPU) is None
 
 
+def written(configurations: Any, problems: Any, kind: Any = KIND) -> str:
+    """A table with any content, and its digest."""
+    rest = "".join(
+        json.dumps(line) + "\n" for line in ({"configurations": configurations}, {"kind": kind, "problems": problems})
+    )
+    header = {"format": measured.FORMAT, "capability": KEY[0], "cudnn": KEY[1], "sha256": measured.digest(rest)}
+    return json.dumps(header) + "\n" + rest
+
+
+GOOD = [["", 3, [[2, 5], [12, -1]]]]
+FASTEST = [[list(HERE.sizes), [0, 0], 1000]]
+
+
+@pytest.mark.parametrize(
+    ("configurations", "problems"),
+    [
+        *(([["", engine, None]], FASTEST) for engine in (-1, 1.5, "3", None, True, 10**30)),
+        *(
+            ([["", 3, knobs]], FASTEST)
+            for knobs in (5, [2, 5], [[2]], [[2, 5, 1]], [[2, 10**30]], [["a", 1]], {"2": 5})
+        ),
+        *(([[suffix, 3, None]], FASTEST) for suffix in (None, 7, [])),
+        *((given, FASTEST) for given in ([], {}, "abc", None, [["", 3]], ["abc"])),
+        *((GOOD, [[sizes, [0, 0], 1000]]) for sizes in ([32.5, 64], [0, 64], [True], "abc", None, [10**30])),
+        *((GOOD, [[[2, 3], pairs, 1000]]) for pairs in ([0], [1, 0], [-1, 0], [0, -5000], [0, float("nan")], "ab", {})),
+        *((GOOD, [[[2, 3], [0, 0], first]]) for first in (-5000, float("inf"), 10**400, "1", None)),
+        *((GOOD, given) for given in ({}, "abc", 5, [5], ["abc"], [[[2, 3], [0, 0]]])),
+    ],
+)
+def test_a_table_with_a_wrong_content_is_ignored_with_one_warning(
+    folder: Path, configurations: Any, problems: Any
+) -> None:
+    file = folder / file_name(*KEY)
+    file.write_text(written(configurations, problems))
+    with pytest.warns(UserWarning, match="is not used to choose engines") as caught:
+        assert measured.table_for(GPU) is None
+    assert [str(file) in str(warning.message) for warning in caught] == [True]
+
+
+def test_a_good_table_of_any_content_is_read(folder: Path) -> None:
+    (folder / file_name(*KEY)).write_text(written(GOOD, FASTEST))
+    found = measured.table_for(GPU)
+    assert found is not None
+    assert proposed(found, HERE) == [Configuration("", 3, ((2, 5), (12, -1)))]
+
+
+def test_problems_with_another_number_of_sizes_are_not_near() -> None:
+    assert proposed(Table(written(GOOD, [[[32, 64], [0, 0], 1000], *FASTEST]), KEY), HERE) != []
+    assert proposed(Table(written(GOOD, [[[32, 64], [0, 0], 1000]]), KEY), HERE) == []
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "nothing"])
+def test_a_folder_that_cannot_be_listed_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("CUDNNPY_TABLES", str(folder / name))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert measured.table_for(GPU) is None
+    assert [name in str(warning.message) for warning in caught] == [True] * (len(name) > 255)
+
+
+def test_an_engine_that_is_wrong_unless_proposed_is_not_taken_from_a_table(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (issue,) = (one for one in known_issues.ISSUES if one.remedy == "not proposed")
+    wrong, right = Configuration("", issue.engines[0], None), Configuration("", 7, None)
+    (folder / file_name(*KEY)).write_text(write.table([row(HERE, times={wrong: 1.0, right: 1.1, SLOW: 3.0})], *KEY))
+    monkeypatch.setattr(measured, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
+    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
+    assert [one.engine for one in measured.candidates(HERE, [lowering], GPU)] == [Engine(7)]
+
+
 def test_the_tables_of_the_package_can_be_read_and_are_small() -> None:
     files = sorted(Path(measured.__file__).with_name("tables").glob("*"))
     assert files
@@ -264,8 +335,9 @@ def test_an_engine_is_proposed_in_the_lowering_in_which_it_was_measured(
     known = row(HERE, times={blocks: 1.0, absent: 1.05, SLOW: 3.0})
     (folder / file_name(*KEY)).write_text(write.table([known], *KEY))
     asked: list[Any] = []
-    monkeypatch.setattr(measured, "with_engine", lambda *given: asked.append(given) or SimpleNamespace())
-    plain, other = (SimpleNamespace(suffix=suffix) for suffix in ("", " + blocks"))
+    monkeypatch.setattr(measured, "with_engine", lambda *given: asked.append(given) or SimpleNamespace(notes=()))
+    facts = known_issues.Facts("forward")
+    plain, other = (SimpleNamespace(suffix=suffix, facts=facts) for suffix in ("", " + blocks"))
     (found,) = measured.candidates(HERE, [plain, other], GPU)  # type: ignore[list-item]
     assert asked == [(other, GPU, Engine(7))]
     assert found.source == "measured for 32x64x56x56, 64 filters"
@@ -389,6 +461,31 @@ def test_problems_that_the_table_does_not_have_keep_the_order_of_the_heuristics(
 ) -> None:
     request = {**REQUEST, **change}
     assert learned.plan("survey", **request) == plan("survey", **request)
+
+
+def test_engines_and_knobs_that_do_not_exist_change_nothing(learned: Learned, tmp_path: Path) -> None:
+    ranked = [learned.configuration(one) for one in usable(learned.rows) if one["engine"] is not None]
+    known = next(one for one in ranked if one.knobs)
+    assert known.knobs is not None
+    most = 2**31 - 1
+    absurd = [
+        Configuration("", most, None),
+        Configuration("", 900, ((2, 5),)),
+        known._replace(knobs=tuple((kind, most) for kind, _ in known.knobs)),
+        known._replace(knobs=tuple((kind + 1000, value) for kind, value in known.knobs)),
+        known._replace(lowering=" + nothing"),
+    ]
+    described = features(_made(), False)
+    assert described is not None
+    release = ".".join(raw.version_text(raw.version()).split(".")[:2])
+    rows = [Row("", described, frozenset(), {**dict.fromkeys(absurd, 1.0), ranked[0]: 3.0}, ranked[0])]
+    (tmp_path / file_name("9.0", release)).write_text(write.table(rows, "9.0", release))
+    plan = learned.start(profile(), tmp_path)
+    chosen = plan("choose", **REQUEST)
+    assert (chosen["name"], chosen["source"]) == (learned.first["name"], learned.first["source"])
+    found = [one for one in plan("survey", **REQUEST) if one["source"] == SOURCE or "2147483647" in one["name"]]
+    assert len(found) >= 3
+    assert all(one["refused"] for one in found)
 
 
 def test_on_another_architecture_the_order_is_that_of_the_heuristics(learned: Learned, tmp_path: Path) -> None:
