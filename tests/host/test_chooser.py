@@ -371,6 +371,18 @@ def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudn
     assert len(names) > 10
 
 
+@pytest.mark.parametrize("fast", ["tensor_core", "winograd", "fft"])
+def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
+    cudnn: Cudnn, monkeypatch: Any, fast: str
+) -> None:
+    monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
+    monkeypatch.setattr(autotune, "_PROMISING", 1)
+    cudnn.add(Made(1, notes=("tensor_core",)), Made(6, notes=("strict_nan_prop",)), Made(7), Made(8, notes=(fast,)))
+    tuned(tune_seconds=100.0)
+    names = [name for name in cudnn.measured if "blocks" not in name]
+    assert names == ["engine 1", "engine 8", "engine 7", "engine 6"]
+
+
 def test_a_slow_guess_is_measured_first_however_many_are_rejected_before_it(cudnn: Cudnn, monkeypatch: Any) -> None:
     monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
     cudnn.add(*(Made(number, size=lambda knobs: LOTS + 1) for number in range(20, 40)))
@@ -413,6 +425,8 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begi
     cudnn.no_memory, cudnn.scarce = to_begin, lambda candidate: True
     assert tuned().name == chosen().name
     assert tuned().milliseconds is None
+    _, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune"), TARGET, LOTS, tune=tuner())
+    assert [candidate.name for candidate in tried] == [chosen().name]
 
 
 def test_a_candidate_that_finds_no_memory_is_passed_over(cudnn: Cudnn) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from cudnnpy import reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, extent, packed_strides
 from cudnnpy._planning.engines import Target
 from cudnnpy._runtime.executables import Steps
+from cudnnpy.convolution import lowering as lowering_of
 from cudnnpy.convolution import space_to_depth
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.problem import Options, Problem, checked, make_problem, output_shape
@@ -168,6 +170,28 @@ def test_copies_to_channels_last_are_for_what_may_gain(dtype: str, groups: int, 
         assert not any(lowering.in_channels_last for lowering in others)
         for spec in (last.part.x, last.part.w, last.part.y):
             assert not is_copied or groups == 4 or spec.strides == channels_last_strides(spec.shape)
+
+
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_zeros_around_x_are_not_copied_to_channels_last_as_well(operation: str) -> None:
+    """cuDNN pads evenly in gradients; zeros around x replace other padding, and there are no copies of that."""
+    shapes = (2, 4, 6, 5), (8, 1, 3, 2)
+    options = checked(Options(padding=((1, 2), (0, 1)), groups=4))
+    specs = (lying(shape, "first") for shape in (*shapes, output_shape(options, *shapes)))
+    found = list(lowerings(make_problem(options, operation, *specs)))
+    for lowering in found:
+        check(lowering)
+    assert [lowering.in_channels_last for lowering in found].count(True) == (operation == "forward")
+
+
+def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    most = max(math.prod(spec.shape) for spec in depthwise("forward", "first").specs)
+    for limit, is_copied in ((most, True), (most - 1, False)):
+        monkeypatch.setattr(lowering_of, "_MOST", limit)
+        *_, last = lowerings(depthwise("forward", "first"))
+        assert last.in_channels_last == is_copied
 
 
 @pytest.fixture

@@ -147,6 +147,17 @@ def test_a_problem_is_looked_up_by_what_its_speed_depends_on() -> None:
     assert looked_up(dtype="bfloat16") == whole
 
 
+@pytest.mark.parametrize(
+    ("groups", "kind", "grouped"), [(1, "dense", ()), (4, "grouped", (8, 4)), (32, "depthwise", ())]
+)
+def test_a_grouped_problem_is_looked_up_by_its_groups(groups: int, kind: str, grouped: tuple[int, ...]) -> None:
+    specs = (TensorSpec(shape, "float16") for shape in ((8, 32, 28, 28), (64, 32 // groups, 3, 3), (8, 64, 28, 28)))
+    described = features(make_problem(checked(Options(padding=1, groups=groups)), "forward", *specs), False)
+    assert described is not None
+    assert kind in described.kind
+    assert described.sizes == (8, 32, 28, 28, 64, *grouped, 3, 3)
+
+
 def test_a_tensor_of_one_position_has_the_order_of_the_others() -> None:
     for last in (True, False):
         shapes = (8, 64, 4, 4), (1, 64, 4, 4), (8, 1, 1, 1)
@@ -167,6 +178,7 @@ def test_a_tensor_of_one_position_has_the_order_of_the_others() -> None:
         {"alpha": 2.0},
         {"activation": "relu"},
         {"mode": "convolution"},
+        {"padding": ((2, 0), (1, 1))},
     ],
 )
 def test_a_problem_unlike_all_that_are_measured_is_not_looked_up(given: dict[str, Any]) -> None:
