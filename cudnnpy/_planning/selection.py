@@ -145,6 +145,8 @@ def _tuned(
     except MemoryError:
         found, is_scarce = None, True
     if found is not None:
+        if all(candidate is not found for candidate in tried):  # it has other knobs, which the tuner tries by itself
+            tried.append(found)
         return found, tried
     if is_scarce:
         tried.clear()

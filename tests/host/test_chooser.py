@@ -320,6 +320,17 @@ def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
     assert len(cudnn.measured) == len(set(cudnn.measured)) < 40  # each once, and far from all 90 of two lowerings
 
 
+def test_the_candidates_have_the_one_that_was_chosen_whatever_its_knobs(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 9.0), Made(2, bowl, ranges=RANGES, default=START))
+    options = PlanningOptions(prefer="autotune")
+    found, tried = selection.choose(ASKED, options, TARGET, LOTS, tune=tuner())
+    assert found.source == "knobs"
+    assert [candidate.name for candidate in tried].count(found.name) == 1
+    cudnn.engines[1].time = lambda knobs: 0.1
+    found, tried = selection.choose(ASKED, options, TARGET, LOTS, tune=tuner())
+    assert [candidate.name for candidate in tried].count(found.name) == 1
+
+
 def test_autotune_varies_knobs_within_the_limit(cudnn: Cudnn) -> None:
     cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
     best = tuned(workspace_limit=450)
