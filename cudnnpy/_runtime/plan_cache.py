@@ -74,7 +74,6 @@ class PlanCache(OrderedDict[Hashable, Any]):
     def __init__(self) -> None:
         super().__init__()
         self.generation, self.misses, self.evictions = _generation, 0, 0
-        self.latest: Any = None  # the most recently used, which need not be moved
         self._by_memory: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def store(self, key: Hashable, entry: Any, memory: Hashable = None) -> None:
@@ -86,7 +85,7 @@ class PlanCache(OrderedDict[Hashable, Any]):
 
     def add(self, key: Hashable, entry: Any) -> None:
         """Remember an entry, and drop the least recently used ones beyond the limit."""
-        self[key] = self.latest = entry
+        self[key] = entry
         self.move_to_end(key)
         while len(self) > _limit:
             self.popitem(last=False)
@@ -119,14 +118,17 @@ def plan_cache() -> PlanCache:
 
 
 def find(key: Hashable) -> Any:
-    """Return the cache's entry for a key, now the most recently used, or None. Every call does this."""
+    """Return the cache's entry for a key, or None. Every call does this.
+
+    The entry is now the most recently used. That is noted only in a cache that is more than half full, since it costs as
+    much as the look-up: whatever is in use is found again, and so noted, before the other half is full.
+    """
     cache = _of_thread.cache
     if cache.generation != _generation:
         return None
     entry = cache.get(key)
-    if entry is not cache.latest and entry is not None:
+    if len(cache) * 2 > _limit and entry is not None:
         cache.move_to_end(key)
-        cache.latest = entry
     return entry
 
 
