@@ -77,9 +77,7 @@ def remembered(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tuple[An
     A call during the capture of a CUDA graph is planned later.
     """
     settings = ACTIVE.settings
-    if (
-        settings is None or key[0] is not settings._identity
-    ):  # another thread has turned the kernels off, or changed them
+    if settings is None or key[0] is not settings._identity:  # another thread has changed them
         return Left(counts.TURNED_OFF)
     try:
         ready = plan(settings, tensors, *rest)
@@ -159,14 +157,11 @@ def _planned(
     """Plan what an operation does on tensors, for a result of a shape and strides."""
     library = library_of(inputs[0])
     arrays = dict(zip((*operation.inputs[does], "bias"), inputs, strict=False))
-    specs, addresses, devices = Specs(), {}, set()
+    specs, addresses = Specs(), {}
     for argument, array in arrays.items():
         pointer, signature = read(array, argument)
         addresses[argument], specs[argument] = pointer, spec_of(signature, min(pointer & -pointer, 16))
-        devices.add(signature[3])
-    if len(devices) > 1:
-        raise NotTaken(counts.ARGUMENTS)
-    (device,) = devices
+    device: int = signature[3]
     out = specs["out"] = TensorSpec(shape, next(iter(specs.values())).dtype, strides)
     if max(math.prod(spec.shape) for spec in specs.values()) > _MOST_ELEMENTS:
         raise NotTaken(counts.LARGE)
@@ -187,13 +182,13 @@ def _planned(
 
 
 def _check(enabled: bool, *tensors: Any) -> None:
-    """Raise NotTaken unless cuDNN is enabled and the tensors have elements of one type that cudnnpy takes."""
+    """Raise NotTaken unless cuDNN is enabled, and the tensors are on one device with elements of one type it takes."""
     if not enabled:
         raise NotTaken(counts.CUDNN_OFF)
-    dtype = tensors[0].dtype
+    dtype, device = tensors[0].dtype, tensors[0].device
     if str(dtype).removeprefix("torch.") not in _FLOATS:
         raise NotTaken(counts.ELEMENT_TYPE)
-    if any(tensor.dtype is not dtype for tensor in tensors):
+    if any(tensor.dtype is not dtype or tensor.device != device for tensor in tensors):
         raise NotTaken(counts.ARGUMENTS)
     if not all(tensor.numel() for tensor in tensors):
         raise NotTaken(counts.EMPTY)
@@ -217,7 +212,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     geometry = Geometry.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), order)
     inputs, bias_shape = _copies((x, w), formats), None
-    if bias is not None and _fuses_bias(geometry, order):
+    if bias is not None and bias.is_contiguous() and _fuses_bias(geometry, order):
         inputs.append(bias)
     elif bias is not None:
         bias_shape = (1, bias.numel(), *(1,) * (w.dim() - 2))

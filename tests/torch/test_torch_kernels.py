@@ -128,6 +128,15 @@ def test_a_bias_is_added_once(machine: Machine, last: bool, groups: int, fuses: 
     assert [problem.bias is not None for problem in machine.problems] == [fuses, False]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_bias_with_gaps_is_added(machine: Machine, last: bool) -> None:
+    """cuDNN adds contiguous ones alone."""
+    x = draw(2, 4, 6, 6).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+    for bias in (draw(8)[::2], draw(1).expand(4), draw(4).flip(0)):
+        twice(lambda bias=bias: (F.conv2d(x, draw(4, 4, 3, 3), bias),))
+    assert cudnnpy.torch.stats() == ({"forward": 3, "backward_data": 0, "backward_filter": 0}, {})
+
+
 def test_only_the_gradients_that_are_asked_for(machine: Machine) -> None:
     x, w, b = draw(2, 3, 6, 6), draw(4, 3, 3, 3), draw(4)
     for wanted in ([x], [w], [b], [x, b], [w, b], [x, w]):

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 import cudnnpy.torch
 from cudnnpy.errors import LibraryNotFoundError, NoAlgorithmError, NotSupportedError
-from cudnnpy.torch import counts, kernels, native
+from cudnnpy.torch import counts, kernels, native, planning
+from cudnnpy.torch.settings import Settings
 
 
 def left(call: Callable[[], Any], **options: Any) -> dict[str, int]:
@@ -76,6 +77,19 @@ def test_pytorch_says_what_does_not_fit(machine: Machine, call: Callable[[], Any
             assert str(ours.value) == str(theirs.value)
     assert cudnnpy.torch.stats().left == {counts.ARGUMENTS: 2}
     assert machine.launched == []
+
+
+@pytest.mark.parametrize("elsewhere", range(3))
+def test_tensors_on_two_devices_are_not_planned(machine: Machine, elsewhere: int) -> None:
+    """A bias counts, too, that PyTorch adds to the result."""
+    tensors = [draw(2, 3, 6, 6), draw(4, 3, 3, 3), draw(4)]
+    tensors[elsewhere] = tensors[elsewhere].to("meta")
+    geometry: list[Any] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    with pytest.raises(planning.NotTaken, match=counts.ARGUMENTS):
+        planning.plan_forward(Settings(), tuple(tensors), geometry, (False, False, True, True))
+    with pytest.raises(planning.NotTaken, match=counts.ARGUMENTS):
+        planning.plan_backward(Settings(), tuple(tensors), geometry, (False, False, True, True), [True, True, False])
+    assert machine.planned == []
 
 
 ERRORS = [
