@@ -32,7 +32,8 @@ def convolution(
     tf32: bool,
 ) -> Any:
     """Run aten::_convolution: a convolution or a transposed convolution, with a bias or without (None)."""
-    bits = x.data_ptr() | w.data_ptr()
+    at_x, at_w = x.data_ptr(), w.data_ptr()
+    bits = at_x | at_w
     # one flat tuple is made and hashed the fastest; it is looked up in every call
     key: tuple[Any, ...] = (
         ACTIVE.identity, x.shape, x.stride(), x.dtype, x.get_device(), w.shape, w.stride(), w.dtype, w.get_device(),
@@ -50,7 +51,7 @@ def convolution(
         ready = remembered(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
     if isinstance(ready, Forward):
         try:
-            return ready.run(x, w, bias)
+            return ready.run(x, w, bias, at_x, at_w)
         except LAUNCH_ERRORS as error:
             reason = given_up(key, error)
     else:
@@ -74,20 +75,21 @@ def convolution_backward(
 ) -> tuple[Any, Any, Any]:
     """Run aten::convolution_backward: the gradients with respect to input, filter and bias that `mask` asks for."""
     geometry = stride, padding, dilation, transposed, output_padding, groups
+    at_dy, at_x, at_w = dy.data_ptr(), x.data_ptr(), w.data_ptr()
     now = flags(x.dtype)
     key: tuple[Any, ...] = (
         ACTIVE.identity, dy.shape, dy.stride(), dy.dtype, dy.get_device(),
         x.shape, x.stride(), x.dtype, x.get_device(), w.shape, w.stride(), w.dtype, w.get_device(),
         tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups, tuple(mask), now,
     )  # fmt: skip
-    if (dy.data_ptr() | x.data_ptr() | w.data_ptr()) & 15:
+    if (at_dy | at_x | at_w) & 15:
         key += (_alignments(dy, x, w),)
     ready: Backward | Left | None = find(key)
     if ready is None:
         ready = remembered(key, plan_backward, (dy, x, w), geometry, now, mask)
     if isinstance(ready, Backward):
         try:
-            return ready.run(dy, x, w, (bias_sizes, *geometry))
+            return ready.run(dy, x, w, at_dy, at_x, at_w, bias_sizes, geometry)
         except LAUNCH_ERRORS as error:
             reason = given_up(key, error)
     else:

@@ -35,11 +35,11 @@ class Part:
         self._operation, self._launcher, self._device = operation, launcher, launcher.device
         self._make, self._make_workspace, self._stream_of = make, make_workspace, stream_of
 
-    def run(self, first: Any, second: Any, bias: Any = None) -> Any:
-        """Launch the plan on the current stream, and return the result, a new tensor.
+    def run(self, first: int, second: int, bias: int = 0) -> Any:
+        """Launch the plan for inputs at addresses on the current stream, and return the result, a new tensor.
 
-        The workspace is freed at once: PyTorch's allocator reuses it in the order of the stream. Raises WorkspaceError if
-        there is no memory for it.
+        `bias` is 0 if the plan adds none. The workspace is freed at once: PyTorch's allocator reuses it in the order of the
+        stream. Raises WorkspaceError if there is no memory for it.
         """
         result, space = self._make(), 0
         if self._make_workspace is not None:
@@ -48,18 +48,13 @@ class Part:
             except OutOfMemoryError as error:
                 raise WorkspaceError(str(error)) from None
             space = workspace.data_ptr()
-        if bias is None:
-            pointers: tuple[int, ...] = (first.data_ptr(), second.data_ptr(), result.data_ptr(), space)
+        if bias:
+            pointers: tuple[int, ...] = first, second, bias, result.data_ptr(), space
         else:
-            pointers = (first.data_ptr(), second.data_ptr(), bias.data_ptr(), result.data_ptr(), space)
+            pointers = first, second, result.data_ptr(), space
         self._launcher.run(pointers, self._stream_of(self._device))
         TAKEN[self._operation] += 1
         return result
-
-
-def _copied(tensor: Any, memory_format: Any) -> Any:
-    """Return the tensor in a memory format; None leaves it as it is."""
-    return tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)
 
 
 class Forward:
@@ -81,17 +76,19 @@ class Forward:
         self._part, self._bias_shape = part, bias_shape
         self._x_format, self._w_format = formats
 
-    def run(self, x: Any, w: Any, bias: Any) -> Any:
-        """Return the result."""
+    def run(self, x: Any, w: Any, bias: Any, at_x: int, at_w: int) -> Any:
+        """Return the result. `at_x` and `at_w` are the addresses of x and w."""
         if self._x_format is not None:
-            x = _copied(x, self._x_format)
+            x = x.contiguous(memory_format=self._x_format)
+            at_x = x.data_ptr()
         if self._w_format is not None:
-            w = _copied(w, self._w_format)
+            w = w.contiguous(memory_format=self._w_format)
+            at_w = w.data_ptr()
         if bias is None:
-            return self._part.run(x, w)
+            return self._part.run(at_x, at_w)
         if self._bias_shape is None:
-            return self._part.run(x, w, bias)
-        return self._part.run(x, w).add_(bias.view(self._bias_shape))
+            return self._part.run(at_x, at_w, bias.data_ptr())
+        return self._part.run(at_x, at_w).add_(bias.view(self._bias_shape))
 
 
 class Backward:
@@ -113,7 +110,7 @@ class Backward:
         Why it does.
     """
 
-    __slots__ = ("_axes", "_dw", "_dx", "_formats", "_is_transposed", "_left", "_reason")
+    __slots__ = ("_axes", "_dw", "_dx", "_dy_format", "_is_transposed", "_left", "_reason", "_w_format", "_x_format")
 
     def __init__(
         self,
@@ -125,21 +122,34 @@ class Backward:
         left: list[bool] | None = None,
         reason: str = "",
     ) -> None:
-        self._dx, self._dw, self._axes, self._formats = dx, dw, axes, formats
+        self._dx, self._dw, self._axes = dx, dw, axes
+        self._dy_format, self._x_format, self._w_format = formats
         self._is_transposed, self._left, self._reason = is_transposed, left, reason
 
-    def run(self, dy: Any, x: Any, w: Any, rest: tuple[Any, ...]) -> tuple[Any, Any, Any]:
-        """Return the gradients. `rest` are the arguments of aten::convolution_backward between w and the mask."""
+    def run(
+        self, dy: Any, x: Any, w: Any, at_dy: int, at_x: int, at_w: int, bias_sizes: Any, geometry: tuple[Any, ...]
+    ) -> tuple[Any, Any, Any]:
+        """Return the gradients.
+
+        `at_dy`, `at_x` and `at_w` are the addresses of dy, x and w; `bias_sizes` and `geometry` are the arguments of
+        aten::convolution_backward between w and the mask.
+        """
         dx = dw = db = None
         if self._left is not None:
-            dx, dw, _ = native.convolution_backward(self._reason, dy, x, w, *rest, self._left)
-        dy_format, x_format, w_format = self._formats
-        dy = _copied(dy, dy_format)
+            dx, dw, _ = native.convolution_backward(self._reason, dy, x, w, bias_sizes, *geometry, self._left)
+        if self._dy_format is not None:
+            dy = dy.contiguous(memory_format=self._dy_format)
+            at_dy = dy.data_ptr()
         if self._axes is not None:
             db = dy.sum(self._axes)
         if self._dx is not None:
-            dx = self._dx.run(dy, _copied(w, w_format))
+            if self._w_format is not None:
+                w = w.contiguous(memory_format=self._w_format)
+                at_w = w.data_ptr()
+            dx = self._dx.run(at_dy, at_w)
         if self._dw is not None:
-            x = _copied(x, x_format)
-            dw = self._dw.run(x, dy) if self._is_transposed else self._dw.run(dy, x)
+            if self._x_format is not None:
+                x = x.contiguous(memory_format=self._x_format)
+                at_x = x.data_ptr()
+            dw = self._dw.run(at_x, at_dy) if self._is_transposed else self._dw.run(at_dy, at_x)
         return dx, dw, db
