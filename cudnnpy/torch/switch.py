@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from bisect import insort
 from contextlib import AbstractContextManager
+from itertools import count
+from operator import attrgetter
 from threading import RLock
 from types import TracebackType
 from typing import Any
@@ -79,7 +82,7 @@ def enable(
         tf32=tf32,
         tune_seconds=tune_seconds,
     )
-    return _Restoring(_switch(settings))
+    return _Restoring(settings)
 
 
 def disable() -> AbstractContextManager[None]:
@@ -90,7 +93,7 @@ def disable() -> AbstractContextManager[None]:
     context manager
         It restores the previous state at the end of a ``with`` block.
     """
-    return _Restoring(_switch(None))
+    return _Restoring(None)
 
 
 def is_enabled() -> bool:
@@ -99,18 +102,34 @@ def is_enabled() -> bool:
 
 
 class _Restoring(AbstractContextManager[None]):
-    """Restores settings at the end of a block."""
+    """Sets settings, and at the end of a block restores those that held before.
 
-    def __init__(self, before: Settings | None) -> None:
-        self._before = before
+    Blocks of two threads may overlap. One that ends while later ones are open changes nothing: the first of these restores
+    in its place.
+    """
+
+    def __init__(self, settings: Settings | None) -> None:
+        with _lock:
+            self._before, self._number = _switch(settings), next(_numbers)
 
     def __enter__(self) -> None:
-        return None
+        with _lock:
+            insort(_open, self, key=attrgetter("_number"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _switch(self._before)
+        with _lock:
+            at = _open.index(self)
+            del _open[at]
+            if at < len(_open):
+                _open[at]._before = self._before
+            else:
+                _switch(self._before)
+
+
+_numbers = count()
+_open: list[_Restoring] = []  # the blocks that have begun and not ended, in the order of their settings
 
 
 def _switch(settings: Settings | None) -> Settings | None:
