@@ -22,6 +22,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -241,7 +242,9 @@ def file_name(capability: str, release: str) -> str:
 def _has_any(folder: str, release: str) -> bool:
     """Return whether a folder has a table for a release, so that the capability of the GPU matters."""
     try:
-        return any(Path(folder).glob(file_name("*", release)))
+        return any(fnmatch(name, file_name("*", release)) for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:  # _read gives the warning
         return True
 

@@ -335,7 +335,7 @@ def test_what_is_planned_is_the_reference(
             if right is not None:
                 close(found[name], right, name)
         if by_reductions and rows and p.there == "all" and p.dtype != "float64":
-            assert not {kind for kind in engines.ran if "NORM" in kind}
+            assert not {engine for engine in engines.ran if "NORM" in engine}
 
     check()
 
