@@ -28,6 +28,7 @@ PADDINGS: tuple[PaddingName, ...] = get_args(PaddingName)
 PREFERENCES: tuple[Preference, ...] = get_args(Preference)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 COMPUTE_DTYPES = ("float32", "float64", "float16", "int32")
+TUNE_SECONDS = 2.0  # the most that "autotune" takes for one problem, by default
 
 
 def _workspace_limit(value: Any) -> int | None:
@@ -90,7 +91,7 @@ class ConvolutionOptions(Frozen):
     tf32: bool = True
     algorithm: ConvolutionAlgorithm | SupportsKnobs | SupportsExecute | None = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 2.0
+    tune_seconds: float = TUNE_SECONDS
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
@@ -117,7 +118,7 @@ class FusedOptions(Frozen):
     workspace_limit: int | None = None
     deterministic: bool = False
     tf32: bool = True
-    tune_seconds: float = 2.0
+    tune_seconds: float = TUNE_SECONDS
 
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())

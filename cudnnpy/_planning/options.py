@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cudnnpy._options.convolution import canonical
+from cudnnpy._options.convolution import TUNE_SECONDS, canonical
 from cudnnpy.typing import Policy, Preference
 
 DEFAULT_LIMIT = 1 << 30  # bytes; the limit of "limited_workspace" by default
@@ -19,7 +19,7 @@ class PlanningOptions(NamedTuple):
     tf32: bool = True
     algorithm: Any = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 2.0
+    tune_seconds: float = TUNE_SECONDS
 
 
 def checked(options: PlanningOptions) -> PlanningOptions:

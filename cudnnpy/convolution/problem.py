@@ -53,7 +53,7 @@ class Options(NamedTuple):
     tf32: bool = True
     algorithm: Any = None
     policy: Policy = "on_shape_change"
-    tune_seconds: float = 2.0
+    tune_seconds: float = given_options.TUNE_SECONDS
     output_padding: Any = 0  # only for ConvolutionTranspose
 
     @property

@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
+from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.options import PlanningOptions, checked
@@ -79,7 +80,7 @@ class Graph(Nodes):
         workspace_limit: int | None = None,
         deterministic: bool = False,
         tf32: bool = True,
-        tune_seconds: float = 2.0,
+        tune_seconds: float = TUNE_SECONDS,
     ) -> None:
         super().__init__(compute_dtype)
         options = PlanningOptions(prefer, workspace_limit, deterministic, tf32, tune_seconds=tune_seconds)

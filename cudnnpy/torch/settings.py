@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._core.identity import Identified
-from cudnnpy._options.convolution import canonical
+from cudnnpy._options.convolution import TUNE_SECONDS, canonical
 from cudnnpy.typing import Preference
 
 
@@ -18,7 +18,7 @@ class Settings(Identified):
     workspace_limit: int | None = None
     deterministic: bool | None = None
     tf32: bool | None = None
-    tune_seconds: float = 2.0
+    tune_seconds: float = TUNE_SECONDS
 
     def _canonical(self) -> dict[str, Any]:
         given = self._fields()

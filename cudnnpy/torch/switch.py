@@ -12,6 +12,7 @@ from threading import RLock
 from types import TracebackType
 from typing import Any
 
+from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.torch.settings import ACTIVE, Settings
 from cudnnpy.typing import Preference
@@ -29,7 +30,7 @@ def enable(
     workspace_limit: int | None = None,
     deterministic: bool | None = None,
     tf32: bool | None = None,
-    tune_seconds: float = 2.0,
+    tune_seconds: float = TUNE_SECONDS,
 ) -> AbstractContextManager[None]:
     """Run the convolutions of PyTorch programs on cudnnpy, in every thread of the process.
 
