@@ -98,7 +98,7 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return of_nothing(name, device, operands, value, beta)
-    found = _fast_steps(device, x, y, op, alpha, beta, deterministic, call)
+    found = _first_within(call, _roads(device, x, y, op, alpha, beta, deterministic, call))
     steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)
 
@@ -106,30 +106,20 @@ def reduction(
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
     """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
-    found = _fast_steps(call.device, x, y, "avg", alpha, beta, False, call)
+    found = _first_within(call, _roads(call.device, x, y, "avg", alpha, beta, False, call))
     return Program(name, call.device, operands, *found) if found else None
 
 
-def _fast_steps(
-    device: int,
-    x: TensorSpec,
-    y: TensorSpec,
-    op: str,
-    alpha: float,
-    beta: float,
-    deterministic: bool,
-    call: Call | None,
+def _first_within(
+    call: Call | None, roads: Iterator[tuple[list[Step], list[int]] | None]
 ) -> tuple[list[Step], list[int]] | None:
-    """Return the steps of the fastest road within `call.cap`, and their scratch memory; None if there is none.
+    """Return the first road that is supported and within `call.cap`: its steps, and their scratch memory.
 
-    Then cudnnReduceTensor alone is left.
+    None if there is none. Then cudnnReduceTensor alone is left.
     """
-    if not is_dense(x) or extent(x) < _LARGE:
-        return None
-    for found in _roads(device, x, y, op, alpha, beta, deterministic, call):
-        if found and (call is None or call.allows(Steps(*found).workspace_size)):
-            return found
-    return None
+    return next(
+        (found for found in roads if found and (call is None or call.allows(Steps(*found).workspace_size))), None
+    )
 
 
 def _roads(
@@ -144,9 +134,11 @@ def _roads(
 ) -> Iterator[tuple[list[Step], list[int]] | None]:
     """Yield the roads of a large dense tensor, the fastest first; None for one that is slow or not supported.
 
-    Sums of 16 bits are matrix products if these are fast; other sums over a run between two others are poolings; and what
-    graphs reduce, they do.
+    Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
+    are poolings; and what graphs reduce, they do.
     """
+    if not is_dense(x) or extent(x) < _LARGE:
+        return
     is_sum, aligned = op in ("add", "avg"), x.alignment >= 16
     if is_sum and aligned and not deterministic and call is not None:
         yield _by_product(call, x, y, op, alpha, beta)
