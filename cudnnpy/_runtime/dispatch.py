@@ -274,7 +274,7 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None =
     arrays = {name: array for name, array in zip(names, (*inputs, *outs), strict=True) if array is not None}
     found = {name: read(array, name) for name, array in arrays.items()}
     device: int = found[names[0]][1][3]
-    specs, last = _in_agreement(_specs(found, device, names[0]))
+    specs, last = _in_agreement(specs_of(found, device, names[0]))
     for name, out in zip(names[len(inputs) :], outs, strict=True):
         if out is not None:
             check_writable(name, out)
@@ -298,8 +298,11 @@ def _plan(key: tuple[Any, ...], request: Request, stream: int, cap: int | None =
     return ready
 
 
-def _specs(found: dict[str, tuple[int, Signature]], device: int, first: str) -> Specs:
-    """Return the tensors of a call by name. Raises ValueError for another device, or an address that is not aligned."""
+def specs_of(found: dict[str, tuple[int, Signature]], device: int, first: str) -> Specs:
+    """Return the tensors of a call by name, from the addresses and signatures of arrays.
+
+    Raises ValueError for another device, or an address that is not aligned.
+    """
     specs = Specs()
     for name, (pointer, signature) in found.items():
         if signature[3] != device:

@@ -10,8 +10,8 @@ from torch import OutOfMemoryError
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._memory.arrays import library_of, read, spec_of
-from cudnnpy._runtime.dispatch import Call, Specs, refuse_capture
+from cudnnpy._memory.arrays import library_of, read
+from cudnnpy._runtime.dispatch import Call, refuse_capture, specs_of
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.plan_cache import plan_cache
 from cudnnpy.convolution.convolution import Convolution
@@ -157,12 +157,12 @@ def _planned(
     """Plan what an operation does on tensors, for a result of a shape and strides."""
     library = library_of(inputs[0])
     arrays = dict(zip((*operation.inputs[does], "bias"), inputs, strict=False))
-    specs, addresses = Specs(), {}
-    for argument, array in arrays.items():
-        pointer, signature = read(array, argument)
-        addresses[argument], specs[argument] = pointer, spec_of(signature, min(pointer & -pointer, 16))
-    device: int = signature[3]
-    out = specs["out"] = TensorSpec(shape, next(iter(specs.values())).dtype, strides)
+    found = {argument: read(array, argument) for argument, array in arrays.items()}
+    first = operation.inputs[does][0]
+    device: int = found[first][1][3]
+    specs = specs_of(found, device, first)
+    addresses = {argument: pointer for argument, (pointer, _) in found.items()}
+    out = specs["out"] = TensorSpec(shape, specs[first].dtype, strides)
     if max(math.prod(spec.shape) for spec in specs.values()) > _MOST_ELEMENTS:
         raise NotTaken(counts.LARGE)
     stream = library.current_stream(device)
