@@ -117,7 +117,7 @@ class Launcher:
         if launch is None:
             replay = self.replays.get(pointers)  # of a stream that is being captured
             launch, wish = (self._bind(pointers), self._wish) if replay is None else (replay.plain, None)
-        interrupted = handle._in_use
+        interrupted = handle._in_use  # as handle.in_use does, without the cost of a context manager in each launch
         try:
             handle._in_use = stream
             if handle._address != stream:
