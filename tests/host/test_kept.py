@@ -24,17 +24,9 @@ STEP = 1 << 20  # bytes between the operands of a tuple
 
 
 @pytest.fixture(autouse=True)
-def limits() -> Iterator[None]:
-    """Whatever a test sets. No graph is moved to other addresses here: test_moved_launches.py is about those."""
-    before = cudnnpy.cache_info()
+def _unmoved(cache_limits: None) -> None:
+    """No graph is moved to other addresses here: test_moved_launches.py is about those."""
     cudnnpy.set_cache_limit(moving=False)
-    yield
-    cudnnpy.set_cache_limit(
-        launches=before.launch_limit,
-        replays=before.replay_limit,
-        replay_bytes=before.replay_bytes_limit,
-        moving=before.moving,
-    )
 
 
 def planned(stand_in: StandInDevice, channels: int = 3, *, replayable: bool = True) -> Plan:

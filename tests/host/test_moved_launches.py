@@ -6,7 +6,7 @@ import gc
 import random
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from cudnnpy.errors import StatusError
 STREAM, OTHER = 0x5000, 0x6000
 BASE = 0x7F00_0000_0000
 UNTIL = 250  # launches at new addresses, after which there is a graph
+
+pytestmark = pytest.mark.usefixtures("cache_limits")
 
 
 class Planned:
@@ -48,18 +50,6 @@ class Planned:
         struct.pack(f"{len(pointers)}Q", *pointers)  # raises for what is no address
         self.bound += 1
         return lambda: self.status or self.graphs.queue([self.kernel], pointers)
-
-
-@pytest.fixture(autouse=True)
-def limits() -> Iterator[None]:
-    before = cudnnpy.cache_info()
-    yield
-    cudnnpy.set_cache_limit(
-        launches=before.launch_limit,
-        replays=before.replay_limit,
-        replay_bytes=before.replay_bytes_limit,
-        moving=before.moving,
-    )
 
 
 def tuples(number: int) -> Pointers:
