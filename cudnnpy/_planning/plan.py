@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device
 
 _ALIGNMENT = 16  # of the workspace, in bytes
-_SMALL = 1 << 30  # multiplications; in a larger problem the GPU hides the cost of a launch
 
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
 # later. Therefore such plans are never destroyed.
@@ -121,8 +119,7 @@ class Plan:
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
-        results = math.prod(problem.specs[-1].shape)
-        self.replayable = self.source != "legacy" and results * problem.reduction_length < _SMALL
+        self.replayable = self.source != "legacy"
         self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
         self.candidates = []
         self.check_addresses = address_check(

@@ -204,7 +204,7 @@ class Limits:
 LAUNCHES: Bound[Any] = Bound(0)
 REPLAYS: Bound[Any] = Bound(0)
 SEEN = Seen()
-limits = Limits(launches=8192, replays=256, replay_bytes=64 << 20, moving=True)
+limits = Limits(launches=8192, replays=448, replay_bytes=64 << 20, moving=True)
 
 
 def may_move() -> bool:

@@ -194,7 +194,7 @@ def set_cache_limit(
         The largest number of launches that are kept for addresses that were used repeatedly, in all threads, 0 or more.
         The default is 8,192. A launch takes some KiB of host memory.
     replays : int or None
-        The largest number of CUDA graphs that launches are replayed from, in all threads, 0 or more. The default is 256.
+        The largest number of CUDA graphs that launches are replayed from, in all threads, 0 or more. The default is 448.
     replay_bytes : int or None
         The largest memory of these CUDA graphs, which is estimated at 144 KiB for each. The default is 64 MiB.
     moving : bool or None

@@ -501,3 +501,22 @@ def test_many_rows_of_odd_lengths_are_normalized_by_reductions(
     shapes = Shapes(x.shape, (count, 1, 1, 1), (1, length, 1, 1))
     assert normalization_reductions.forward_is_faster(x, shapes) == forward
     assert normalization_reductions.backward_is_faster(x, shapes) == backward
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1 << 17, True), ((1 << 17) + 8, False), (1 << 20, False)])
+def test_parameters_of_long_rows_are_applied_by_the_node(
+    length: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN 9.19 does not finalize a plan of a row of 2**20 elements with a product and a sum after the node."""
+    asked: list[tuple[str, ...]] = []
+
+    def executable(graph: Graph, device: int, pick: int = 0) -> None:
+        asked.append(tuple(graph.operations))
+
+    monkeypatch.setattr(Graph, "executable", executable)
+    monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
+    x, row = (TensorSpec((1, length), "float16"), TensorSpec((length,), "float32"))
+    call = Call(Specs({"x": x, "scale": row, "bias": row, "out": x}), {}, 0, 0, {})
+    layer_normalization._forward(cudnnpy.LayerNormalization(), call, False, True)
+    assert asked
+    assert any(len(operations) > 1 for operations in asked) == expected

@@ -16,6 +16,7 @@ from cudnnpy import Graph, TensorSpec, raw, reference
 from cudnnpy._core.layouts import channels_last_strides, packed_strides
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Function, Program
+from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.graph import reductions
 from cudnnpy.handle import Handle
 from cudnnpy.ops import pooling
@@ -148,3 +149,18 @@ def test_without_memory_for_copies_the_gradient_of_maxima_stays_channels_last() 
         len(Pooling._backward(op, Call(specs, {}, 0, 0, {}, cap), 1.0, 0.0)[0].steps) - 1 for cap in (None, 1 << 10)
     ]
     assert copies == [4, 0]
+
+
+@pytest.mark.parametrize(("count", "channels"), [(1, 1), (7, 1), (7, 3), (70_000, 1)])
+def test_the_gradient_sees_images_of_one_channel_as_channels_of_one_image(count: int, channels: int) -> None:
+    """The descriptors are of the same memory. A batch that is too large for the blocks of a grid stays a batch."""
+    shape = (count, channels, 8, 8)
+    x, y = spec_of(shape, "float16", False), spec_of((count, channels, 4, 4), "float16", False)
+    program = prepared(Pooling("max", 3, padding=1, stride=2), 1.0, 0.0, {"dy": y, "x": x, "y": y, "out": x})
+    function = next(step.executable for step in program.steps if "Pooling" in getattr(step.executable, "name", ""))
+    found = [(given.shape, given.strides) for given in function.arguments if isinstance(given, TensorDescriptor)]
+    if channels == 1 and count < 1 << 16:
+        assert found[-1] == ((1, count, 8, 8), (count * 64, 64, 8, 1))
+        assert {one[0][:2] for one in found} == {(1, count)}
+    else:
+        assert found[-1] == (shape, x.strides)
