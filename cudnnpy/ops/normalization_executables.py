@@ -88,9 +88,7 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
 
-def _variants(
-    mode: GraphNormalization, operands: Sequence[Operand], length: int
-) -> Iterator[tuple[ElementName, bool]]:
+def _variants(mode: GraphNormalization, operands: Sequence[Operand], length: int) -> Iterator[tuple[ElementName, bool]]:
     """The dtypes in which a graph may take scale and bias, the fastest first, and whether they are applied after the node.
 
     No fast engine for rows takes a scale of another dtype than x's. With a float32 scale for an x of 16 bits, the node
