@@ -9,11 +9,12 @@ from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._planning import measured
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.notation import KINDS, Given, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read, is_strict
 from cudnnpy._runtime.executables import Executable
-from cudnnpy.convolution import legacy
+from cudnnpy.convolution import legacy, notation
 from cudnnpy.convolution.exact import exact_elements
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
@@ -33,6 +34,9 @@ class ConvolutionProblem(Problem):
     """A Problem with its candidates; it implements cudnnpy._planning.problem.Problem."""
 
     __slots__ = ()
+
+    def __str__(self) -> str:
+        return text_of(self)
 
     @property
     def is_finite(self) -> bool:
@@ -102,7 +106,12 @@ def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:
     return ConvolutionProblem(*read_problem(given, device))
 
 
+def _read_text(given: Given, device: int) -> ConvolutionProblem:
+    return ConvolutionProblem(*notation.read(given, device))
+
+
 READERS["convolution"] = _read
+KINDS["convolution"] = notation.kind(_read_text)
 
 
 def is_for_winograd(problem: Problem, strict: bool) -> bool:

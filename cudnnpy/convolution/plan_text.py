@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._planning.plan_json import integers, invalid_text, names, spec_of
+from cudnnpy.convolution.notation import words_of
 from cudnnpy.convolution.problem import OPERATIONS, PLAIN, Options, Problem, checked, make_problem
 
 
@@ -49,5 +50,5 @@ def read_problem(given: dict[str, Any], device: int) -> Problem:
     except (TypeError, ValueError) as error:
         raise invalid_text(f"its problem is invalid: {error}") from error
     if problem.plain() != given:
-        raise invalid_text(f"its problem is not in canonical form: {problem}")
+        raise invalid_text(f"its problem is not in canonical form: {' '.join(words_of(problem))}")
     return problem

@@ -17,11 +17,9 @@ from cudnnpy._core.layouts import (
     CHANNELS_LAST,
     TensorSpec,
     canonical,
-    channels_last_strides,
     has_both_orders,
     in_layout,
     in_one_order,
-    packed_strides,
     result_strides,
 )
 from cudnnpy._options import convolution as given_options
@@ -221,28 +219,8 @@ class Problem(NamedTuple):
             return self.w.shape[0] // self.groups * math.prod(self.w.shape[2:])
         return self.y.shape[0] * math.prod(self.y.shape[2:])
 
-    def __str__(self) -> str:
-        tensors = ", ".join(f"{n} {_text(s)}" for n, s in zip(self.operands, self.specs, strict=True))
-        g = self.geometry
-        text = f"{self.operation}: {tensors}; padding {g.pre_padding}"
-        if g.post_padding != g.pre_padding:
-            text += f" before, {g.post_padding} after"
-        text += f", stride {g.stride}, dilation {g.dilation}, groups {self.groups}, {self.mode}, compute {self.compute_dtype}"
-        if (self.alpha, self.beta) != (1.0, 0.0):
-            text += f", alpha {self.alpha}, beta {self.beta}"
-        return text + (f", activation {self.activation}" if self.activation else "")
-
 
 PLAIN = tuple(name for name in Problem._fields if name != "device")
-
-
-def _text(spec: TensorSpec) -> str:
-    order = "strides " + str(spec.strides)
-    if spec.strides in (None, packed_strides(spec.shape)):
-        order = "packed"
-    elif spec.strides == channels_last_strides(spec.shape):
-        order = "channels last"
-    return f"{spec.dtype} {'x'.join(map(str, spec.shape))} {order}"
 
 
 def compute_dtype(options: Options, dtype: str) -> ElementName:
@@ -342,7 +320,12 @@ def in_agreement(problem: Problem) -> Problem:
     return problem._replace(x=x, w=w, y=y)
 
 
-def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
+def bias_dtype(dtype: ElementName) -> ElementName:
+    """Return the dtype of a bias for a result of a dtype."""
+    return dtype if dtype_of(dtype).itemsize > 1 else "float32"
+
+
+def _check_bias(bias: TensorSpec | None, channels: int, dtype: ElementName) -> None:
     """Raise ValueError or TypeError unless a bias is packed and has shape (channels,) and the dtype of the result."""
     if bias is None:
         return
@@ -350,7 +333,7 @@ def _check_bias(bias: TensorSpec | None, channels: int, dtype: str) -> None:
         raise ValueError(
             f"bias must be packed, of shape ({channels},); got shape {tuple(bias.shape)}, strides {bias.strides}"
         )
-    wanted = dtype if dtype_of(dtype).itemsize > 1 else "float32"
+    wanted = bias_dtype(dtype)
     if bias.dtype != wanted:
         raise TypeError(f"bias must be {wanted}, as the result; got {bias.dtype}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,8 +12,9 @@ from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.notation import KINDS, Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_json import invalid_text, spec_of
+from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
 from cudnnpy._planning.plan_json import names as listed
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read
@@ -118,7 +121,29 @@ def _read(given: dict[str, Any], device: int) -> GraphProblem:
     return problem
 
 
+def _words(problem: GraphProblem) -> list[str]:
+    """Return the words of the notation: the graph as JSON."""
+    return [problem.operation, json.dumps(problem.plain(), sort_keys=True, separators=(",", ":"), allow_nan=False)]
+
+
+def _read_text(given: Given, device: int) -> GraphProblem:
+    """Return the problem of a text in the notation. Raises ValueError for anything else."""
+    if len(given.operands) != 1:
+        raise ValueError(f"graph must have one JSON object; got {len(given.operands)}")
+    (word,) = given.operands
+    try:
+        plain = parsed(word.text)
+        return _read(plain, device)
+    except ValueError as error:
+        at = error.__cause__.pos if isinstance(error.__cause__, json.JSONDecodeError) else 0
+        reason = str(error).partition("invalid text: ")[2] or str(error)
+        raise ProblemTextError(
+            f"graph must be the JSON of a graph; got invalid JSON: {reason}", word.column + at
+        ) from error
+
+
 READERS["graph"] = _read
+KINDS["graph"] = Kind(("graph",), re.compile(r"\{"), {}, {}, {}, {}, _words, _read_text)
 
 
 @dataclass(frozen=True)

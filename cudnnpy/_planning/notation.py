@@ -1,0 +1,309 @@
+"""The notation: the text of a problem and of the options that its plan is chosen by, on one line.
+
+    forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
+    backward_filter 32x128x28x28 128x4x3x3 pad=1 stride=2 groups=32 deterministic tf32=False
+    graph {"calls":[...],"compute_dtype":"float32","tensors":[...]} workspace_limit=64MiB
+
+A text consists of words with spaces between them, in any order. `text_of` writes only what differs from the defaults, in one
+order, so that equal problems have equal texts. The words of a kind of problem are those of its `Kind`; cudnnpy.convolution
+and cudnnpy.graph add theirs. The words below are of the options, and every kind has them.
+
+=====================================  =====================================================================
+``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
+``workspace_limit=64MiB``              bytes, or a number of KiB, MiB or GiB
+``deterministic``                      only deterministic engines; also ``deterministic=True``
+``tf32=False``                         float32 is multiplied as float32
+``tune_seconds=10``                    the most that tuning may take
+=====================================  =====================================================================
+
+The device, the policy and a forced algorithm are not part of a text: it says what is to be chosen for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from cudnnpy._planning.options import PlanningOptions, checked
+from cudnnpy._planning.problem import Problem
+
+_SHOWN = 60  # characters of a word in a message
+_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_WORD = re.compile(r"\S+")
+_IN_JSON = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}]', re.DOTALL)
+
+
+class ProblemTextError(ValueError):
+    """A text is not a problem in the notation.
+
+    Attributes
+    ----------
+    reason : str
+        What was expected and what was given.
+    column : int
+        The number of the character at which the cause stands, from 1.
+    line : int or None
+        The line of the file that the text is from.
+    file : str
+        The name of that file, or "".
+    """
+
+    def __init__(self, reason: str, column: int = 1, line: int | None = None, file: str = "") -> None:
+        self.reason, self.column, self.line, self.file = reason, column, line, file
+        place = [file] if file else []
+        place += [] if line is None else [f"line {line}"]
+        super().__init__(f"{', '.join([*place, f'column {column}'])}: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.column, self.line, self.file)
+
+
+class Word(NamedTuple):
+    """A word of a text, and the number of its first character, from 1."""
+
+    text: str
+    column: int
+
+
+class Kind(NamedTuple):
+    """How the problems of a kind are written and read.
+
+    Attributes
+    ----------
+    operations : tuple of str
+        The words of which a text of this kind has one.
+    operand : re.Pattern
+        What the words without a name look like: shapes, or the JSON of a graph.
+    values : dict
+        For each name in ``name=value``, the function that reads the value. It returns a text that it cannot read as it is,
+        which `read` refuses.
+    aliases : dict
+        Other spellings of these names.
+    words : dict
+        For each word that stands alone, the name and the value that it means.
+    refused : dict
+        What to write instead of words that are likely and wrong.
+    write : function
+        Returns the words of a problem.
+    read : function
+        Returns the problem of what a text gives, for a device. Raises TypeError or ValueError whose message starts with the
+        name of the cause.
+    """
+
+    operations: tuple[str, ...]
+    operand: re.Pattern[str]
+    values: Mapping[str, Callable[[str], Any]]
+    aliases: Mapping[str, str]
+    words: Mapping[str, tuple[str, Any]]
+    refused: Mapping[str, str]
+    write: Callable[[Any], list[str]]
+    read: Callable[[Given, int], Problem]
+
+
+# For each `kind` of problem, how it is written and read. The module that defines a kind of problem adds it.
+KINDS: dict[str, Kind] = {}
+
+
+@dataclass
+class Given:
+    """What the words of a text give: the operation, the words without a name in order, and the values by name."""
+
+    operation: str
+    operands: list[Word] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, int] = field(default_factory=dict)
+
+    def error(self, error: Exception) -> ProblemTextError:
+        """Return an error about an argument as one about the text, at the word that its message starts with."""
+        if isinstance(error, ProblemTextError):
+            return error
+        named = re.match(r"[\w.]+", str(error))
+        name = named.group() if named else ""
+        around = self.columns.get(name.partition(".")[0], self.columns["operation"])
+        return ProblemTextError(" ".join(str(error).split()), self.columns.get(name, around))
+
+
+def text_of(problem: Problem, options: PlanningOptions | None = None) -> str:
+    """Return the text of a problem, and of the options that differ from the defaults.
+
+    The text does not contain the problem's device, nor the options `policy` and `algorithm`.
+    """
+    words = KINDS[problem.kind].write(problem)
+    return " ".join([*words, *_words_of(options or PlanningOptions())])
+
+
+def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
+    """Return the problem of a text for a device, and the options.
+
+    Raises ProblemTextError if it is not a text in the notation, or if its parts do not fit together, and TypeError if it is not
+    a str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a str; got {type(text).__name__}")
+    words = list(_split(text))
+    kind, operation = _kind(words)
+    given = Given(operation.text, columns={"operation": operation.column})
+    for word in words:
+        if word != operation:
+            _take(given, kind, word)
+    options = {name: given.values.pop(name) for name in _VALUES if name in given.values}
+    try:
+        return kind.read(given, device), checked(PlanningOptions(**options))
+    except (TypeError, ValueError) as error:
+        raise given.error(error) from None
+
+
+# Words
+
+
+def _split(text: str) -> Iterator[Word]:
+    """Yield the words of a text. JSON is one word, whatever spaces it has."""
+    at = 0
+    while found := _WORD.search(text, at):
+        start, at = found.span()
+        if found.group().startswith("{"):
+            at = _end_of_json(text, start)
+        yield Word(text[start:at], start + 1)
+
+
+def _end_of_json(text: str, start: int) -> int:
+    depth = 0
+    for token in _IN_JSON.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(token.group(), 0)
+        if not depth:
+            return token.end()
+    return len(text)
+
+
+def _kind(words: list[Word]) -> tuple[Kind, Word]:
+    """Return the kind of problem of the words, and the operation among them."""
+    found = [(kind, word) for word in words for kind in KINDS.values() if word.text in kind.operations]
+    if len(found) == 1:
+        return found[0]
+    known = [operation for kind in KINDS.values() for operation in kind.operations]
+    expected = f"operation must be one of {', '.join(map(repr, known))}"
+    if found:
+        (_, first), (_, second), *_ = found
+        raise ProblemTextError(f"operation must be given once; got {second.text!r} after {first.text!r}", second.column)
+    if not words:
+        raise ProblemTextError(f"{expected}, and the shapes follow; got an empty text")
+    near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words]
+    word, guess = next((pair for pair in near if pair[1]), (words[0], []))
+    raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
+
+
+def _take(given: Given, kind: Kind, word: Word) -> None:
+    """Add what one word says. Raises ProblemTextError if it says nothing."""
+    if kind.operand.match(word.text):
+        given.operands.append(word)
+        return
+    values = {**kind.values, **_VALUES}
+    spelled, equals, text = word.text.partition("=")
+    name = kind.aliases.get(spelled, spelled)
+    if not equals and word.text in (words := {**kind.words, **_WORDS}):
+        name, value = words[word.text]
+    elif name in values and text:
+        value = values[name](text)
+    else:
+        raise ProblemTextError(_unknown(kind, word), word.column)
+    if name in given.values:
+        raise ProblemTextError(f"{name} must be given once; got {_shown(word.text)} as well", word.column)
+    given.values[name], given.columns[name] = value, word.column
+
+
+def _unknown(kind: Kind, word: Word) -> str:
+    """Return why a word is not part of the notation."""
+    spelled = word.text.partition("=")[0]
+    refused, alone = {**kind.refused, **_REFUSED}, {**kind.words, **_WORDS}
+    named = [*kind.values, *kind.aliases, *_VALUES]
+    if spelled in refused:
+        return f"{spelled} must be {refused[spelled]}; got {_shown(word.text)}"
+    if spelled in named:
+        return f"{spelled} must have a value, {spelled}=...; got {_shown(word.text)}"
+    if spelled in alone:
+        return f"{spelled} must have no value; got {_shown(word.text)}"
+    guess = get_close_matches(spelled[:_SHOWN], [*named, *alone, *refused, *kind.operations], 1)
+    return f"word must be one of the notation; got {_shown(word.text)}{_advice(guess)}"
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+def _advice(guess: list[str]) -> str:
+    return f". Did you mean {guess[0]!r}?" if guess else ""
+
+
+# Values; a text that is no such value is returned as it is, and refused where the value is checked
+
+
+def read_integer(text: str) -> int | str:
+    """Return the integer of a text."""
+    return int(text) if re.fullmatch(r"-?[0-9]{1,40}", text) else text
+
+
+def read_number(text: str) -> float | str:
+    """Return the number of a text as a float."""
+    try:
+        return float(text) if re.fullmatch(r"[-+.0-9a-zA-Z]{1,60}", text, re.ASCII) else text
+    except ValueError:
+        return text
+
+
+def read_flag(text: str) -> bool | str:
+    """Return the bool of a text."""
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def number_text(number: float) -> str:
+    """Return the shortest text of a number that `read_number` reads as the same."""
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
+
+
+# The words of the options
+
+
+def _read_limit(text: str) -> int | str | None:
+    found = re.fullmatch(r"([0-9]{1,20})(KiB|MiB|GiB)?", text)
+    if found is None:
+        return None if text == "None" else text
+    return int(found[1]) * _UNITS.get(found[2], 1)
+
+
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "prefer": str,
+    "workspace_limit": _read_limit,
+    "deterministic": read_flag,
+    "tf32": read_flag,
+    "tune_seconds": read_number,
+}
+_WORDS: dict[str, tuple[str, Any]] = {"deterministic": ("deterministic", True), "tf32": ("tf32", True)}
+_REFUSED = {
+    "algorithm": "left out, since a text says what an algorithm is chosen for",
+    "policy": "left out, since a text is of one problem",
+    "device": "left out, since a text is for any device",
+}
+
+
+def _words_of(options: PlanningOptions) -> list[str]:
+    default, words = PlanningOptions(), []
+    if options.prefer != default.prefer:
+        words.append(f"prefer={options.prefer}")
+    if options.workspace_limit is not None:
+        words.append(f"workspace_limit={_limit_text(options.workspace_limit)}")
+    if options.deterministic:
+        words.append("deterministic")
+    if not options.tf32:
+        words.append("tf32=False")
+    if options.tune_seconds != default.tune_seconds:
+        words.append(f"tune_seconds={number_text(options.tune_seconds)}")
+    return words
+
+
+def _limit_text(limit: int) -> str:
+    """Return a number of bytes in the largest unit that divides it."""
+    unit = next((name for name, size in _UNITS.items() if limit and limit % size == 0), "")
+    return f"{limit // _UNITS.get(unit, 1)}{unit}"

@@ -1,0 +1,312 @@
+"""The words of a convolution in the notation of problems (cudnnpy._planning.notation).
+
+    forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
+
+The first shape is x's and the second w's, for all three operations: (N, C, spatial...) and (K, C / groups, spatial...), in
+this order whatever the memory order is. The shape of y (dy) follows from them, so that the same two shapes and the same
+geometry describe a convolution and both of its gradients. The other words, with what they are if they are left out:
+
+=====================================  =====================================================================
+``forward``                            or ``backward_data``, ``backward_filter``
+``pad=1``                              ``pad=1,2`` for each axis, ``pad=0:1,2:3`` before and after each, or
+                                       ``pad=same``, ``valid``, ``half``, ``full``; 0
+``stride=2``, ``dilation=2``           ``stride=2,1`` for each axis; 1
+``groups=32``                          1
+``mode=convolution``                   ``cross_correlation``
+``float16``                            the element type of the tensors, or an alias such as ``fp16``; ``float32``
+``y.dtype=float32``                    the element type of the result of int8 and float8 tensors; ``int32`` for
+                                       int8, that of x otherwise
+``compute_dtype=float16``              what products are summed in; as a Convolution does it
+``channels_last``                      the memory order of x, w and y; ``packed``, channels first
+``w.strides=packed``                   the memory order of one tensor, or its strides: ``x.strides=4096,1,64,1``
+``x.alignment=4``                      the bytes that an address is a multiple of, also of ``bias``; 16
+``bias``                               a bias is added
+``activation=relu``                    or ``relu`` alone
+``alpha=0.5``, ``beta=1``              1 and 0
+=====================================  =====================================================================
+
+A transposed convolution is the convolution behind it: its forward is ``backward_data``, whose y is its input and whose x is its
+result.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from cudnnpy._core.layouts import (
+    TensorSpec,
+    canonical,
+    channels_last_strides,
+    check_spec,
+    extent,
+    packed_strides,
+)
+from cudnnpy._options.convolution import MODES, PADDINGS
+from cudnnpy._options.element_types import ALIASES, ELEMENT_NAMES
+from cudnnpy._planning.notation import Given, Kind, ProblemTextError, number_text, read_integer, read_number
+from cudnnpy._planning.plan_json import LIMIT
+from cudnnpy._planning.problem import Problem as AnyProblem
+from cudnnpy.convolution.problem import (
+    ACTIVATIONS,
+    OPERATIONS,
+    Options,
+    Problem,
+    bias_dtype,
+    checked,
+    compute_dtype,
+    in_agreement,
+    make_problem,
+    output_shape,
+)
+
+_ORDERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
+    "packed": packed_strides,
+    "channels_last": channels_last_strides,
+}
+_SHORT = {
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
+_DTYPES = {**{name: name for name in ELEMENT_NAMES}, **ALIASES, **_SHORT}
+_LAST = "written as channels_last, with shapes that stay (N, C, spatial...)"
+
+
+# Writing
+
+
+def words_of(problem: Problem) -> list[str]:
+    """Return the words of a problem, without those that are the defaults."""
+    geometry, words = (
+        problem.geometry,
+        [problem.operation, _joined("x", problem.x.shape), _joined("x", problem.w.shape)],
+    )
+    pads = [
+        str(before) if before == after else f"{before}:{after}"
+        for before, after in zip(geometry.pre_padding, geometry.post_padding, strict=True)
+    ]
+    for name, values, default in (
+        ("pad", pads, "0"),
+        ("stride", list(map(str, geometry.stride)), "1"),
+        ("dilation", list(map(str, geometry.dilation)), "1"),
+    ):
+        if set(values) != {default}:
+            words.append(f"{name}={values[0] if len(set(values)) == 1 else ','.join(values)}")
+    if problem.groups != 1:
+        words.append(f"groups={problem.groups}")
+    if problem.mode != "cross_correlation":
+        words.append(f"mode={problem.mode}")
+    return words + _words_of_types(problem) + _words_of_memory(problem) + _words_of_epilogue(problem)
+
+
+def _words_of_types(problem: Problem) -> list[str]:
+    words: list[str] = []
+    dtype = problem.x.dtype
+    if dtype != "float32":
+        words.append(dtype)
+    if problem.y.dtype != _result_dtype(problem.operation, dtype):
+        words.append(f"y.dtype={problem.y.dtype}")
+    if problem.compute_dtype != compute_dtype(Options(), dtype):
+        words.append(f"compute_dtype={problem.compute_dtype}")
+    return words
+
+
+def _words_of_memory(problem: Problem) -> list[str]:
+    """Return the memory order that most tensors have, and the strides and alignment of the others."""
+    found = {order: _exceptions(problem, order) for order in _ORDERS}
+    order = min(found, key=lambda name: len(found[name]))
+    words = [] if order == "packed" else [order]
+    for name in found[order]:
+        spec: TensorSpec = getattr(problem, name)
+        alike = next((other for other, strides in _ORDERS.items() if strides(spec.shape) == spec.strides), None)
+        words.append(f"{name}.strides={alike or _joined(',', spec.strides or ())}")
+    alignments = {name: getattr(problem, name).alignment for name in ("x", "w", "y")}
+    return words + [f"{name}.alignment={size}" for name, size in alignments.items() if size != 16]
+
+
+def _exceptions(problem: Problem, order: str) -> list[str]:
+    """Return the tensors whose strides have to be written, if the others are in a memory order.
+
+    The strides of axes of size 1 depend on all three tensors, so that a tensor may differ because of another.
+    """
+    written: list[str] = []
+    while True:
+        tensors: dict[str, Any] = {}
+        for name in ("x", "w", "y"):
+            spec = getattr(problem, name)
+            strides = spec.strides if name in written else _ORDERS[order](spec.shape)
+            tensors[name] = canonical(spec._replace(strides=strides), name)
+        made = in_agreement(problem._replace(**tensors))
+        differing = [name for name in tensors if getattr(made, name).strides != getattr(problem, name).strides]
+        added = [name for name in differing if name not in written]
+        if not added:
+            return sorted(written, key="xwy".index)
+        written += added
+
+
+def _words_of_epilogue(problem: Problem) -> list[str]:
+    words = []
+    if problem.bias is not None:
+        words.append("bias")
+        if problem.bias.alignment != 16:
+            words.append(f"bias.alignment={problem.bias.alignment}")
+    if problem.activation is not None:
+        words.append(f"activation={problem.activation}")
+    if problem.alpha != 1:
+        words.append(f"alpha={number_text(problem.alpha)}")
+    if problem.beta != 0:
+        words.append(f"beta={number_text(problem.beta)}")
+    return words
+
+
+def _joined(mark: str, numbers: tuple[int, ...]) -> str:
+    return mark.join(map(str, numbers))
+
+
+def _result_dtype(operation: str, dtype: str) -> str:
+    return "int32" if (operation, dtype) == ("forward", "int8") else dtype
+
+
+# Reading
+
+
+def read(given: Given, device: int) -> Problem:
+    """Return the problem of what a text gives. Raises ValueError or TypeError, which name the part."""
+    x_shape, w_shape = _shapes(given)
+    values = given.values
+    names = ("padding", "stride", "dilation", "groups", "mode", "compute_dtype")
+    options = checked(Options(**{name: values[name] for name in names if name in values}))
+    if isinstance(options.padding, tuple) and len(options.padding) == 1:
+        options = options._replace(padding=options.padding * (len(x_shape) - 2))
+    dtype = values.get("dtype", "float32")
+    y_dtype = values.get("y.dtype", _result_dtype(given.operation, dtype))
+    x, w = _tensor(given, "x", x_shape, dtype), _tensor(given, "w", w_shape, dtype)
+    y = _tensor(given, "y", output_shape(options, x_shape, w_shape), y_dtype)
+    return make_problem(
+        options,
+        given.operation,
+        x,
+        w,
+        y,
+        alpha=values.get("alpha", 1.0),
+        beta=values.get("beta", 0.0),
+        bias=_bias(given, x if given.operation == "backward_data" else y),
+        activation=values.get("activation"),
+        device=device,
+    )
+
+
+def _shapes(given: Given) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of x and w, and note their places as those of other names in messages."""
+    if len(given.operands) != 2:
+        got = " ".join(word.text for word in given.operands[:9]) or "no shape"
+        column = given.operands[2].column if len(given.operands) > 2 else given.columns["operation"]
+        raise ProblemTextError(
+            f"shapes must be two, of x and of w, such as 8x3x32x32 16x3x5x5; got {got[:200]}", column
+        )
+    x, w = given.operands
+    given.columns = {
+        "w": w.column,
+        **dict.fromkeys(("x", "y", "dy", "out", "inputs"), x.column),
+        **given.columns,
+    }
+    for names, cause in (
+        (("inputs", "out"), "dtype"),
+        (("out",), "y.dtype"),
+        *((name, f"{name}.strides") for name in "xwy"),
+    ):
+        given.columns.update(dict.fromkeys(names, given.columns[cause]) if cause in given.columns else {})
+    first, second = (tuple(int(size) for size in word.text.split("x")) for word in (x, w))
+    return first, second
+
+
+def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+    strides = given.values.get(f"{name}.strides", given.values.get("memory order", "packed"))
+    if strides in _ORDERS:
+        strides = _ORDERS[strides](shape)
+    elif isinstance(strides, str):
+        raise ValueError(
+            f"{name}.strides must be 'packed', 'channels_last' or {len(shape)} integers; got {strides[:60]!r}"
+        )
+    spec = check_spec(name, TensorSpec(shape, dtype, strides, given.values.get(f"{name}.alignment", 16)))
+    whole = canonical(spec, name)
+    if extent(whole) >= LIMIT or math.prod(shape) >= LIMIT:
+        raise ValueError(f"{name} must fit into memory; got shape {shape}, strides {whole.strides}")
+    return whole
+
+
+def _bias(given: Given, result: TensorSpec) -> TensorSpec | None:
+    alignment = given.values.get("bias.alignment", 16)
+    if not given.values.get("bias"):
+        if "bias.alignment" in given.values:
+            raise ValueError(f"bias.alignment must come with the word bias; got {alignment} without it")
+        return None
+    return check_spec("bias", TensorSpec((result.shape[1],), bias_dtype(result.dtype), None, alignment))
+
+
+def _read_dtype(text: str) -> str:
+    return _DTYPES.get(text, text)
+
+
+def _read_axes(text: str) -> Any:
+    """Return an integer, or a tuple of one for each axis."""
+    found = tuple(map(read_integer, text.split(",")))
+    return found[0] if len(found) == 1 else found
+
+
+def _read_padding(text: str) -> Any:
+    """Return a name, an integer, or a tuple of an integer or a pair for each axis."""
+    if ":" not in text:
+        return _read_axes(text)
+    sides = (tuple(map(read_integer, axis.split(":"))) for axis in text.split(","))
+    return tuple(axis if len(axis) > 1 else axis[0] for axis in sides)
+
+
+def _read_strides(text: str) -> Any:
+    found = tuple(map(read_integer, text.split(",")))
+    return text if any(isinstance(stride, str) for stride in found) else found
+
+
+def kind(read: Callable[[Given, int], AnyProblem]) -> Kind:
+    """Return how convolutions are written and read; `read` makes a problem with its candidates of what `read` here returns."""
+    tensors = ("x", "w", "y")
+    return Kind(
+        OPERATIONS,
+        re.compile(r"[0-9]{1,30}(x[0-9]{1,30}){1,12}$"),
+        {
+            "padding": _read_padding,
+            "stride": _read_axes,
+            "dilation": _read_axes,
+            "groups": read_integer,
+            "mode": str,
+            "dtype": _read_dtype,
+            "y.dtype": _read_dtype,
+            "compute_dtype": _read_dtype,
+            **{f"{name}.strides": _read_strides for name in tensors},
+            **{f"{name}.alignment": read_integer for name in (*tensors, "bias")},
+            "activation": str,
+            "alpha": read_number,
+            "beta": read_number,
+        },
+        {"pad": "padding"},
+        {
+            **{name: ("dtype", dtype) for name, dtype in _DTYPES.items()},
+            **{order: ("memory order", order) for order in _ORDERS},
+            **{mode: ("mode", mode) for mode in MODES},
+            **{name: ("activation", name) for name in ACTIVATIONS},
+            "bias": ("bias", True),
+        },
+        {
+            **dict.fromkeys(("NWC", "NHWC", "NDHWC"), _LAST),
+            **dict.fromkeys(("NCW", "NCHW", "NCDHW"), "left out, or written as packed"),
+            **{name: f"written as pad={name}" for name in PADDINGS},
+        },
+        words_of,
+        read,
+    )
