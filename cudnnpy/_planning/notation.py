@@ -10,7 +10,7 @@ and cudnnpy.graph add theirs. The words below are of the options, and every kind
 
 =====================================  =====================================================================
 ``prefer=autotune``                    "fastest", "limited_workspace", "no_workspace" or "autotune"
-``workspace_limit=64MiB``              bytes, or a number of KiB, MiB or GiB
+``workspace_limit=64MiB``              the most bytes of workspace, with or without a unit
 ``deterministic``                      only deterministic engines; also ``deterministic=True``
 ``tf32=False``                         float32 is multiplied as float32
 ``tune_seconds=10``                    the most that tuning may take
@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from cudnnpy._options.byte_counts import read_bytes, write_bytes
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
-_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 _WORD = re.compile(r"\S+")
 _IN_JSON = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}]', re.DOTALL)
 
@@ -43,19 +43,19 @@ class ProblemTextError(ValueError):
     ----------
     reason : str
         What was expected and what was given.
-    column : int
-        The number of the character at which the cause stands, from 1.
+    column : int or None
+        The number of the character at which the cause stands, from 1; None if the cause is the whole of a file.
     line : int or None
         The line of the file that the text is from.
     file : str
         The name of that file, or "".
     """
 
-    def __init__(self, reason: str, column: int = 1, line: int | None = None, file: str = "") -> None:
+    def __init__(self, reason: str, column: int | None = None, line: int | None = None, file: str = "") -> None:
         self.reason, self.column, self.line, self.file = reason, column, line, file
-        place = [file] if file else []
-        place += [] if line is None else [f"line {line}"]
-        super().__init__(f"{', '.join([*place, f'column {column}'])}: {reason}")
+        numbers = {"line": line, "column": column}
+        place = [*([file] if file else []), *(f"{name} {number}" for name, number in numbers.items() if number)]
+        super().__init__(f"{', '.join(place)}: {reason}" if place else reason)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.column, self.line, self.file)
@@ -78,8 +78,8 @@ class Kind(NamedTuple):
     operand : re.Pattern
         What the words without a name look like: shapes, or the JSON of a graph.
     values : dict
-        For each name in ``name=value``, the function that reads the value. It returns a text that it cannot read as it is,
-        which `read` refuses.
+        For each name in ``name=value``, the function that reads the value. It raises ValueError for a text that it cannot
+        read, or returns it as it is for `read` to refuse.
     aliases : dict
         Other spellings of these names.
     words : dict
@@ -189,7 +189,7 @@ def _kind(words: list[Word]) -> tuple[Kind, Word]:
         (_, first), (_, second), *_ = found
         raise ProblemTextError(f"operation must be given once; got {second.text!r} after {first.text!r}", second.column)
     if not words:
-        raise ProblemTextError(f"{expected}, and the shapes follow; got an empty text")
+        raise ProblemTextError(f"{expected}, with the shapes of x and w; got an empty text", 1)
     near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words]
     word, guess = next((pair for pair in near if pair[1]), (words[0], []))
     raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
@@ -206,7 +206,10 @@ def _take(given: Given, kind: Kind, word: Word) -> None:
     if not equals and word.text in (words := {**kind.words, **_WORDS}):
         name, value = words[word.text]
     elif name in values and text:
-        value = values[name](text)
+        try:
+            value = values[name](text)
+        except ValueError as error:
+            raise ProblemTextError(str(error), word.column) from None
     else:
         raise ProblemTextError(_unknown(kind, word), word.column)
     if name in given.values:
@@ -266,11 +269,15 @@ def number_text(number: float) -> str:
 # The words of the options
 
 
-def _read_limit(text: str) -> int | str | None:
-    found = re.fullmatch(r"([0-9]{1,20})(KiB|MiB|GiB)?", text)
-    if found is None:
-        return None if text == "None" else text
-    return int(found[1]) * _UNITS.get(found[2], 1)
+def _read_limit(text: str) -> int | None:
+    if text == "None":
+        return None
+    count = read_bytes(text)
+    if count is None:
+        raise ValueError(
+            f"workspace_limit must be a number of bytes, such as 64MiB, 1GiB or 1000000, or None; got {_shown(text)}"
+        )
+    return count
 
 
 _VALUES: dict[str, Callable[[str], Any]] = {
@@ -293,7 +300,7 @@ def _words_of(options: PlanningOptions) -> list[str]:
     if options.prefer != default.prefer:
         words.append(f"prefer={options.prefer}")
     if options.workspace_limit is not None:
-        words.append(f"workspace_limit={_limit_text(options.workspace_limit)}")
+        words.append(f"workspace_limit={write_bytes(options.workspace_limit)}")
     if options.deterministic:
         words.append("deterministic")
     if not options.tf32:
@@ -301,9 +308,3 @@ def _words_of(options: PlanningOptions) -> list[str]:
     if options.tune_seconds != default.tune_seconds:
         words.append(f"tune_seconds={number_text(options.tune_seconds)}")
     return words
-
-
-def _limit_text(limit: int) -> str:
-    """Return a number of bytes in the largest unit that divides it."""
-    unit = next((name for name, size in _UNITS.items() if limit and limit % size == 0), "")
-    return f"{limit // _UNITS.get(unit, 1)}{unit}"

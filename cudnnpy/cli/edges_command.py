@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import stat
 import sys
-from fractions import Fraction
 from typing import TextIO
 
+from cudnnpy._options.byte_counts import read_bytes
 from cudnnpy._options.convolution import PREFERENCES
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import pictures
@@ -19,22 +18,18 @@ from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 STREAM = "-"
 
-_UNITS = {"": 1, "B": 1}
-_UNITS |= {f"{letter}B": 1000**power for power, letter in enumerate("KMGT", 1)}
-_UNITS |= {f"{letter}IB": 1024**power for power, letter in enumerate("KMGT", 1)}
-
 
 def size(text: str) -> int:
     """Parse a number of bytes, such as "64MiB", "1GiB", "512KB", "1.5 GB" or "1000"; a KB is 1000 bytes, a KiB 1024.
 
     Raises argparse.ArgumentTypeError for any other text.
     """
-    match = re.fullmatch(r"([0-9]{1,20}(?:\.[0-9]{1,20})?) ?([A-Za-z]*)", text.strip())
-    if match is None or match[2].upper() not in _UNITS:
+    count = read_bytes(text)
+    if count is None:
         raise argparse.ArgumentTypeError(
             f"a size must be a number of bytes, such as 64MiB, 1GiB, 512KB or 1000000; got {text!r}"
         )
-    return int(Fraction(match[1]) * _UNITS[match[2].upper()])
+    return count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,219 @@
+"""Files of problems, which `cudnnpy tune` and `cudnnpy plan` read: TOML with a list of texts in the notation.
+
+    format = 1
+    problems = [
+        "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
+        "backward_data 128x64x56x56 64x64x3x3 pad=1 float16 channels_last",
+    ]
+
+A problem that a file has twice is read once. The kinds of problems that can be read are those whose modules are imported
+(cudnnpy.convolution.plans imports all of them).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cudnnpy._planning.notation import ProblemTextError, parse, text_of
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+
+FORMAT = 1
+_KEYS = ("format", "problems")
+_LARGEST = 64 << 20  # bytes
+_HEADER = "# Problems for `cudnnpy tune` and `cudnnpy plan`.\n"
+
+# A comment, or a string: of three quotation marks or apostrophes, or of one. Other parts of the file have none of these marks.
+_TOKEN = re.compile(
+    r"""\#[^\n]* | \"\"\"(?:[^\\]|\\.)*?\"{3,5} | '''.*?'{3,5} | "(?:[^"\\\n]|\\.)*" | '[^'\n]*'""",
+    re.DOTALL | re.VERBOSE,
+)
+# One character of a string with escapes. A backslash at the end of a line stands for nothing, as do the spaces that follow it.
+_CHARACTER = re.compile(r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}|\\x[0-9A-Fa-f]{2}|\\[ \t]*\n\s*|\\.|.", re.DOTALL)
+
+
+class Request(NamedTuple):
+    """A problem of a file.
+
+    Attributes
+    ----------
+    text : str
+        The problem and its options in the notation, as `text_of` writes them.
+    problem : Problem
+        The problem.
+    options : PlanningOptions
+        The options.
+    line : int
+        The line of the file, from 1.
+    """
+
+    text: str
+    problem: Problem
+    options: PlanningOptions
+    line: int
+
+
+def read(path: str | os.PathLike[str], device: int = 0) -> list[Request]:
+    """Return the problems of a file, for a device, each once and in their order.
+
+    Raises ProblemTextError, which names the file, the line and the column, and OSError if the file cannot be read.
+    """
+    name = os.fspath(path)
+    source = _source(name)
+    found: dict[str, Request] = {}
+    texts = _texts(name, source)
+    for text, place in zip(texts, _places(source, len(texts)), strict=True):
+        try:
+            problem, options = parse(text, device)
+        except ProblemTextError as error:
+            line, column = place.at(source, (error.column or 1) - 1)
+            raise ProblemTextError(error.reason, column, line, name) from None
+        written = text_of(problem, options)
+        found.setdefault(written, Request(written, problem, options, place.line))
+    return list(found.values())
+
+
+def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
+    """Write a file of problems, each once and in their order, completely or not at all.
+
+    Raises ProblemTextError for a text that is not a problem, before anything is written, and OSError if the file cannot be
+    written.
+    """
+    known = dict.fromkeys(text_of(*parse(text)) for text in texts)
+    lines = "".join(f"    {_toml(text)},\n" for text in known)
+    content = f"{_HEADER}format = {FORMAT}\nproblems = [\n{lines}]\n"
+    try:
+        _replace(Path(os.path.realpath(path)), content)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _replace(target: Path, content: str) -> None:
+    """Write a file by replacing it, with its mode if it exists; a pipe or a device is written to."""
+    if target.exists() and not target.is_file():
+        target.write_text(content, encoding="utf-8")
+        return
+    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        with partial.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+        with contextlib.suppress(FileNotFoundError):
+            partial.chmod(target.stat().st_mode & 0o7777)
+        os.replace(partial, target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _source(name: str) -> str:
+    """Return the text of a file. Raises ProblemTextError for a folder, and for a file that is not UTF-8 or too large."""
+    if os.path.isdir(name):
+        raise ProblemTextError("path must be a file of problems; got a folder", file=name)
+    with open(name, "rb") as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ProblemTextError(f"the file must have {_LARGEST} bytes at most; got more", file=name)
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        raise ProblemTextError(
+            f"the file must be UTF-8; got the byte 0x{content[error.start]:02x}", column, line, name
+        ) from None
+
+
+def _texts(name: str, source: str) -> list[str]:
+    """Return the texts of a file. Raises ProblemTextError unless it is TOML of this format."""
+    try:
+        content = tomllib.loads(source)
+    except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python reads
+        raise _not_toml(name, error) from None
+    example = f'format = {FORMAT} and problems = ["..."]'
+    if not content:
+        raise ProblemTextError(f"the file must have {example}; got no content", file=name)
+    for key in content:
+        if key not in _KEYS:
+            guess = get_close_matches(key[:60], _KEYS, 1)
+            advice = f". Did you mean {guess[0]!r}?" if guess else ""
+            raise ProblemTextError(f"the file must have {example}; got the key {key[:60]!r}{advice}", file=name)
+    given = content.get("format")
+    if type(given) is not int or given != FORMAT:
+        newer = type(given) is int and given > FORMAT
+        advice = ". A newer version of cudnnpy wrote the file: update cudnnpy" if newer else ""
+        raise ProblemTextError(
+            f"format must be {FORMAT}; got {'none' if given is None else str(given)[:60]}{advice}", file=name
+        )
+    return _strings(name, content.get("problems"))
+
+
+def _not_toml(name: str, error: Exception) -> ProblemTextError:
+    said = "too many brackets within each other" if isinstance(error, RecursionError) else str(error)
+    place = re.search(r" \(at line (\d+), column (\d+)\)", said)
+    line, column = map(int, place.groups()) if place else (None, None)
+    said = " ".join(said.replace(place.group(), "").split()) if place else " ".join(said.split())
+    return ProblemTextError(f"the file must be TOML; got another text: {said[:200]}", column, line, name)
+
+
+def _strings(name: str, given: Any) -> list[str]:
+    if not isinstance(given, list):
+        raise ProblemTextError(
+            f"problems must be a list of texts; got {'none' if given is None else repr(given)[:60]}", file=name
+        )
+    for number, text in enumerate(given, 1):
+        if not isinstance(text, str):
+            raise ProblemTextError(
+                f"problems must be a list of texts; got {str(text)[:60]} as number {number}", file=name
+            )
+    return given
+
+
+class _Place(NamedTuple):
+    """Where the content of a string starts in a file, on which line, and, if it has escapes, the content as it stands there."""
+
+    start: int
+    line: int
+    escaped: str | None
+
+    def at(self, source: str, index: int) -> tuple[int, int]:
+        """Return the line and the column of a character of the string, both from 1."""
+        end = self.start + index
+        if self.escaped is not None:
+            offsets = [found.start() for found in _CHARACTER.finditer(self.escaped) if not _is_continuation(found)]
+            end = self.start + [*offsets, len(self.escaped)][min(index, len(offsets))]
+        return self.line + source.count("\n", self.start, end), end - source.rfind("\n", 0, end)
+
+
+def _is_continuation(found: re.Match[str]) -> bool:
+    return found.group().startswith("\\") and found.group()[1:].isspace()
+
+
+def _places(source: str, count: int) -> Iterator[_Place]:
+    """Yield the places of the strings of a TOML file whose only strings are those of one list, and keys."""
+    found, line, counted = 0, 1, 0
+    for token in _TOKEN.finditer(source):
+        text = token.group()
+        if text.startswith("#") or re.compile(r"[ \t]*=").match(source, token.end()):
+            continue
+        marks = 3 if text.startswith(('"""', "'''")) else 1
+        start = token.start() + marks + (marks == 3 and text[3] == "\n")  # a line break after three marks is left out
+        line += source.count("\n", counted, start)
+        counted = start
+        yield _Place(start, line, source[start : token.end() - marks] if text.startswith('"') else None)
+        found += 1
+    assert found == count
+
+
+def _toml(text: str) -> str:
+    """Return a text as a TOML string: literally if it has quotation marks, as JSON has, and otherwise with escapes."""
+    if '"' in text and "'" not in text and text.isprintable():
+        return f"'{text}'"
+    return json.dumps(text)
