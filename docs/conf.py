@@ -65,7 +65,7 @@ NAVIGATION = {
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks/README"],
     "Port": ["porting/README"],
-    "Look up": ["api", "reference/index", "coverage"],
+    "Look up": ["api", "notation", "reference/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {

@@ -32,7 +32,8 @@ from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
-_WORD = re.compile(r"\S+")
+_READ_FOR_ADVICE = 30  # words
+_WORD = re.compile(r"\{|\S+")
 _IN_JSON = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}]', re.DOTALL)
 
 
@@ -164,7 +165,7 @@ def _split(text: str) -> Iterator[Word]:
     at = 0
     while found := _WORD.search(text, at):
         start, at = found.span()
-        if found.group().startswith("{"):
+        if found.group() == "{":
             at = _end_of_json(text, start)
         yield Word(text[start:at], start + 1)
 
@@ -190,7 +191,7 @@ def _kind(words: list[Word]) -> tuple[Kind, Word]:
         raise ProblemTextError(f"operation must be given once; got {second.text!r} after {first.text!r}", second.column)
     if not words:
         raise ProblemTextError(f"{expected}, with the shapes of x and w; got an empty text", 1)
-    near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words]
+    near = [(word, get_close_matches(word.text[:_SHOWN], known, 1)) for word in words[:_READ_FOR_ADVICE]]
     word, guess = next((pair for pair in near if pair[1]), (words[0], []))
     raise ProblemTextError(f"{expected}; got {_shown(word.text)}{_advice(guess)}", word.column)
 
@@ -229,7 +230,8 @@ def _unknown(kind: Kind, word: Word) -> str:
     if spelled in alone:
         return f"{spelled} must have no value; got {_shown(word.text)}"
     guess = get_close_matches(spelled[:_SHOWN], [*named, *alone, *refused, *kind.operations], 1)
-    return f"word must be one of the notation; got {_shown(word.text)}{_advice(guess)}"
+    expected = "a word of the notation" if guess else f"one of {', '.join([*alone, *(f'{name}=' for name in named)])}"
+    return f"word must be {expected}; got {_shown(word.text)}{_advice(guess)}"
 
 
 def _shown(text: str) -> str:

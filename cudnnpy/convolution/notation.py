@@ -33,9 +33,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
+from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import (
     TensorSpec,
     canonical,
@@ -61,7 +63,9 @@ from cudnnpy.convolution.problem import (
     make_problem,
     output_shape,
 )
+from cudnnpy.typing import ElementName
 
+_TENSORS = ("x", "w", "y")
 _ORDERS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
     "packed": packed_strides,
     "channels_last": channels_last_strides,
@@ -118,36 +122,32 @@ def _words_of_types(problem: Problem) -> list[str]:
 
 
 def _words_of_memory(problem: Problem) -> list[str]:
-    """Return the memory order that most tensors have, and the strides and alignment of the others."""
-    found = {order: _exceptions(problem, order) for order in _ORDERS}
-    order = min(found, key=lambda name: len(found[name]))
+    """Return the memory order of the tensors, and the strides and alignment of those for which it does not hold."""
+    order, others = _fewest_strides(problem)
     words = [] if order == "packed" else [order]
-    for name in found[order]:
+    for name in others:
         spec: TensorSpec = getattr(problem, name)
         alike = next((other for other, strides in _ORDERS.items() if strides(spec.shape) == spec.strides), None)
         words.append(f"{name}.strides={alike or _joined(',', spec.strides or ())}")
-    alignments = {name: getattr(problem, name).alignment for name in ("x", "w", "y")}
+    alignments = {name: getattr(problem, name).alignment for name in _TENSORS}
     return words + [f"{name}.alignment={size}" for name, size in alignments.items() if size != 16]
 
 
-def _exceptions(problem: Problem, order: str) -> list[str]:
-    """Return the tensors whose strides have to be written, if the others are in a memory order.
+def _fewest_strides(problem: Problem) -> tuple[str, Sequence[str]]:
+    """Return a memory order, and the fewest tensors whose strides have to be written beside it.
 
-    The strides of axes of size 1 depend on all three tensors, so that a tensor may differ because of another.
+    The strides of axes of size 1 follow from all three tensors, so that those of a tensor may differ because of another.
     """
-    written: list[str] = []
-    while True:
+    choices = [(order, names) for order in _ORDERS for count in range(4) for names in combinations(_TENSORS, count)]
+    for order, names in sorted(choices, key=lambda choice: (len(choice[1]) + (choice[0] != "packed"), len(choice[1]))):
         tensors: dict[str, Any] = {}
-        for name in ("x", "w", "y"):
+        for name in _TENSORS:
             spec = getattr(problem, name)
-            strides = spec.strides if name in written else _ORDERS[order](spec.shape)
+            strides = spec.strides if name in names else _ORDERS[order](spec.shape)
             tensors[name] = canonical(spec._replace(strides=strides), name)
-        made = in_agreement(problem._replace(**tensors))
-        differing = [name for name in tensors if getattr(made, name).strides != getattr(problem, name).strides]
-        added = [name for name in differing if name not in written]
-        if not added:
-            return sorted(written, key="xwy".index)
-        written += added
+        if in_agreement(problem._replace(**tensors)) == problem:
+            return order, names
+    return "packed", _TENSORS
 
 
 def _words_of_epilogue(problem: Problem) -> list[str]:
@@ -184,8 +184,8 @@ def read(given: Given, device: int) -> Problem:
     options = checked(Options(**{name: values[name] for name in names if name in values}))
     if isinstance(options.padding, tuple) and len(options.padding) == 1:
         options = options._replace(padding=options.padding * (len(x_shape) - 2))
-    dtype = values.get("dtype", "float32")
-    y_dtype = values.get("y.dtype", _result_dtype(given.operation, dtype))
+    dtype = dtype_of(values.get("dtype", "float32")).name
+    y_dtype = dtype_of(values.get("y.dtype", _result_dtype(given.operation, dtype)), "y.dtype").name
     x, w = _tensor(given, "x", x_shape, dtype), _tensor(given, "w", w_shape, dtype)
     y = _tensor(given, "y", output_shape(options, x_shape, w_shape), y_dtype)
     return make_problem(
@@ -226,7 +226,9 @@ def _shapes(given: Given) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return first, second
 
 
-def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: Any) -> TensorSpec:
+def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: ElementName) -> TensorSpec:
+    if math.prod(shape) >= LIMIT:
+        raise ValueError(f"{name} must fit into memory; got shape {shape}")
     strides = given.values.get(f"{name}.strides", given.values.get("memory order", "packed"))
     if strides in _ORDERS:
         strides = _ORDERS[strides](shape)
@@ -236,7 +238,7 @@ def _tensor(given: Given, name: str, shape: tuple[int, ...], dtype: Any) -> Tens
         )
     spec = check_spec(name, TensorSpec(shape, dtype, strides, given.values.get(f"{name}.alignment", 16)))
     whole = canonical(spec, name)
-    if extent(whole) >= LIMIT or math.prod(shape) >= LIMIT:
+    if extent(whole) >= LIMIT:
         raise ValueError(f"{name} must fit into memory; got shape {shape}, strides {whole.strides}")
     return whole
 
@@ -275,7 +277,6 @@ def _read_strides(text: str) -> Any:
 
 def kind(read: Callable[[Given, int], AnyProblem]) -> Kind:
     """Return how convolutions are written and read; `read` makes a problem with its candidates of what `read` here returns."""
-    tensors = ("x", "w", "y")
     return Kind(
         OPERATIONS,
         re.compile(r"[0-9]{1,30}(x[0-9]{1,30}){1,12}$"),
@@ -288,8 +289,8 @@ def kind(read: Callable[[Given, int], AnyProblem]) -> Kind:
             "dtype": _read_dtype,
             "y.dtype": _read_dtype,
             "compute_dtype": _read_dtype,
-            **{f"{name}.strides": _read_strides for name in tensors},
-            **{f"{name}.alignment": read_integer for name in (*tensors, "bias")},
+            **{f"{name}.strides": _read_strides for name in _TENSORS},
+            **{f"{name}.alignment": read_integer for name in (*_TENSORS, "bias")},
             "activation": str,
             "alpha": read_number,
             "beta": read_number,

@@ -432,7 +432,7 @@ def test_the_error_shows_every_candidate(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(NoAlgorithmError) as caught:
         Convolution(padding=1, prefer="limited_workspace", deterministic=True, tf32=False).forward(*given)
     text = str(caught.value)
-    assert "no algorithm for forward: x float32 4x16x12x11 packed, w float32 32x16x3x3 packed" in text
+    assert "no algorithm for forward 4x16x12x11 32x16x3x3 pad=1\n" in text
     assert "prefer='limited_workspace', so at most 1 GiB of workspace, deterministic=True, tf32=False" in text
     assert everything <= {candidate.name for candidate in caught.value.candidates}
     assert all(candidate.name in text for candidate in caught.value.candidates)
