@@ -265,6 +265,7 @@ def read_flag(text: str) -> bool | str:
 
 def number_text(number: float) -> str:
     """Return the shortest text of a number that `read_number` reads as the same."""
+    number = float(number)
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 

@@ -99,6 +99,13 @@ def test_a_graph_comes_back_from_its_text(name: str) -> None:
     assert len(str(made)) < 300 < len(text)
 
 
+def test_names_in_a_graph_may_have_braces_and_spaces() -> None:
+    graph = Graph()
+    graph.output('y } "', graph.pointwise("relu_fwd", graph.tensor("x }", sample_graphs.channels_last((1, 8, 4, 4)))))
+    made = graph.problem()
+    assert parse(text_of(made, PlanningOptions(tf32=False))) == (made, PlanningOptions(tf32=False))
+
+
 def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     """Its forward is backward_data: x of the text is its result, and y is its input."""
     transpose = Operation(Options(stride=2, padding=1), OF_TRANSPOSE)
