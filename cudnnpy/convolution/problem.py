@@ -320,11 +320,6 @@ def in_agreement(problem: Problem) -> Problem:
     return problem._replace(x=x, w=w, y=y)
 
 
-def bias_dtype(dtype: ElementName) -> ElementName:
-    """Return the dtype of a bias for a result of a dtype."""
-    return dtype if dtype_of(dtype).itemsize > 1 else "float32"
-
-
 def _check_bias(bias: TensorSpec | None, channels: int, dtype: ElementName) -> None:
     """Raise ValueError or TypeError unless a bias is packed and has shape (channels,) and the dtype of the result."""
     if bias is None:
@@ -336,6 +331,11 @@ def _check_bias(bias: TensorSpec | None, channels: int, dtype: ElementName) -> N
     wanted = bias_dtype(dtype)
     if bias.dtype != wanted:
         raise TypeError(f"bias must be {wanted}, as the result; got {bias.dtype}")
+
+
+def bias_dtype(dtype: ElementName) -> ElementName:
+    """Return the dtype of a bias for a result of a dtype."""
+    return dtype if dtype_of(dtype).itemsize > 1 else "float32"
 
 
 def _check_result_dtype(operation: str, given: str, result: str) -> None:

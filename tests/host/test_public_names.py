@@ -16,6 +16,8 @@ import pages
 import pytest
 
 import cudnnpy
+from cudnnpy._planning.notation import KINDS
+from cudnnpy.convolution import plans as _every_kind  # noqa: F401
 from tools import public_api
 
 DOCS = pages.ROOT / "docs"
@@ -32,6 +34,8 @@ for path, value in public_api.objects():
 # What a variable in the prose is: most pages have one of these names in a block above.
 OBJECTS = {"plan": "Plan", "candidate": "Candidate", "conv": "Convolution", "error": "StatusError"}
 FOREIGN = {"np", "numpy", "torch", "F", "cupy", "jax", "numba", "cuda", "cudnn", "ctypes"}
+# What a word of the notation of problems is called, x.strides for example: docs/notation.md.
+NOTATION = {name for kind in KINDS.values() for name in (*kind.values, *kind.aliases)}
 EXTENSIONS = {"py", "md", "json", "jsonl", "png", "jpg", "svg", "toml", "txt", "rst", "so", "whl", "h", "pyi", "c"}
 
 
@@ -84,6 +88,7 @@ def test_a_page_names_only_what_exists(page: str) -> None:
         ours = {"cudnnpy", *MODULES, *CLASSES, *OBJECTS}
         names = [name for name in names if name.partition(".")[0] in ours]
     unknown = [name for name in names if name.partition(".")[0] not in {*FOREIGN, *variables} and not exists(name)]
+    unknown = [name for name in unknown if name not in NOTATION]
     assert unknown == []
 
 
@@ -192,4 +197,4 @@ def test_an_option_that_a_page_names_is_a_parameter(page: str) -> None:
     """`prefer="autotune"`, `out=`: what a span starts with."""
     theirs = {"ignore_border", "benchmark"}  # Theano's, PyTorch's
     named = [name for span in spans((DOCS / page).read_text()) for name in re.findall(r"^([a-z]\w*)=", span)]
-    assert [name for name in named if name not in {*theirs, *parameters()}] == []
+    assert [name for name in named if name not in {*theirs, *NOTATION, *parameters()}] == []
