@@ -12,8 +12,11 @@ import sample_graphs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
+from stand_in_device import Array, StandInDevice
+from test_descriptions import IMAGES, calls
 
 from cudnnpy import TensorSpec
+from cudnnpy._core.layouts import channels_last_strides
 from cudnnpy._planning.notation import KINDS, ProblemTextError, parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
@@ -24,6 +27,9 @@ from cudnnpy.graph import Graph
 ROOT = Path(__file__).resolve().parents[2]
 X, W = "1x64x8x8", "64x64x3x3"
 PLAIN = f"forward {X} {W}"
+# Calls of test_descriptions.py that plan convolutions or graphs.
+PLANNED = ["forward", "backward_data", "backward_filter", "backward_bias", "depthwise", "depthwise backward_filter"]
+PLANNED += ["transposed", "fused", "graph", "instance normalization", "layer normalization"]
 
 
 def problem(operation: str = "forward", *shapes: tuple[int, ...], result=None, **options) -> ConvolutionProblem:
@@ -112,6 +118,24 @@ def test_a_transposed_convolution_is_the_convolution_behind_it() -> None:
     made = transpose.problem("backward_data", TensorSpec((2, 8, 5, 5)), TensorSpec((8, 4, 4, 4)), (2, 4, 10, 10))
     assert str(made) == "backward_data 2x4x10x10 8x4x4x4 pad=1 stride=2"
     assert parse(str(made)) == (made, PlanningOptions())
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_what_a_call_plans_comes_back(stand_in: StandInDevice, name: str) -> None:
+    """Convolutions, and the graphs of fused convolutions and of the other operations."""
+    for x in IMAGES:
+        call, shapes = calls(x)[name]
+        call(*(Array(*shape) for shape in shapes))
+        if name != "graph":  # its tensors are packed
+            order = channels_last_strides
+            call(*(Array(*shape, strides=order(shape) if len(shape) > 2 else None) for shape in shapes))
+    found = [(problem, options) for problem, options, _ in stand_in.choices]
+    found += [(problem, PlanningOptions()) for problem in stand_in.planned_graphs]
+    for pair in found:
+        assert parse(text_of(*pair), pair[0].device) == pair
+        assert text_of(*parse(text_of(*pair))) == text_of(*pair)
+        assert len(str(pair[0])) < 800
+    assert found
 
 
 # What is written
