@@ -1,4 +1,4 @@
-"""Reductions of a tensor over axes by matrix products, poolings, graphs (`_roads` has their order) or cudnnReduceTensor.
+"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_roads`) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -50,6 +50,7 @@ from cudnnpy._runtime.fills import of_nothing
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.graph.averages import FULL, averaged
 from cudnnpy.graph.graph import Graph
+from cudnnpy.graph.halves import by_halves
 from cudnnpy.graph.products import Sums
 from cudnnpy.handle import Handle
 from cudnnpy.names import enumerator
@@ -147,6 +148,8 @@ def _roads(
     graphs = op in _BY_GRAPH and not (deterministic and _BY_GRAPH[op][1] == "add")
     if graphs and aligned and x.dtype != "float64":
         yield _by_graphs(device, x, y, op, alpha, beta)
+    if x.dtype == "float64":
+        yield _by_halves(device, x, y, op, alpha, beta)
 
 
 def _between(runs: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
@@ -265,6 +268,19 @@ def _by_pooling(
         return made
     steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
     return [*steps, Step(copy(result, y, 1.0, beta), (places[1], 1))], list(scratch)
+
+
+def _by_halves(
+    device: int, x: TensorSpec, y: TensorSpec, op: str, alpha: float, beta: float
+) -> tuple[list[Step], list[int]] | None:
+    """Return the steps of a maximum, minimum or norm of float64 over one long run; None for others."""
+    sizes = _between(_runs(x, y.shape))
+    made = None if sizes is None else by_halves(device, sizes, op)
+    result = y._replace(strides=packed_as(x, y.shape))
+    if made is None or ((alpha, beta) == (1.0, 0.0) and same_memory(y, result)):
+        return made
+    steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
+    return [*steps, Step(copy(result, y, alpha, beta), (places[1], 1))], list(scratch)
 
 
 def _by_graphs(

@@ -23,9 +23,9 @@ from cudnnpy._options.arguments import check_axes
 from cudnnpy._runtime import substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy._runtime.executables import Function, Operand
-from cudnnpy.graph import averages, products, reductions
+from cudnnpy.graph import averages, halves, products, reductions
 from cudnnpy.graph.products import Sums
-from cudnnpy.graph.reductions import _by_graphs, _by_pooling, _by_product, _runs, _view, reduction
+from cudnnpy.graph.reductions import _by_graphs, _by_halves, _by_pooling, _by_product, _runs, _view, reduction
 
 # In place of the limits of the roads, so that small tensors have long rows and large images.
 LIMITS = {"_LONGEST": 32, "_PART": 32, "_LARGE": 0, "_WHOLE": 2000}
@@ -44,6 +44,7 @@ def short_rows() -> Iterator[None]:
             patch.setattr(reductions, name, value)
         for name, value in WINDOWS.items():
             patch.setattr(averages, name, value)
+        patch.setattr(halves, "SHORTEST", 2)
         patch.setattr(products, "_ROWS", 4)
         patch.setattr(products, "_IMAGE", 3)
         patch.setattr(substitutes.Constant, "__init__", constant)
@@ -128,7 +129,7 @@ def check(
 ) -> None:
     """The result of each road is that of NumPy, and x is as it was."""
     y = TensorSpec(shape, spec.dtype, strides or packed_strides(shape))
-    roads = [_by_graphs(0, spec, y, op, alpha, beta)] if spec.dtype != "float64" else []
+    roads = [(_by_halves if spec.dtype == "float64" else _by_graphs)(0, spec, y, op, alpha, beta)]
     if op in ("add", "avg"):
         roads += [_by_pooling(0, spec, y, op, alpha, beta, deterministic) for deterministic in (False, True)]
         roads.append(_by_product(CALL, spec, y, op, alpha, beta))
@@ -263,6 +264,42 @@ def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatc
     assert found is not None
     assert [type(step.executable) for step in found[0]] == [Planned, Function]
     check(spec, y.shape, "add", 1.0, 0.0)
+
+
+# Halves
+
+
+@pytest.mark.parametrize("op", ["max", "min", "amax", "norm1", "norm2"])
+@pytest.mark.parametrize("shape", [(7,), (1, 33), (3, 513), (97, 3), (2, 31, 5), (2, 32, 3), (1024,)])
+@pytest.mark.parametrize("scales", [(1.0, 0.0), (-2.0, 0.5)])
+def test_float64_is_reduced_by_halves(op: str, shape: tuple[int, ...], scales: tuple[float, float]) -> None:
+    axis = shape.index(max(shape))
+    result = tuple(1 if at == axis else size for at, size in enumerate(shape))
+    spec, y = (TensorSpec(size, "float64", packed_strides(size)) for size in (shape, result))
+    found = _by_halves(0, spec, y, op, *scales)
+    if op.startswith("norm") and max(shape) in (33, 97):  # longer than a window, and in no parts
+        assert found is None
+        return
+    assert found is not None
+    check_steps(found, spec, y, op, *scales)
+
+
+def test_the_nan_of_a_half_is_the_maximum() -> None:
+    found = _by_halves(0, TensorSpec((9,), "float64", (1,)), TensorSpec((1,), "float64", (1,)), "max", 1.0, 0.0)
+    assert found is not None
+    for at in range(9):
+        x, out = np.arange(9.0), np.zeros(1)
+        x[at] = np.nan
+        run_steps(*found, x, out)
+        assert np.isnan(out[0])
+
+
+@pytest.mark.parametrize("op", ["max", "min", "amax", "norm1", "norm2", "mul", "add"])
+@pytest.mark.parametrize("length", [511, 512])
+def test_short_runs_are_left_to_the_function(op: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halves, "SHORTEST", 512)
+    spec, y = TensorSpec((4, length), "float64", (length, 1)), TensorSpec((4, 1), "float64", (1, 1))
+    assert (_by_halves(0, spec, y, op, 1.0, 0.0) is None) == (length == 511 or op in ("mul", "add"))
 
 
 # Everything
@@ -489,7 +526,8 @@ def test_sums_that_no_engine_multiplies_are_reduced_otherwise(monkeypatch: pytes
         ("float16", "max", True, 16, "_by_graphs"),
         ("float32", "norm1", False, 16, "_by_graphs"),
         ("float32", "norm1", True, 16, "_by_function"),
-        ("float64", "max", False, 16, "_by_function"),
+        ("float64", "max", False, 16, "_by_halves"),
+        ("float64", "mul", False, 16, "_by_function"),
         ("float32", "mul", False, 16, "_by_function"),
     ],
 )
@@ -497,7 +535,7 @@ def test_the_road_follows_from_the_type_the_operation_and_the_options(
     dtype: Any, op: str, deterministic: bool, alignment: int, road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
-    for name in ("_by_product", "_by_pooling", "_by_graphs", "_by_function"):
+    for name in ("_by_product", "_by_pooling", "_by_graphs", "_by_halves", "_by_function"):
         real = getattr(reductions, name)
 
         def recorded(*given: Any, name: str = name, real: Any = real) -> Any:
