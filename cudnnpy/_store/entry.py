@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 SCHEMA = 1
 
 _T = TypeVar("_T")
+_Fields = dict[str, Callable[[str, Any], Any]]  # the names of the fields, and what checks each
 
 
 class Key(NamedTuple):
@@ -157,7 +158,7 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _built(kind: Callable[..., _T], name: str, given: Any, fields: Mapping[str, Callable[[str, Any], Any]]) -> _T:
+def _built(kind: Callable[..., _T], name: str, given: Any, fields: _Fields) -> _T:
     """Return an object of the fields of a JSON object, each checked by the function of its name."""
     if not isinstance(given, Mapping) or given.keys() != fields.keys():
         found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
@@ -219,7 +220,7 @@ def _short(given: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-_KEY = {
+_KEY: _Fields = {
     "problem": _text,
     "options": _text,
     "gpu": _text,
@@ -227,7 +228,7 @@ _KEY = {
     "multiprocessors": _integer,
     "cudnn": _integer,
 }
-_MEASURED = {
+_MEASURED: _Fields = {
     "name": _text,
     "source": _text,
     "workspace_size": partial(_or_none, _integer),
@@ -236,7 +237,7 @@ _MEASURED = {
     "deterministic": _flag,
     "refused": _text,
 }
-_ENTRY: dict[str, Callable[[str, Any], Any]] = {
+_ENTRY: _Fields = {
     "key": lambda name, given: _built(Key, name, given, _KEY),
     "text": _text,
     "plan": _text,

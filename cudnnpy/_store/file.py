@@ -1,0 +1,176 @@
+"""The rows of a store in an SQLite file: connections, locks, and what SQLite's errors mean.
+
+Each operation opens a connection and closes it. So a process that forks hands none to its child, threads share none, and the
+path may come to be another file. Opening takes a tenth of a millisecond, and a process reads an entry once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from cudnnpy._store import lock, rebuild
+from cudnnpy._store.faults import Damaged, Foreign, Unusable
+from cudnnpy._store.rows import Change, Row, row_from
+from cudnnpy._store.schema import NAME, create, has_table, prepare_writing
+
+PATIENCE = 30.0  # seconds until a file that stays locked is given up
+_BUSY_SECONDS = 5.0  # in which SQLite itself tries again
+_MOST_REBUILT = 3  # times in one operation
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
+# Errors of a connection that may write, after which one that only reads may succeed: in a read-only folder, on a full disk.
+_UNWRITABLE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_COLUMNS = "number, kind, schema, content, checksum"
+
+_T = TypeVar("_T")
+_Work = Callable[[sqlite3.Connection], _T]
+
+
+class File:
+    """The rows in a file, which the first change makes. `notice` is called with a text for people about a damaged file.
+
+    Methods raise Unusable if the file cannot be used as requested, Damaged if it cannot be repaired either, and Foreign if it
+    is not a file of this package.
+    """
+
+    def __init__(self, path: Path, notice: Callable[[str], None], *, read_only: bool = False) -> None:
+        self.path, self.read_only = path, read_only
+        self._notice = notice
+
+    def read(self, number: int) -> Row | None:
+        """Return the row of a number; None if there is none."""
+        rows = self._rows("WHERE number = ?", number)
+        return rows[0] if rows else None
+
+    def all(self, kind: str | None = None) -> list[Row]:
+        """Return the rows of a kind, by default of all kinds, in the order of their numbers."""
+        return self._rows("ORDER BY number") if kind is None else self._rows("WHERE kind = ? ORDER BY number", kind)
+
+    def change(self, changes: Iterable[Change], removed: Iterable[Row] = ()) -> list[Row]:
+        """Remove rows as they are given, then add others. Return the row that stands for each change."""
+        changes, gone = [*changes], [(row.number, row.checksum) for row in removed]
+
+        def work(connection: sqlite3.Connection) -> list[Row]:
+            prepare_writing(connection, self.path)
+            connection.execute("BEGIN IMMEDIATE")
+            if not has_table(connection):
+                create(connection)
+            connection.executemany(f"DELETE FROM {NAME} WHERE number = ? AND checksum = ?", gone)
+            standing = [_standing(connection, *change) for change in changes]
+            connection.execute("COMMIT")
+            return standing
+
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unusable(str(error)) from error
+        return self._run(work, writes=True)
+
+    def compact(self) -> None:
+        """Give the room of removed rows back."""
+        self._run(lambda connection: connection.execute("VACUUM") and None, writes=True)
+
+    def check(self) -> None:
+        """Raise what reading would, but for damage that only reading a row finds."""
+        if self.path.exists():
+            self._run(has_table)
+
+    def _rows(self, where: str, *values: str | int) -> list[Row]:
+        def work(connection: sqlite3.Connection) -> list[Row]:
+            if not has_table(connection):
+                return []
+            return _whole(connection.execute(f"SELECT {_COLUMNS} FROM {NAME} {where}", values))
+
+        return self._run(work) if self.path.exists() else []
+
+    def _run(self, work: _Work[_T], *, writes: bool = False) -> _T:
+        """Return the result of work on a connection: again while the file is locked, and after a damaged one was replaced."""
+        end, rebuilt = time.monotonic() + PATIENCE, 0
+        while True:
+            try:
+                with lock.held(self.path, PATIENCE, make=writes):
+                    return self._once(work, writes)
+            except (sqlite3.Error, Damaged) as error:
+                code = rebuild.code_of(error)
+                if code in rebuild.DAMAGE and rebuilt < _MOST_REBUILT:
+                    rebuilt += 1
+                    self._rebuild()
+                elif code in _BUSY and time.monotonic() < end:
+                    time.sleep(random.uniform(0.001, 0.05))
+                elif code in _BUSY:
+                    raise Unusable("it stays locked") from error
+                else:
+                    raise Unusable(f"{error}") from error
+
+    def _once(self, work: _Work[_T], writes: bool) -> _T:
+        """Return the result of work on a connection that may write, or on one that reads if that suffices."""
+        modes = ["rwc"] if writes else ["ro", "ro&immutable=1"] if self.read_only else ["rw", "ro", "ro&immutable=1"]
+        while True:
+            mode = modes.pop(0)
+            try:
+                with closing(self._connection(mode)) as connection:
+                    return work(connection)
+            except sqlite3.Error as error:
+                if rebuild.code_of(error) not in _UNWRITABLE or not modes:
+                    raise
+                if (
+                    "immutable" in modes[0] and self._has_log()
+                ):  # without its log, a file may be in the middle of a change
+                    raise
+
+    def _connection(self, mode: str) -> sqlite3.Connection:
+        uri = f"file:{quote(os.fspath(self.path))}?mode={mode}"
+        connection = sqlite3.connect(uri, uri=True, timeout=min(_BUSY_SECONDS, PATIENCE), isolation_level=None)
+        connection.text_factory = lambda text: text.decode(errors="replace")
+        return connection
+
+    def _has_log(self) -> bool:
+        try:
+            return os.stat(f"{self.path}-wal").st_size > 0
+        except OSError:
+            return False
+
+    def _rebuild(self) -> None:
+        """Put a file that can be read in the place of a damaged one, unless another process did so."""
+        if self.read_only:
+            raise Damaged
+        with lock.held(self.path, PATIENCE, alone=True) as locked:
+            if not locked:
+                raise Damaged
+            try:
+                done = rebuild.rebuild(self.path)
+            except Foreign:
+                with contextlib.suppress(OSError):
+                    os.unlink(lock.lock_of(self.path))
+                raise
+            except (OSError, sqlite3.Error) as error:
+                raise Damaged from error
+        if done is not None:
+            self._notice(
+                f"{self.path} was damaged. It is kept as {done.aside.name}, and its {done.kept} readable entries go on"
+            )
+
+
+def _whole(found: Iterable[tuple[object, ...]]) -> list[Row]:
+    """Return the rows of values of a file. Raises Damaged if any of them is not whole."""
+    rows = [*map(row_from, found)]
+    if not all(row.is_whole for row in rows):
+        raise Damaged
+    return rows
+
+
+def _standing(connection: sqlite3.Connection, row: Row, beats: Callable[[Row], bool]) -> Row:
+    """Add a row within a transaction, unless one stands that it does not beat. Return the one that stands."""
+    found = _whole(connection.execute(f"SELECT {_COLUMNS} FROM {NAME} WHERE number = ?", (row.number,)))
+    if found and not beats(found[0]):
+        return found[0]
+    connection.execute(f"INSERT OR REPLACE INTO {NAME} VALUES (?, ?, ?, ?, ?)", row)
+    return row

@@ -1,0 +1,47 @@
+"""Which entries this process can use: those of the loaded cuDNN and of the GPUs that it sees."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._store.entry import Key
+from cudnnpy.errors import LibraryError
+
+
+class Machine(NamedTuple):
+    """The release of cuDNN, and the name, compute capability and multiprocessors of each GPU; None if it is not known."""
+
+    cudnn: int | None
+    gpus: frozenset[tuple[str, str, int]] | None
+
+    def serves(self, key: Key) -> bool:
+        """Return whether an entry of a key can be used here, as far as is known."""
+        gpu = key.gpu, key.capability, key.multiprocessors
+        return self.cudnn in (None, key.cudnn) and (self.gpus is None or gpu in self.gpus)
+
+
+def this_machine() -> Machine:
+    """Return what this process has. Without a cuDNN or without a GPU, that part is not known."""
+    try:
+        cudnn = raw.version()
+    except LibraryError:
+        cudnn = None
+    return Machine(cudnn, _gpus())
+
+
+def _gpus() -> frozenset[tuple[str, str, int]] | None:
+    try:
+        from cuda.bindings import runtime
+        from cuda.core import Device
+
+        error, count = runtime.cudaGetDeviceCount()
+    except (ImportError, RuntimeError):  # no cuda-python, no driver
+        return None
+    if error or not count:
+        return None
+    found = set()
+    for device in map(Device, range(count)):
+        major, minor = device.compute_capability
+        found.add((str(device.name), f"{major}.{minor}", int(device.properties.multiprocessor_count)))
+    return frozenset(found)

@@ -1,0 +1,88 @@
+"""What a store says of itself: its state, and the plans that failed; and rows as entries."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical
+from cudnnpy._store.rows import ENTRY, Row, number_of, row_of
+
+
+class Forgotten(NamedTuple):
+    """A plan that failed, and that is not kept again for its key.
+
+    Attributes
+    ----------
+    key : Key
+        What it was the choice for.
+    text : str
+        The problem in the notation that people read.
+    plan : str
+        The SHA-256 of the serialized plan.
+    reason : str
+        Why it failed.
+    made_at : str
+        When it was forgotten: ISO 8601, in UTC.
+    """
+
+    key: Key
+    text: str
+    plan: str
+    reason: str
+    made_at: str
+
+
+class StoreInfo(NamedTuple):
+    """The state of a store.
+
+    Attributes
+    ----------
+    path : str
+        The file; "" for a store in memory.
+    read_only : bool
+        Whether it is open for reading alone.
+    in_memory : str
+        Why new choices are kept in the memory of this process alone; "" if they are not.
+    entries : int
+        The number of entries that this process can use, as far as is known.
+    stale : int
+        The number of those that it cannot use: of another release of cuDNN, GPU or schema. On a machine where cuDNN or a
+        GPU is missing, that part is not compared.
+    forgotten : int
+        The number of plans that failed.
+    size : int
+        The size of the file in bytes, with what SQLite keeps beside it.
+    set_aside : tuple of str
+        The damaged files that were replaced and are still there.
+    """
+
+    path: str
+    read_only: bool
+    in_memory: str
+    entries: int
+    stale: int
+    forgotten: int
+    size: int
+    set_aside: tuple[str, ...]
+
+
+def row_from_entry(entry: Entry) -> Row:
+    """Return the row of an entry."""
+    return row_of(number_of(ENTRY, entry.key.digest), ENTRY, canonical(entry.plain()))
+
+
+def entry_from_row(row: Row) -> Entry | None:
+    """Return the entry of a row; None if it is of another schema."""
+    if row.schema != SCHEMA:
+        return None
+    try:
+        return Entry.of(json.loads(row.content))
+    except (ValueError, RecursionError):
+        return None
+
+
+def forgotten_from_row(row: Row) -> Forgotten:
+    """Return the failed plan of a row."""
+    plain = json.loads(row.content)
+    return Forgotten(**{**plain, "key": Key(**plain["key"])})

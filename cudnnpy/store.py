@@ -1,0 +1,99 @@
+"""Tuned choices that last: where `prefer="autotune"` keeps what it measured, and how it is read, exported and merged.
+
+The store is an SQLite file: the one that the environment variable `CUDNNPY_STORE` names, or ``store.sqlite`` in the cache
+folder of the platform. ``CUDNNPY_STORE=""`` turns remembering off. An application may bring choices of its own
+(`add_layer`, or the paths in `CUDNNPY_STORE_LAYERS`), which are used where the user's store has none.
+
+A file that cannot be written gives one RuntimeWarning, and new choices are kept in memory. A damaged file is renamed, and
+what can be read in it goes on in a new one.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cudnnpy._store import layers
+from cudnnpy._store.database import Store
+from cudnnpy._store.entry import Entry, Key, Measured
+from cudnnpy._store.records import Forgotten, StoreInfo
+
+__all__ = ["Entry", "Forgotten", "Key", "Measured", "Store", "StoreInfo", "add_layer", "default", "open", "use"]
+
+
+def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> Store:
+    """Open a store.
+
+    Parameters
+    ----------
+    path : str or path-like, optional
+        The file; by default that of the user. It is made by the first entry. An export is opened for reading alone. "" is a
+        store in memory.
+    read_only : bool
+        Whether the file must exist and is never changed.
+
+    Returns
+    -------
+    Store
+        The store.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `path` is a folder, or a file that is not a store; it is left as it is.
+    FileNotFoundError
+        `read_only` is True, and there is no file.
+    """
+    return Store(layers.default_path() if path is None else path, read_only=read_only)
+
+
+def default() -> Store:
+    """Return the store that this process keeps its choices in: the one that `use` set, or the user's.
+
+    Raises
+    ------
+    ValueError
+        `CUDNNPY_STORE` or `CUDNNPY_STORE_LAYERS` names a file that is not a store.
+    """
+    return layers.current().user
+
+
+def use(store: str | os.PathLike[str] | Store | None) -> None:
+    """Set the store that this process keeps its choices in.
+
+    Parameters
+    ----------
+    store : str, path-like, Store or None
+        A store or its file; "" for one in memory; None for that of the user. A store that is open for reading alone is
+        read, and new choices are kept in memory. Plans that the process already has stay as they are: see `clear_cache`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The path is that of a folder, or of a file that is not a store.
+    """
+    layers.use(store if store is None or isinstance(store, Store) else Store(store))
+
+
+def add_layer(path: str | os.PathLike[str]) -> Store:
+    """Add a file of choices, which is read where the user's store has none and is never changed.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A store or an export. Files that were added earlier come first.
+
+    Returns
+    -------
+    Store
+        The store, open for reading alone.
+
+    Raises
+    ------
+    TypeError, ValueError
+        The path is that of a folder, or of a file that is not a store.
+    FileNotFoundError
+        There is no such file.
+    """
+    store = Store(path, read_only=True)
+    layers.add(store)
+    return store
