@@ -51,6 +51,7 @@ _LAZY = {
     "set_allocator": "_memory.workspace",
     "set_cache_limit": "_runtime.plan_cache",
     "set_tensor": "ops.tensors",
+    "store": "",
     "to_device": "_memory.copies",
     "to_numpy": "_memory.copies",
     "transform_tensor": "ops.tensors",

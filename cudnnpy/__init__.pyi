@@ -1,11 +1,12 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:655ae1841d7052d9ea8e422e2f6f074b0a4ed21edd2ed7ae231826369af8128c
+# seal: sha256:7e3106b3201b92872e1bdf0f7fe2a0a3a80baa4e04ce5997d037a15155d62701
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
 from cudnnpy import names as names
 from cudnnpy import raw as raw
 from cudnnpy import reference as reference
+from cudnnpy import store as store
 from cudnnpy import workspace as workspace
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._memory.copies import to_device as to_device
@@ -88,6 +89,7 @@ __all__ = [
     'set_allocator',
     'set_cache_limit',
     'set_tensor',
+    'store',
     'to_device',
     'to_numpy',
     'transform_tensor',

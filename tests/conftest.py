@@ -17,6 +17,8 @@ if str(TESTS) in sys.path:  # pytest's doing; from there, `import torch` would f
     sys.path.remove(str(TESTS))
 sys.path.insert(0, str(TESTS / "shared"))  # what several folders of tests import
 
+os.environ["CUDNNPY_STORE"] = ""  # no test reads or writes the store of who runs it
+
 # Speed depends on the machine, so it fails no test here; what fails is printed ready to be repeated.
 settings.register_profile(
     "default", deadline=None, print_blob=True, derandomize=False, suppress_health_check=[HealthCheck.too_slow]

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
 
 from cudnnpy._store import exports
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
-from cudnnpy._store.faults import Damaged, Foreign, Unusable
+from cudnnpy._store.faults import Foreign, warn
+from cudnnpy._store.kept import Kept
 from cudnnpy._store.machine import this_machine
 from cudnnpy._store.records import Forgotten, StoreInfo, entry_from_row, forgotten_from_row, row_from_entry
-from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Memory, Row, Rows, number_of, row_of
+from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Row, number_of, row_of
 from cudnnpy.errors import ClosedError
 
-_T = TypeVar("_T")
 _AT_ONCE = 100  # entries in one transaction
 
 
@@ -52,53 +49,50 @@ class Store:
     read_only: bool  #: whether it is open for reading alone
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        self._memory = Memory()  # what a file cannot hold
-        self._rows: Rows | None = None
-        self._reason = "" if os.fspath(path) else "it has no file"
+        given = os.fspath(path)
+        if not isinstance(given, str) or "\0" in given:
+            raise TypeError(f"path must be a str or a path of one; got {path!r}")
+        self.path, self.read_only = os.path.abspath(os.path.expanduser(given)) if given else "", bool(read_only)
         self._closed = False
-        self.path, self.read_only = os.fspath(path), bool(read_only)
+        self._kept = Kept()
         if self.path:
-            self.path = os.path.abspath(os.path.expanduser(self.path))
             self._open(Path(self.path))
 
     def _open(self, path: Path) -> None:
-        from cudnnpy._store.file import File
-        from cudnnpy._store.rebuild import readable
-
         if self.read_only and not path.exists():
             raise FileNotFoundError(errno.ENOENT, "no such store", self.path)
         if path.exists() and not path.is_file():
             kind = "folder" if path.is_dir() else "device"
             raise ValueError(f"path must be a file; got {self.path}, a {kind}. Name a file in it, such as store.sqlite")
-        file = File(path, _warn, read_only=self.read_only)
-        self._rows = file
         try:
-            file.check()
-        except Unusable as error:
-            self._rows = None
-            self._give_up(str(error))
-        except (Foreign, Damaged):
-            if exports.is_export(path):
-                self.read_only, self._rows = True, Memory(map(row_from_entry, _entries(path)))
-                return
-            try:
-                readable(path)
-            except Foreign:
+            self._kept = Kept(path, read_only=self.read_only)
+        except Foreign:
+            if not exports.is_export(path):
                 raise ValueError(
                     f"path must be a store, or a file that does not exist yet; got {self.path}, a file of another kind. "
                     "Name another file"
                 ) from None
-            except OSError as error:
-                self._give_up(str(error))
+            self._kept, self.read_only = Kept(rows=map(row_from_entry, _entries(path))), True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
+
+    @property
+    def _rows(self) -> Kept:
+        if self._closed:
+            raise ClosedError(f"{self!r} is used after close()")
+        return self._kept
+
+    def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row]:
+        if self.read_only:
+            raise ValueError(f"store must be open for writing to be changed; got {self!r}")
+        return self._rows.change(changes, removed)
 
     # Entries
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of a key; None if there is none."""
-        row = self._read(number_of(ENTRY, key.digest))
+        row = self._rows.read(number_of(ENTRY, key.digest))
         entry = None if row is None else entry_from_row(row)
         return None if entry is None or entry.key != key or self._failed_in_memory(entry) else entry
 
@@ -136,7 +130,7 @@ class Store:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        entries = (entry_from_row(row) for row in self._all(ENTRY))
+        entries = (entry_from_row(row) for row in self._rows.all(ENTRY))
         found = (entry for entry in entries if entry is not None and not self._failed_in_memory(entry))
         return iter(sorted(found, key=lambda entry: entry.key))
 
@@ -160,7 +154,7 @@ class Store:
         plan : str, optional
             The serialized plan, by default that of the entry. An entry with another plan stays.
         """
-        row = self._read(number_of(ENTRY, key.digest))
+        row = self._rows.read(number_of(ENTRY, key.digest))
         entry = None if row is None else entry_from_row(row)
         plan = entry.plan if plan is None and entry is not None else plan
         if plan is None:
@@ -174,15 +168,15 @@ class Store:
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed, each with its reason."""
-        return sorted(forgotten_from_row(row) for row in self._all(FORGOTTEN) if row.schema == SCHEMA)
+        return sorted(forgotten_from_row(row) for row in self._rows.all(FORGOTTEN) if row.schema == SCHEMA)
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a serialized plan failed for a key."""
-        return self._read(number_of(FORGOTTEN, key.digest, digest_of(plan))) is not None
+        return self._rows.read(number_of(FORGOTTEN, key.digest, digest_of(plan))) is not None
 
     def _failed_in_memory(self, entry: Entry) -> bool:
         """Return whether the plan of an entry was forgotten when the file could not be written."""
-        return self._memory.read(number_of(FORGOTTEN, entry.key.digest, digest_of(entry.plan))) is not None
+        return self._rows.has_in_memory(number_of(FORGOTTEN, entry.key.digest, digest_of(entry.plan)))
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
         """Return whether the plan of a key was marked as checked in an environment.
@@ -197,7 +191,7 @@ class Store:
             The serialized plan, by default that of the entry.
         """
         number = self._mark(key, environment, plan)
-        return number is not None and self._read(number) is not None
+        return number is not None and self._rows.read(number) is not None
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
         """Remember that the plan of a key ran and was right in an environment. The parameters are those of is_checked."""
@@ -264,13 +258,13 @@ class Store:
         return self._adopt(other if isinstance(other, Store) else Store(other, read_only=True))
 
     def _adopt(self, entries: Iterable[Entry]) -> int:
-        failed = {row.number for row in self._all(FORGOTTEN)}
+        failed = {row.number for row in self._rows.all(FORGOTTEN)}
         rows = [
             row_from_entry(entry)
             for entry in entries
             if number_of(FORGOTTEN, entry.key.digest, digest_of(entry.plan)) not in failed
         ]
-        before, count = {row.number: row for row in self._all(ENTRY)}, 0
+        before, count = {row.number: row for row in self._rows.all(ENTRY)}, 0
         for start in range(0, len(rows), _AT_ONCE):
             part = rows[start : start + _AT_ONCE]
             standing = self._change([_if_it_says_more(row) for row in part])
@@ -301,7 +295,7 @@ class Store:
             raise TypeError(f"older_than must be a timedelta; got {older_than!r}")
         machine, oldest = this_machine(), None if older_than is None else datetime.now(UTC) - older_than
         gone, staying = [], set()
-        for row in self._all(ENTRY):
+        for row in self._rows.all(ENTRY):
             entry = entry_from_row(row)
             is_stale = entry is None or not machine.serves(entry.key)
             is_old = entry is not None and oldest is not None and datetime.fromisoformat(entry.made_at) < oldest
@@ -309,26 +303,26 @@ class Store:
                 gone.append(row)
             elif entry is not None:
                 staying.add(entry.key.digest)
-        failed = [row for row in self._all(FORGOTTEN) if forgotten]
-        marks = [row for row in self._all(CHECKED) if json.loads(row.content).get("key") not in staying]
+        failed = [row for row in self._rows.all(FORGOTTEN) if forgotten]
+        marks = [row for row in self._rows.all(CHECKED) if json.loads(row.content).get("key") not in staying]
         self._change([], [*gone, *failed, *marks])
-        left = {*self._all(ENTRY), *self._all(FORGOTTEN)}
+        left = {*self._rows.all(ENTRY), *self._rows.all(FORGOTTEN)}
         return sum(row not in left for row in (*gone, *failed))
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
         machine = this_machine()
-        rows = self._all(ENTRY)
+        rows = self._rows.all(ENTRY)
         usable = sum(entry is not None and machine.serves(entry.key) for entry in map(entry_from_row, rows))
         beside = [Path(f"{self.path}{ending}") for ending in ("", "-wal", "-shm", "-journal")] if self.path else []
         aside = Path(self.path).parent.glob(f"{Path(self.path).name}.damaged-*") if self.path else []
         return StoreInfo(
             self.path,
             self.read_only,
-            self._reason,
+            self._kept.reason,
             usable,
             len(rows) - usable,
-            len(self._all(FORGOTTEN)),
+            len(self._rows.all(FORGOTTEN)),
             sum(file.stat().st_size for file in beside if file.exists()),
             tuple(sorted(str(file) for file in aside if not file.name.endswith(("-wal", "-shm", "-journal")))),
         )
@@ -344,77 +338,6 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    # Rows, in the file or in memory
-
-    def _read(self, number: int) -> Row | None:
-        row = self._memory.read(number)
-        return row if row is not None else self._reading(lambda rows: rows.read(number), None)
-
-    def _all(self, kind: str) -> list[Row]:
-        nothing: list[Row] = []
-        found = {row.number: row for row in self._reading(lambda rows: rows.all(kind), nothing)}
-        found.update((row.number, row) for row in self._memory.all(kind))
-        return [row for _, row in sorted(found.items())]
-
-    def _reading(self, work: Callable[[Rows], _T], otherwise: _T) -> _T:
-        """Return the result of work on the rows of the file, or on those of a damaged one that can be read."""
-        if self._closed:
-            raise ClosedError(f"{self!r} is used after close()")
-        if self._rows is None:
-            return otherwise
-        try:
-            return work(self._rows)
-        except Damaged:
-            return work(self._rows_of_damaged())
-        except (Unusable, Foreign) as error:
-            self._rows = None
-            self._give_up(str(error) or "it is now a file of another kind")
-            return otherwise
-
-    def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row]:
-        """Change the rows of the file, or those in memory if it cannot be written. Return the row that stands for each."""
-        if self._closed:
-            raise ClosedError(f"{self!r} is used after close()")
-        if self.read_only:
-            raise ValueError(f"store must be open for writing to be changed; got {self!r}")
-        if self._rows is not None and not self._reason:
-            try:
-                return self._rows.change(changes, removed)
-            except Damaged:
-                self._rows_of_damaged()
-            except (Unusable, Foreign) as error:
-                self._give_up(str(error) or "it is now a file of another kind")
-        self._memory.change([], removed)
-        return [self._changed_in_memory(change) for change in changes]
-
-    def _changed_in_memory(self, change: Change) -> Row:
-        found = self._read(change.row.number)
-        return found if found is not None and not change.beats(found) else self._memory.change([change])[0]
-
-    def _rows_of_damaged(self) -> Rows:
-        """Use what can be read of a damaged file that cannot be replaced from now on, with a warning."""
-        from cudnnpy._store.rebuild import readable
-
-        rows = []
-        with contextlib.suppress(OSError, Foreign):
-            rows = readable(Path(self.path))
-        self._rows = Memory(rows)
-        count = sum(row.kind == ENTRY for row in rows)
-        self._reason = "it is damaged"
-        _warn(
-            f"{self.path} is damaged, and cannot be replaced. Its {count} readable entries are used; no other is kept in it"
-        )
-        return self._rows
-
-    def _give_up(self, reason: str) -> None:
-        if not self._reason:
-            self._reason = reason
-            _warn(f"{self.path} cannot keep choices: {reason}. New ones are kept in the memory of this process alone")
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def _if_it_says_more(row: Row) -> Change:
@@ -432,5 +355,5 @@ def _entries(path: Path) -> list[Entry]:
     """Return the entries of an export, with a warning if lines are damaged."""
     found = exports.read(path)
     if found.damaged:
-        _warn(f"{path} has {found.damaged} damaged or missing lines, which are left out; its other lines are used")
+        warn(f"{path} has {found.damaged} damaged or missing lines, which are left out; its other lines are used")
     return found.entries

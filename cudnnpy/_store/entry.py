@@ -121,13 +121,13 @@ class Entry(NamedTuple):
     made_with: dict[str, str]
     candidates: tuple[Measured, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> dict[str, object]:
         """Return the entry as a JSON object, which `of` reads."""
         candidates = [{**one._asdict(), "notes": list(one.notes)} for one in self.candidates]
         return {**self._asdict(), "key": self.key._asdict(), "candidates": candidates}
 
     @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> Entry:
+    def of(cls, plain: Mapping[str, object]) -> Entry:
         """Return the entry of a JSON object that `plain` returned.
 
         Parameters

@@ -1,6 +1,9 @@
-"""What can be wrong with the file of a store."""
+"""What can be wrong with the file of a store, and how its user learns of it."""
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 
 class Unusable(Exception):
@@ -13,3 +16,11 @@ class Damaged(Exception):
 
 class Foreign(Exception):
     """A file is not of this package."""
+
+
+def warn(text: str) -> None:
+    """Give a RuntimeWarning at the line outside of this package that led here."""
+    depth, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "cudnnpy":
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, RuntimeWarning, stacklevel=depth)

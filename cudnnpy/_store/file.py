@@ -18,7 +18,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from cudnnpy._store import lock, rebuild
-from cudnnpy._store.faults import Damaged, Foreign, Unusable
+from cudnnpy._store.faults import Damaged, Foreign, Unusable, warn
 from cudnnpy._store.rows import Change, Row, row_from
 from cudnnpy._store.schema import NAME, create, has_table, prepare_writing
 
@@ -35,15 +35,14 @@ _Work = Callable[[sqlite3.Connection], _T]
 
 
 class File:
-    """The rows in a file, which the first change makes. `notice` is called with a text for people about a damaged file.
+    """The rows in a file, which the first change makes. A damaged file is replaced, with a warning.
 
     Methods raise Unusable if the file cannot be used as requested, Damaged if it cannot be repaired either, and Foreign if it
     is not a file of this package.
     """
 
-    def __init__(self, path: Path, notice: Callable[[str], None], *, read_only: bool = False) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
-        self._notice = notice
 
     def read(self, number: int) -> Row | None:
         """Return the row of a number; None if there is none."""
@@ -73,10 +72,6 @@ class File:
         except OSError as error:
             raise Unusable(str(error)) from error
         return self._run(work, writes=True)
-
-    def compact(self) -> None:
-        """Give the room of removed rows back."""
-        self._run(lambda connection: connection.execute("VACUUM") and None, writes=True)
 
     def check(self) -> None:
         """Raise what reading would, but for damage that only reading a row finds."""
@@ -154,7 +149,7 @@ class File:
             except (OSError, sqlite3.Error) as error:
                 raise Damaged from error
         if done is not None:
-            self._notice(
+            warn(
                 f"{self.path} was damaged. It is kept as {done.aside.name}, and its {done.kept} readable entries go on"
             )
 

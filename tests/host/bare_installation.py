@@ -1,4 +1,4 @@
-"""The program that test_installation.py runs where cudnnpy, numpy and cuda-pathfinder are all that is installed.
+"""The program that test_installation.py runs where cudnnpy and its three requirements are all that is installed.
 
 It uses every public name and prints, as JSON, what each use answered: [its text, the exception or "", the message].
 """
@@ -140,6 +140,7 @@ cudnnpy.Graph()
 cudnnpy.DeviceArray
 cudnnpy.workspace.Allocator
 cudnnpy.errors
+cudnnpy.store.default()
 cudnnpy.CudnnError
 cudnnpy.NoAlgorithmError
 cudnnpy.names.short_names(raw.cudnnActivationMode_t)

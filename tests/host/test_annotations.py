@@ -12,7 +12,7 @@ import pytest
 
 import cudnnpy
 import cudnnpy.torch
-from cudnnpy import availability, backend, descriptors, errors, names, raw, reference, workspace
+from cudnnpy import availability, backend, descriptors, errors, names, raw, reference, store, workspace
 
 MODULES: list[ModuleType] = [
     cudnnpy,
@@ -23,6 +23,7 @@ MODULES: list[ModuleType] = [
     names,
     raw,
     reference,
+    store,
     cudnnpy.torch,
     workspace,
 ]

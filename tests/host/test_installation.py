@@ -1,7 +1,7 @@
 """What a package file installs: the wheel and the sdist are built, and each is installed where nothing else is.
 
-No package index is asked: numpy and cuda-pathfinder, the package's only requirements, are copied from the environment
-that the tests run in, and hatchling is one of the tests' own requirements.
+No package index is asked: numpy, cuda-pathfinder and platformdirs, the package's only requirements, are copied from the
+environment that the tests run in, and hatchling is one of the tests' own requirements.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
         folder = tmp_path_factory.mktemp("environment")
         venv.create(folder, symlinks=True)
         packages = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
-        for name in ("numpy", "cuda-pathfinder"):
+        for name in ("numpy", "cuda-pathfinder", "platformdirs"):
             found = metadata.distribution(name)
             for file in found.files or ():
                 source = Path(str(found.locate_file(file)))
@@ -73,7 +73,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Environment:
                     shutil.copy(source, packages / file)
         python = folder / "bin" / "python"
         run(*PIP, "--python", python, "install", *OFFLINE, wheel)
-        run(*PIP, "--python", python, "check")  # numpy and cuda-pathfinder are all that it asks for
+        run(*PIP, "--python", python, "check")  # these three are all that it asks for
         return python
 
     return install
@@ -172,7 +172,7 @@ def test_the_metadata(files: dict[str, Path]) -> None:
     assert licence == (ROOT / "LICENSE").read_text()
     assert sorted(re.findall(r"^Provides-Extra: (\S+)", headers, re.M)) == sorted(PROJECT["optional-dependencies"])
     bare = [line for line in re.findall(r"^Requires-Dist: (.+)", headers, re.M) if "extra ==" not in line]
-    assert [re.split(r"[<>=]", line)[0] for line in bare] == ["cuda-pathfinder", "numpy"]
+    assert [re.split(r"[<>=]", line)[0] for line in bare] == ["cuda-pathfinder", "numpy", "platformdirs"]
 
 
 # The advice

@@ -35,6 +35,8 @@ ORDER = [
     "_memory",
     "workspace",
     "_runtime",
+    "_store",
+    "store",
     "_planning",
     "graph",
     "convolution",

@@ -36,7 +36,24 @@ OBJECTS = {"plan": "Plan", "candidate": "Candidate", "conv": "Convolution", "err
 FOREIGN = {"np", "numpy", "torch", "F", "cupy", "jax", "numba", "cuda", "cudnn", "ctypes"}
 # What a word of the notation of problems is called, x.strides for example: docs/notation.md.
 NOTATION = {name for kind in KINDS.values() for name in (*kind.values, *kind.aliases)}
-EXTENSIONS = {"py", "md", "json", "jsonl", "png", "jpg", "svg", "toml", "txt", "rst", "so", "whl", "h", "pyi", "c"}
+EXTENSIONS = {
+    "py",
+    "md",
+    "json",
+    "jsonl",
+    "sqlite",
+    "png",
+    "jpg",
+    "svg",
+    "toml",
+    "txt",
+    "rst",
+    "so",
+    "whl",
+    "h",
+    "pyi",
+    "c",
+}
 
 
 def spans(text: str) -> Iterator[str]:

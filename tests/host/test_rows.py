@@ -121,6 +121,7 @@ def test_the_packages_and_the_top_level() -> None:
     for wanted, given in {
         "numpy": project["dependencies"],
         "cuda-pathfinder": project["dependencies"],
+        "platformdirs": project["dependencies"],
         "cuda-core": extras["cu12"],
         "cuda-python": extras["cu12"],
         "nvidia-cudnn-cu12": extras["cu12"],
@@ -129,4 +130,4 @@ def test_the_packages_and_the_top_level() -> None:
         "hypothesis": extras["test"],
     }.items():
         assert any(text.startswith(wanted) for text in given), wanted
-    assert len(project["dependencies"]) == 2
+    assert len(project["dependencies"]) == 3

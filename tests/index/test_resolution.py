@@ -31,7 +31,7 @@ def resolved(wheel: Path, extras: str, *others: str) -> dict[str, str]:
 
 
 def test_no_extra_brings_no_cuda(wheel: Path) -> None:
-    assert set(resolved(wheel, "")) == {"cudnnpy", "numpy", "cuda-pathfinder"}
+    assert set(resolved(wheel, "")) == {"cudnnpy", "numpy", "cuda-pathfinder", "platformdirs"}
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
