@@ -10,13 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
+from cudnnpy._options.checks import check_flag
 from cudnnpy._store import exports
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
 from cudnnpy._store.faults import Foreign, warn
 from cudnnpy._store.kept import Kept
 from cudnnpy._store.machine import this_machine
-from cudnnpy._store.records import Forgotten, StoreInfo, entry_from_row, forgotten_from_row, row_from_entry
-from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Row, number_of, row_of
+from cudnnpy._store.records import Forgotten, StoreInfo, entry_from_row, forgotten_from_row, row_from_entry, row_number
+from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Row, row_of
 from cudnnpy.errors import ClosedError
 
 _AT_ONCE = 100  # entries in one transaction
@@ -49,20 +50,21 @@ class Store:
     read_only: bool  #: whether it is open for reading alone
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        given = os.fspath(path)
+        given = os.fspath(path) if isinstance(path, os.PathLike) else path
         if not isinstance(given, str) or "\0" in given:
-            raise TypeError(f"path must be a str or a path of one; got {path!r}")
-        self.path, self.read_only = os.path.abspath(os.path.expanduser(given)) if given else "", bool(read_only)
+            raise TypeError(f"path must be a str or a path; got {path!r}")
+        self.path = os.path.abspath(os.path.expanduser(given)) if given else ""
+        self.read_only = check_flag("read_only", read_only)
         self._closed = False
         self._kept = Kept()
         if self.path:
             self._open(Path(self.path))
 
     def _open(self, path: Path) -> None:
-        if self.read_only and not path.exists():
+        if self.read_only and not os.path.exists(path):
             raise FileNotFoundError(errno.ENOENT, "no such store", self.path)
-        if path.exists() and not path.is_file():
-            kind = "folder" if path.is_dir() else "device"
+        if os.path.exists(path) and not os.path.isfile(path):
+            kind = "folder" if os.path.isdir(path) else "device"
             raise ValueError(f"path must be a file; got {self.path}, a {kind}. Name a file in it, such as store.sqlite")
         try:
             self._kept = Kept(path, read_only=self.read_only)
@@ -84,15 +86,18 @@ class Store:
         return self._kept
 
     def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row]:
+        self._check_writable()
+        return self._rows.change(changes, removed)
+
+    def _check_writable(self) -> None:
         if self.read_only:
             raise ValueError(f"store must be open for writing to be changed; got {self!r}")
-        return self._rows.change(changes, removed)
 
     # Entries
 
     def get(self, key: Key) -> Entry | None:
         """Return the entry of a key; None if there is none."""
-        row = self._rows.read(number_of(ENTRY, key.digest))
+        row = self._rows.read(row_number(ENTRY, key))
         entry = None if row is None else entry_from_row(row)
         return None if entry is None or entry.key != key or self._failed_in_memory(entry) else entry
 
@@ -119,12 +124,17 @@ class Store:
         ValueError
             A field is not valid, or the store is open for reading alone.
         """
+        if not isinstance(entry, Entry):
+            raise TypeError(f"entry must be an Entry; got {entry!r}")
+        self._check_writable()
         entry = Entry.of(entry.plain())
         if self.is_forgotten(entry.key, entry.plan):
             return entry
-        row = row_from_entry(entry)
-        measured, _ = _rank(row)
-        (standing,) = self._change([Change(row, lambda other: replace or (measured and not _rank(other)[0]))])
+        row, measured = row_from_entry(entry), entry.milliseconds is not None
+        change = Change(row, lambda other: replace or (measured and not _rank(other)[0]))
+        standing = self._rows.read(row.number)
+        if standing is None or change.beats(standing):  # which costs others no lock
+            (standing,) = self._change([change])
         found = entry_from_row(standing)
         return entry if found is None or found.key != entry.key else found
 
@@ -154,7 +164,7 @@ class Store:
         plan : str, optional
             The serialized plan, by default that of the entry. An entry with another plan stays.
         """
-        row = self._rows.read(number_of(ENTRY, key.digest))
+        row = self._rows.read(row_number(ENTRY, key))
         entry = None if row is None else entry_from_row(row)
         plan = entry.plan if plan is None and entry is not None else plan
         if plan is None:
@@ -162,7 +172,7 @@ class Store:
         made_at, text = datetime.now(UTC).isoformat(timespec="seconds"), "" if entry is None else entry.text
         failed = Forgotten(key, text, digest_of(plan), str(reason), made_at)
         content = canonical({**failed._asdict(), "key": key._asdict()})
-        added = row_of(number_of(FORGOTTEN, key.digest, failed.plan), FORGOTTEN, content)
+        added = row_of(row_number(FORGOTTEN, key, plan), FORGOTTEN, content)
         gone = [row] if row is not None and entry is not None and entry.plan == plan else []
         self._change([Change(added, lambda other: True)], gone)
 
@@ -172,11 +182,11 @@ class Store:
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a serialized plan failed for a key."""
-        return self._rows.read(number_of(FORGOTTEN, key.digest, digest_of(plan))) is not None
+        return self._rows.read(row_number(FORGOTTEN, key, plan)) is not None
 
     def _failed_in_memory(self, entry: Entry) -> bool:
         """Return whether the plan of an entry was forgotten when the file could not be written."""
-        return self._rows.has_in_memory(number_of(FORGOTTEN, entry.key.digest, digest_of(entry.plan)))
+        return self._rows.has_in_memory(row_number(FORGOTTEN, entry.key, entry.plan))
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
         """Return whether the plan of a key was marked as checked in an environment.
@@ -204,7 +214,7 @@ class Store:
         if plan is None:
             entry = self.get(key)
             plan = None if entry is None else entry.plan
-        return None if plan is None else number_of(CHECKED, key.digest, digest_of(plan), environment)
+        return None if plan is None else row_number(CHECKED, key, plan, environment)
 
     # Whole stores
 
@@ -218,10 +228,15 @@ class Store:
 
         Raises
         ------
+        ValueError
+            `path` is the store's own file.
         OSError
             The file cannot be written.
         """
-        return exports.write(Path(path).expanduser(), self)
+        file = Path(path).expanduser()
+        if self.path and os.path.realpath(file) == os.path.realpath(self.path):
+            raise ValueError(f"path must be another file than the store's; got {str(path)!r}")
+        return exports.write(file, self)
 
     def load(self, path: str | os.PathLike[str]) -> int:
         """Add the entries of an export. A measured entry replaces one that was only planned, and a complete one another.
@@ -260,9 +275,7 @@ class Store:
     def _adopt(self, entries: Iterable[Entry]) -> int:
         failed = {row.number for row in self._rows.all(FORGOTTEN)}
         rows = [
-            row_from_entry(entry)
-            for entry in entries
-            if number_of(FORGOTTEN, entry.key.digest, digest_of(entry.plan)) not in failed
+            row_from_entry(entry) for entry in entries if row_number(FORGOTTEN, entry.key, entry.plan) not in failed
         ]
         before, count = {row.number: row for row in self._rows.all(ENTRY)}, 0
         for start in range(0, len(rows), _AT_ONCE):

@@ -75,7 +75,7 @@ class File:
 
     def check(self) -> None:
         """Raise what reading would, but for damage that only reading a row finds."""
-        if self.path.exists():
+        if os.path.exists(self.path):
             self._run(has_table)
 
     def _rows(self, where: str, *values: str | int) -> list[Row]:
@@ -84,7 +84,7 @@ class File:
                 return []
             return _whole(connection.execute(f"SELECT {_COLUMNS} FROM {NAME} {where}", values))
 
-        return self._run(work) if self.path.exists() else []
+        return self._run(work) if os.path.exists(self.path) else []
 
     def _run(self, work: _Work[_T], *, writes: bool = False) -> _T:
         """Return the result of work on a connection: again while the file is locked, and after a damaged one was replaced."""

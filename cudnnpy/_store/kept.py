@@ -38,7 +38,7 @@ class Kept:
         except Unusable as error:
             self._stop_reading(error)
         except Damaged:
-            self._file = self._readable()
+            self._use_readable()
 
     def has_in_memory(self, number: int) -> bool:
         """Return whether a row of a number could not be written to the file."""
@@ -62,7 +62,7 @@ class Kept:
             try:
                 return self._file.change(changes, removed)
             except Damaged:
-                self._file = self._readable()
+                self._use_readable()
             except (Unusable, Foreign) as error:
                 self._stop_writing(error)
         self._memory.change([], removed)
@@ -78,8 +78,7 @@ class Kept:
         try:
             return work(self._file)
         except Damaged:
-            self._file = self._readable()
-            return work(self._file)
+            return work(self._use_readable())
         except (Unusable, Foreign) as error:
             self._stop_reading(error)
             return otherwise
@@ -95,16 +94,17 @@ class Kept:
                 f"{self._path} cannot keep choices: {self.reason}. New ones are kept in the memory of this process alone"
             )
 
-    def _readable(self) -> Memory:
-        """Return what can be read of a damaged file that cannot be replaced. Raises Foreign if it is of another kind."""
+    def _use_readable(self) -> Rows:
+        """Use what can be read of a damaged file that cannot be replaced. Raises Foreign if it is of another kind."""
         from cudnnpy._store.rebuild import readable
 
         assert self._path is not None
         self.reason, rows = "it is damaged", list[Row]()
         with contextlib.suppress(OSError):
             rows = readable(self._path)
+        self._file = Memory(rows)
         count = sum(row.kind == ENTRY for row in rows)
         warn(
             f"{self._path} is damaged and cannot be replaced. Its {count} readable entries are used; none is added to it"
         )
-        return Memory(rows)
+        return self._file

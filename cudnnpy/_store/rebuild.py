@@ -82,8 +82,8 @@ def code_of(error: sqlite3.Error | Damaged) -> int:
 def readable(path: Path) -> list[Row]:
     """Return the rows of a damaged file that are whole. Raises Foreign if nothing in it is of this package."""
     rows = salvage.rows_of(path)
-    if not rows and not salvage.is_named(path, NAME.encode()):
-        raise Foreign
+    if not rows and not salvage.is_named(path, NAME.encode()) and any(path.read_bytes()):
+        raise Foreign  # a file of zeros, which a loss of power may leave, holds nothing of anybody
     return rows
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical
+from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
 from cudnnpy._store.rows import ENTRY, Row, number_of, row_of
 
 
@@ -67,9 +67,16 @@ class StoreInfo(NamedTuple):
     set_aside: tuple[str, ...]
 
 
+def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> int:
+    """Return the number of the row of a kind that is about a key, about a plan for it, or about a plan in an environment."""
+    if not isinstance(key, Key):
+        raise TypeError(f"key must be a Key; got {key!r}")
+    return number_of(kind, key.digest, digest_of(plan), environment)
+
+
 def row_from_entry(entry: Entry) -> Row:
     """Return the row of an entry."""
-    return row_of(number_of(ENTRY, entry.key.digest), ENTRY, canonical(entry.plain()))
+    return row_of(row_number(ENTRY, entry.key), ENTRY, canonical(entry.plain()))
 
 
 def entry_from_row(row: Row) -> Entry | None:

@@ -41,7 +41,7 @@ def has_table(connection: sqlite3.Connection) -> bool:
     (application,), (layout,) = (
         connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'").fetchall())
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
     if not found and not application and not layout:
         return False
     if found.get(NAME) != _TABLE:
