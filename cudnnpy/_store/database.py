@@ -327,7 +327,7 @@ class Store:
         machine = this_machine()
         rows = self._rows.all(ENTRY)
         usable = sum(entry is not None and machine.serves(entry.key) for entry in map(entry_from_row, rows))
-        beside = [Path(f"{self.path}{ending}") for ending in ("", "-wal", "-shm", "-journal")] if self.path else []
+        beside = [f"{self.path}{ending}" for ending in ("", "-wal", "-shm", "-journal")] if self.path else []
         aside = Path(self.path).parent.glob(f"{Path(self.path).name}.damaged-*") if self.path else []
         return StoreInfo(
             self.path,
@@ -336,7 +336,7 @@ class Store:
             usable,
             len(rows) - usable,
             len(self._rows.all(FORGOTTEN)),
-            sum(file.stat().st_size for file in beside if file.exists()),
+            sum(os.path.getsize(file) for file in beside if os.path.exists(file)),
             tuple(sorted(str(file) for file in aside if not file.name.endswith(("-wal", "-shm", "-journal")))),
         )
 

@@ -1,0 +1,58 @@
+"""Entries for the tests of the store, and the program that several processes run on one file.
+
+python stored.py STORE ACKNOWLEDGED SEED COUNT     puts COUNT entries in an order of its own
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from cudnnpy.store import Entry, Key, Measured, Store
+
+GPU = ("NVIDIA H200", "9.0", 132)
+CUDNN = 91900
+
+
+def key(number: int = 0, **changes: Any) -> Key:
+    """A key, another one for each number."""
+    return Key(f'{{"number":{number}}}', "{}", *GPU, CUDNN)._replace(**changes)
+
+
+def entry(number: int = 0, **changes: Any) -> Entry:
+    """An entry for a key, as it comes from tuning. Its plan fits on a page of the file or not, by its number."""
+    return Entry(
+        key=key(number),
+        text=f"forward {number}x64x56x56 64x64x3x3 pad=1 float16 channels_last",
+        plan=f"plan {number} " + "0123456789abcdef" * (number * 37 % 700),
+        milliseconds=0.125,
+        spread=0.01,
+        error=None,
+        workspace_size=1 << 20,
+        tune_seconds=5.0,
+        complete=True,
+        made_at="2026-01-31T12:00:00+00:00",
+        made_with={"cudnnpy": "1.0", "driver": "570.0", "python": "3.11"},
+        candidates=(
+            Measured("engine 38 (tile_size=5)", "heuristics", 1 << 20, 0.125, ("tensor_core",), True, ""),
+            Measured("engine 1", "engines", None, None, (), False, "cuDNN rejected it"),
+        ),
+    )._replace(**changes)
+
+
+def write_all(path: Path, acknowledged: Path, seed: int, count: int) -> None:
+    """Put entries with plans of this process; write which plan stands for each after the store has returned it."""
+    order = [*range(count)]
+    random.Random(seed).shuffle(order)
+    file = os.open(acknowledged, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with Store(path) as store:
+        for number in order:
+            ours = entry(number, text=f"by {seed}")
+            os.write(file, f"{number} {store.put(ours).text}\n".encode())
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

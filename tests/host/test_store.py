@@ -1,0 +1,353 @@
+"""A store: keys, entries, which of two stands, plans that failed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from messages import says
+from stored import CUDNN, GPU, entry, key
+
+from cudnnpy import raw
+from cudnnpy import store as public
+from cudnnpy._store import database, machine
+from cudnnpy._store import entry as entries
+from cudnnpy._store.machine import Machine
+from cudnnpy.errors import ClosedError
+from cudnnpy.store import Entry, Forgotten, Key, Measured, Store
+
+HERE = Machine(CUDNN, frozenset([GPU]))
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store in a file, and one in memory: they do the same."""
+    monkeypatch.setattr(database, "this_machine", lambda: HERE)
+    return Store(tmp_path / "folder" / "store.sqlite" if request.param == "file" else "")
+
+
+# Keys and entries
+
+
+@pytest.mark.parametrize("field", Key._fields)
+def test_everything_in_a_key_tells_it_from_others(store: Store, field: str) -> None:
+    store.put(entry())
+    value = getattr(key(), field)
+    other = key(**{field: value + 1 if isinstance(value, int) else f"{value} "})
+    assert other.digest != key().digest
+    assert store.get(other) is None
+    assert store.get(key(**{field: value})) == entry()
+
+
+def test_a_digest_depends_on_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = key().digest
+    monkeypatch.setattr(entries, "SCHEMA", 99)
+    assert key().digest != before
+
+
+def test_the_parts_of_a_key_are_not_run_together() -> None:
+    assert key(gpu="a", capability="bc").digest != key(gpu="ab", capability="c").digest
+
+
+def test_an_entry_comes_back_from_its_json() -> None:
+    for made in (
+        entry(),
+        entry(7, milliseconds=None, spread=None, error=0.5, candidates=(), made_with={}, plan="\ud800 ü"),
+    ):
+        assert Entry.of(json.loads(json.dumps(made.plain()))) == made
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The JSON of an entry with another value at a place such as "candidates.0.name"."""
+    plain: Any = json.loads(json.dumps(entry().plain()))
+    *parents, last = path.split(".")
+    at = plain
+    for part in parents:
+        at = at[int(part)] if isinstance(at, list) else at[part]
+    at[int(last) if isinstance(at, list) else last] = value
+    return plain  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("key", None),
+        ("key.cudnn", "91900"),
+        ("key.cudnn", -1),
+        ("key.multiprocessors", True),
+        ("key.gpu", 9),
+        ("key.more", 1),
+        ("text", None),
+        ("plan", {}),
+        ("milliseconds", "0.1"),
+        ("milliseconds", math.nan),
+        ("milliseconds", -0.1),
+        ("spread", math.inf),
+        ("error", True),
+        ("workspace_size", 1.5),
+        ("workspace_size", None),
+        ("tune_seconds", None),
+        ("complete", 1),
+        ("made_at", "yesterday"),
+        ("made_at", "2026-01-31T12:00:00"),
+        ("made_at", "2026-01-31T12:00:00+01:00"),
+        ("made_with", {"python": 3.11}),
+        ("made_with", []),
+        ("candidates", {}),
+        ("candidates.0", []),
+        ("candidates.0.name", 1),
+        ("candidates.0.workspace_size", -1),
+        ("candidates.1.notes", "tensor_core"),
+        ("candidates.1.notes", [1]),
+        ("candidates.1.deterministic", None),
+        ("more", 1),
+    ],
+)
+def test_a_field_that_is_not_valid_is_named(path: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=says("entry...must be...; got...")) as caught:
+        Entry.of(changed(path, value))
+    named = path.replace(".0", "[0]").replace(".1", "[1]").removesuffix(".more").removesuffix("more").rstrip(".")
+    assert str(caught.value).startswith(f"entry.{named}".rstrip("."))
+
+
+@pytest.mark.parametrize("field", Entry._fields)
+def test_a_field_that_is_missing_is_refused(field: str) -> None:
+    plain = dict(entry().plain())
+    del plain[field]
+    with pytest.raises(ValueError, match=says("entry must be an object of key, text...; got...")):
+        Entry.of(plain)
+
+
+# Which entry stands
+
+
+def test_a_store_has_what_was_put(store: Store) -> None:
+    assert (store.get(key(1)), len(store), [*store]) == (None, 0, [])
+    assert store.put(entry(2)) == entry(2)
+    assert store.put(entry(1)) == entry(1)
+    assert (store.get(key(1)), store.get(key(2)), store.get(key(3))) == (entry(1), entry(2), None)
+    assert [*store] == [entry(1), entry(2)]
+    assert key(1) in store
+    assert key(3) not in store
+
+
+def test_the_first_that_was_measured_stands(store: Store) -> None:
+    """So that processes which tune at once make one choice."""
+    planned, first, faster = (entry(milliseconds=ms, plan=f"{ms}") for ms in (None, 2.0, 1.0))
+    assert store.put(planned) == planned
+    assert store.put(planned._replace(plan="again")) == planned
+    assert store.put(first) == first
+    assert store.put(faster) == store.put(planned) == store.put(first._replace(complete=False)) == first
+    assert store.get(key()) == first
+
+
+def test_an_entry_replaces_another_where_it_is_told_to(store: Store) -> None:
+    store.put(entry(plan="first"))
+    assert store.put(entry(plan="second"), replace=True).plan == "second"
+    assert [one.plan for one in store] == ["second"]
+
+
+def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of rows have 63 bits of the digest."""
+    monkeypatch.setattr("cudnnpy._store.records.number_of", lambda kind, *identity: 7 + (kind == "forgotten"))
+    store.put(entry(1))
+    assert store.get(key(2)) is None
+    assert store.put(entry(2)) == entry(2)
+    assert store.get(key(1)) == entry(1)
+
+
+@pytest.mark.parametrize(
+    ("standing", "given", "wins"),
+    [
+        ({"milliseconds": None}, {}, True),
+        ({}, {"milliseconds": None}, False),
+        ({"complete": False}, {}, True),
+        ({}, {"complete": False}, False),
+        ({}, {"milliseconds": 0.001}, False),
+        ({"complete": False}, {"milliseconds": None}, False),
+    ],
+)
+def test_of_two_stores_the_entry_that_says_more_stands(
+    store: Store, standing: dict[str, Any], given: dict[str, Any], wins: bool
+) -> None:
+    store.put(entry(1, plan="standing", **standing))
+    other = Store("")
+    other.put(entry(1, plan="given", **given))
+    other.put(entry(2))
+    assert store.merge(other) == 1 + wins
+    assert [one.plan for one in store] == ["given" if wins else "standing", entry(2).plan]
+    assert store.merge(other) == 0
+
+
+# Plans that failed, and plans that were checked
+
+
+def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
+    store.put(entry())
+    store.forget(key(), "its first result was wrong")
+    assert (store.get(key()), len(store)) == (None, 0)
+    assert store.put(entry()) == entry()
+    assert store.get(key()) is None
+    (failed,) = store.forgotten()
+    assert failed == Forgotten(key(), entry().text, failed.plan, "its first result was wrong", failed.made_at)
+    assert datetime.now(UTC) - datetime.fromisoformat(failed.made_at) < timedelta(minutes=5)
+    assert store.is_forgotten(key(), entry().plan)
+    assert not store.is_forgotten(key(1), entry().plan)
+    other = Store("")
+    other.put(entry())
+    assert store.merge(other) == 0
+    assert store.put(entry(plan="another")).plan == "another"
+    assert store.get(key()) == entry(plan="another")
+
+
+def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
+    store.put(entry())
+    store.forget(key(), "it failed", plan="another")
+    assert store.get(key()) == entry()
+    assert store.put(entry(plan="another"), replace=True) == entry(plan="another")
+    assert store.get(key()) == entry()
+    store.forget(key(5), "there is none")
+    assert len(store.forgotten()) == 1
+
+
+def test_a_plan_is_checked_for_an_environment(store: Store) -> None:
+    store.mark_checked(key(), "driver 570")
+    assert not store.is_checked(key(), "driver 570")  # there is no plan
+    store.put(entry())
+    store.mark_checked(key(), "driver 570")
+    assert store.is_checked(key(), "driver 570")
+    assert not store.is_checked(key(), "driver 580")
+    store.put(entry(plan="another"), replace=True)
+    assert not store.is_checked(key(), "driver 570")
+
+
+# What is removed
+
+
+def test_stale_entries_are_counted_and_pruned(store: Store) -> None:
+    others = [{"cudnn": CUDNN + 1}, {"gpu": "NVIDIA H100"}, {"multiprocessors": 114}, {"capability": "8.0"}]
+    for number, change in enumerate([{}, *others]):
+        store.put(entry(number)._replace(key=key(number, **change)))
+    assert store.info()[3:6] == (1, 4, 0)
+    assert store.prune(stale=False) == 0
+    assert store.prune() == 4
+    assert store.info()[3:6] == (1, 0, 0)
+    assert [*store] == [entry(0)]
+
+
+def test_entries_and_failures_are_pruned_by_choice(store: Store) -> None:
+    old = (datetime.now(UTC) - timedelta(days=40)).isoformat()
+    store.put(entry(1, made_at=old))
+    for number in (2, 3):
+        store.put(entry(number, made_at=datetime.now(UTC).isoformat()))
+        store.mark_checked(key(number), "here")
+    store.forget(key(3), "it failed")
+    assert store.prune(older_than=timedelta(days=50)) == 0
+    assert store.prune(older_than=timedelta(days=30)) == 1
+    assert [one.key for one in store] == [key(2)]
+    assert len(store.forgotten()) == 1
+    assert store.prune(forgotten=True) == 1
+    assert store.forgotten() == []
+    assert store.is_checked(key(2), "here")
+
+
+def test_what_is_not_known_of_a_machine_makes_nothing_stale() -> None:
+    assert Machine(None, None).serves(key())
+    assert Machine(CUDNN, None).serves(key(gpu="another"))
+    assert not Machine(CUDNN + 1, None).serves(key())
+    assert not Machine(None, frozenset()).serves(key())
+
+
+def test_this_machine_is_asked() -> None:
+    assert machine.this_machine().cudnn == raw.version()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda store: store.get("key"), TypeError, "key must be a Key; got 'key'"),
+        (lambda store: store.forget(None, "why"), TypeError, "key must be a Key; got None"),
+        (lambda store: store.put({}), TypeError, "entry must be an Entry; got {}"),
+        (lambda store: store.put(entry(text=3)), ValueError, "entry.text must be a str; got 3"),
+        (lambda store: store.prune(older_than=30), TypeError, "older_than must be a timedelta; got 30"),
+        (lambda store: Store(3), TypeError, "path must be a str or a path; got 3"),
+        (lambda store: Store("a\0b"), TypeError, "path must be a str or a path; got 'a\\x00b'"),
+        (lambda store: Store("", read_only=1), TypeError, "read_only must be a bool; got 1"),
+    ],
+)
+def test_what_is_not_an_argument_is_named(
+    store: Store, call: Callable[[Store], object], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind) as caught:
+        call(store)
+    assert str(caught.value) == message
+    assert len(store) == 0
+
+
+def test_a_closed_store_is_not_used(store: Store) -> None:
+    with store as same:
+        assert same is store
+        store.put(entry())
+    for use in (lambda: store.get(key()), lambda: store.put(entry()), lambda: len(store), store.info):
+        with pytest.raises(ClosedError, match="is used after close"):
+            use()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"hello\n" * 1000, b"\x7fELF" + os.urandom(5000), b"{}\n", b"SQLite format 3\0" + bytes(90)]
+)
+def test_a_file_of_another_kind_is_not_touched(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "notes"
+    file.write_bytes(content)
+    for read_only in (False, True):
+        with pytest.raises(ValueError, match=says("path must be a store...; got...notes, a file of another kind...")):
+            public.open(file, read_only=read_only)
+    assert file.read_bytes() == content
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
+    file = tmp_path / "other.sqlite"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.commit()
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=says("path must be a store...")):
+        public.open(file)
+    assert file.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_a_folder_and_a_device_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says("path must be a file; got ..., a folder...")):
+        public.open(tmp_path)
+    with pytest.raises(ValueError, match=says("path must be a file; got /dev/null, a device...")):
+        public.open("/dev/null")
+    with pytest.raises(FileNotFoundError):
+        public.open(tmp_path / "none", read_only=True)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
+    file = tmp_path / "store"
+    file.touch()
+    store = public.open(file)
+    assert (len(store), file.stat().st_size) == (0, 0)
+    store.put(entry())
+    assert [*Store(file)] == [entry()]
+
+
+def test_a_candidate_has_its_fields() -> None:
+    assert all(isinstance(one, Measured) for one in Entry.of(entry().plain()).candidates)

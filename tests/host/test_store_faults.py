@@ -1,0 +1,380 @@
+"""Files of a store that cannot be written or read: read-only folders, full disks, locks, files of a newer release."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from stored import entry, key
+
+from cudnnpy._store import file, schema
+from cudnnpy.store import Store
+
+
+@contextmanager
+def connected(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
+
+
+@contextmanager
+def one_warning(text: str) -> Iterator[None]:
+    """There is one RuntimeWarning with this text in the block, and no other."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert [one.category for one in caught] == [RuntimeWarning]
+    assert re.search(text, str(caught[0].message))
+    assert caught[0].filename == __file__
+
+
+def check_memory_alone(store: Store, reason: str, *stand: int) -> None:
+    """New entries are kept in memory with one warning, and those of the numbers `stand` are still read."""
+    with one_warning(rf"cannot keep choices: .*({reason})"):
+        for number in range(100, 103):
+            assert store.put(entry(number)) == entry(number)
+        store.forget(key(102), "it failed")
+        for number in stand:
+            assert store.put(entry(number, plan="another")) == entry(number)
+            assert store.get(key(number)) == entry(number)
+            store.mark_checked(key(number), "here")
+            assert store.is_checked(key(number), "here")
+    assert [one.key for one in store] == sorted(key(number) for number in (*stand, 100, 101))
+    assert store.get(key(102)) is None
+    assert store.put(entry(102)) == entry(102)
+    assert store.get(key(102)) is None
+    for number in stand:
+        store.forget(key(number), "it failed")
+        assert store.get(key(number)) is None
+    assert [one.key for one in store] == [key(100), key(101)]
+    assert re.search(reason, store.info().in_memory)
+
+
+def as_nobody(path: Path, program: str) -> str:
+    """Run a program that imports the store as a user who may not write to a folder."""
+    text = f"import sys; sys.path[:0] = {sys.path!r}\nimport warnings; warnings.simplefilter('always')\n{program}"
+    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    environment = {**os.environ, "HOME": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd="/",
+        check=False,
+        timeout=60,
+        **user,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def readable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that every user can read."""
+    folder = tmp_path_factory.mktemp("readable")
+    above = [parent for parent in folder.parents if parent.stat().st_uid == os.geteuid() and len(parent.parts) > 2]
+    modes = {parent: parent.stat().st_mode for parent in above}
+    for parent in above:
+        parent.chmod(0o755)
+    folder.chmod(0o755)
+    yield folder
+    for found in (folder, *folder.rglob("*")):
+        found.chmod(0o755)
+    for parent, mode in modes.items():
+        parent.chmod(mode)
+
+
+def frozen(folder: Path) -> None:
+    """Take the permission to write from a folder and all that is in it."""
+    for found in (*folder.iterdir(), folder):
+        found.chmod(0o555 if found.is_dir() else 0o444)
+
+
+READS = """
+from pathlib import Path
+from stored import entry, key
+from cudnnpy.store import Store
+store = Store({path!r})
+assert store.get(key(1)) == {found}, store.get(key(1))
+assert store.put(entry(2)) == entry(2)
+assert store.put(entry(3)) == entry(3)
+assert store.get(key(2)) == entry(2)
+assert store.put(entry(1, plan="another")) == {standing}
+assert store.info().in_memory
+"""
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path, journal: str) -> None:
+    """One warning, then memory alone."""
+    path = readable / "store.sqlite"
+    Store(path).put(entry(1))
+    with connected(path) as connection:
+        connection.execute(f"PRAGMA journal_mode = {journal}")
+    before = path.read_bytes()
+    frozen(readable)
+    errors = as_nobody(readable, READS.format(path=str(path), found="entry(1)", standing="entry(1)"))
+    assert errors.count("RuntimeWarning") == 1
+    assert "store.sqlite cannot keep choices" in errors
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["store.sqlite", "new/store.sqlite"])
+def test_a_read_only_folder_without_a_store_gives_one_warning(readable: Path, place: str) -> None:
+    frozen(readable)
+    errors = as_nobody(
+        readable, READS.format(path=str(readable / place), found=None, standing='entry(1, plan="another")')
+    )
+    assert errors.count("RuntimeWarning") == 1
+    assert [*readable.iterdir()] == []
+
+
+def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
+    path = readable / "private" / "store.sqlite"
+    Store(path).put(entry(1))
+    if os.geteuid() != 0:
+        path.parent.chmod(0)
+    else:
+        path.parent.chmod(0o700)
+    errors = as_nobody(readable, READS.format(path=str(path), found=None, standing='entry(1, plan="another")'))
+    assert errors.count("RuntimeWarning") == 1
+
+
+def test_a_read_only_store_is_opened_for_reading(readable: Path) -> None:
+    path = readable / "store.sqlite"
+    Store(path).put(entry(1))
+    frozen(readable)
+    program = f"""
+from stored import entry, key
+from cudnnpy.store import Store
+assert [*Store({str(path)!r}, read_only=True)] == [entry(1)]
+"""
+    assert as_nobody(readable, program) == ""
+
+
+def test_a_damaged_file_in_a_read_only_folder_is_read_as_far_as_it_goes(readable: Path) -> None:
+    path = readable / "store.sqlite"
+    for number in range(40):
+        Store(path).put(entry(number))
+    content = bytearray(path.read_bytes())
+    content[18:22] = bytes(4)
+    content[4 * 4096 : 5 * 4096] = bytes(4096)
+    path.write_bytes(content)
+    before = path.read_bytes()
+    frozen(readable)
+    program = f"""
+from stored import entry, key
+from cudnnpy.store import Store
+for read_only in (True, False):
+    store = Store({str(path)!r}, read_only=read_only)
+    assert len(store) > 20, len(store)
+    assert all(one == entry(int(one.key.problem[10:-1])) for one in store)
+assert store.put(entry(100)) == store.get(key(100)) == entry(100)
+"""
+    errors = as_nobody(readable, program)
+    assert errors.count("RuntimeWarning") == 2  # one for each store
+    assert path.read_bytes() == before
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """No file of this process can be longer than those that it has: writing fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    for number in range(5):
+        store.put(entry(number))
+    with full_disk():
+        check_memory_alone(store, "disk|full", *range(5))
+    assert [*Store(tmp_path / "store.sqlite")] == [entry(number) for number in range(5)]
+    with connected(tmp_path / "store.sqlite") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_a_database_that_is_full_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own error for a full disk."""
+
+    def prepare(connection: sqlite3.Connection, path: Path) -> None:
+        schema.prepare_writing(connection, path)
+        connection.execute("PRAGMA max_page_count = 2")
+
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    monkeypatch.setattr(file, "prepare_writing", prepare)
+    check_memory_alone(store, "full", 0)
+    assert [*Store(tmp_path / "store.sqlite")] == [entry(0)]
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_memory(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store = Store(tmp_path / "store.sqlite")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with one_warning("cannot keep choices"):
+            assert store.put(entry()) == entry()
+        assert store.get(key()) == entry()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    Store(tmp_path / "store.sqlite").put(entry(1))
+    assert [*Store(tmp_path / "store.sqlite")] == [entry(1)]
+
+
+# Locks
+
+
+def test_a_lock_that_is_given_back_is_waited_for(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    with connected(tmp_path / "store.sqlite") as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        ended = threading.Timer(0.3, lambda: None)
+        released = threading.Thread(target=lambda: store.put(entry(1)))
+        released.start()
+        ended.start()
+        ended.join()
+        assert released.is_alive()
+        connection.execute("ROLLBACK")
+        released.join()
+    assert [*store] == [entry(0), entry(1)]
+
+
+def sqlites_own(path: Path) -> Iterator[None]:
+    with connected(path) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def of_a_rebuild(path: Path) -> Iterator[None]:
+    with open(f"{path}.lock", "rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.mark.parametrize("lock", [sqlites_own, of_a_rebuild])
+def test_a_lock_that_stays_leaves_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Callable[[Path], Iterator[None]]
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    monkeypatch.setattr(file, "PATIENCE", 0.1)
+    with (
+        contextmanager(lock)(tmp_path / "store.sqlite"),
+        one_warning("it stays locked"),
+    ):
+        for number in range(1, 4):
+            assert store.put(entry(number)) == entry(number)
+    assert {one.key for one in store} >= {key(number) for number in range(1, 4)}
+
+
+def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    monkeypatch.setattr(file, "PATIENCE", 0.1)
+    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
+        store.put(entry(1))
+    assert store.put(entry(2)) == store.get(key(2)) == entry(2)
+
+
+# Files
+
+
+def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    with connected(path) as connection:
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
+        connection.execute("CREATE TABLE of_a_newer_release (x)")
+    before = path.read_bytes()
+    with one_warning("it was made by a newer release of cudnnpy"):
+        store = Store(path)
+        assert store.put(entry()) == store.get(key()) == entry()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    store = Store(path)
+    store.put(entry(0))
+    path.write_text("hello\n" * 1000)
+    with one_warning("it is now a file of another kind"):
+        assert store.get(key(0)) is None
+        assert store.put(entry(1)) == store.get(key(1)) == entry(1)
+    assert path.read_text() == "hello\n" * 1000
+
+
+def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "folder" / "store.sqlite")
+    store.put(entry(0))
+    shutil.rmtree(tmp_path / "folder")
+    assert store.get(key(0)) is None
+    assert store.put(entry(1)) == entry(1)
+    assert [*Store(tmp_path / "folder" / "store.sqlite")] == [entry(1)]
+
+
+@pytest.mark.parametrize("name", ["with space", "per%20cent", "question?mark=ro", "hash#mark", "Größe", "quote'\""])
+def test_a_path_may_have_any_name(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / name)
+    store.put(entry())
+    assert [*Store(tmp_path / name, read_only=True)] == [entry()]
+    assert (tmp_path / name).is_file()
+
+
+def test_the_journal_follows_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log needs memory that processes share, which a network's file system does not have."""
+    store = Store(tmp_path / "store.sqlite")
+    for local, journal in ((True, "wal"), (False, "delete"), (True, "wal")):
+        monkeypatch.setattr(schema, "is_local", lambda path, local=local: local)
+        store.put(entry(), replace=True)
+        with connected(tmp_path / "store.sqlite") as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
+
+
+@pytest.mark.parametrize(
+    ("path", "local"),
+    [
+        ("/", True),
+        ("/home/me/store", False),
+        ("/home/mercury/store", True),
+        ("/home/me/fast disk/store", True),
+        ("/fuse/a", False),
+    ],
+)
+def test_a_network_file_system_is_recognized(monkeypatch: pytest.MonkeyPatch, path: str, local: bool) -> None:
+    mounts = [
+        "22 1 254:0 / / rw - ext4 /dev/vda rw",
+        "23 22 0:50 / /home/me rw shared:1 - nfs4 server:/home rw",
+        r"24 23 0:51 / /home/me/fast\040disk rw - xfs /dev/vdb rw",
+        "25 22 0:52 / /fuse rw - fuse.sshfs me@server: rw",
+    ]
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: "\n".join(mounts))
+    assert schema.is_local.__wrapped__(Path(path)) is local
+
+
+def test_no_warning_where_nothing_is_wrong(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store = Store(tmp_path / "store.sqlite")
+        store.put(entry())
+        assert store.info().in_memory == ""
