@@ -95,7 +95,8 @@ class File:
                     return self._once(work, writes)
             except (sqlite3.Error, Damaged) as error:
                 code = rebuild.code_of(error)
-                if code in rebuild.DAMAGE and rebuilt < _MOST_REBUILT:
+                damaged = code in rebuild.DAMAGE or rebuild.is_closed_by_its_header(error, self.path)
+                if damaged and rebuilt < _MOST_REBUILT:
                     rebuilt += 1
                     self._rebuild()
                 elif code in _BUSY and time.monotonic() < end:

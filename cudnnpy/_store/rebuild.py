@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cudnnpy._store import salvage
 from cudnnpy._store.faults import Damaged, Foreign
 from cudnnpy._store.rows import ENTRY, Row, row_from
-from cudnnpy._store.schema import NAME, create, has_table
+from cudnnpy._store.schema import LAYOUT, NAME, create, has_table
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 BESIDE = ("-wal", "-shm", "-journal")  # the files that SQLite keeps beside one
@@ -64,14 +64,22 @@ def is_damaged(path: Path) -> bool:
                 return False
             if connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
                 return True
+            connection.execute("BEGIN")
+            connection.execute(f"PRAGMA user_version = {LAYOUT}")  # fails if the header closes the file to changes
+            connection.execute("ROLLBACK")
             rows = connection.execute(f"SELECT number, kind, schema, content, checksum FROM {NAME}")
             return not all(row_from(values).is_whole for values in rows)
     except Damaged:
         return True
     except sqlite3.DatabaseError as error:
-        if code_of(error) in DAMAGE:
+        if code_of(error) in DAMAGE or is_closed_by_its_header(error, path):
             return True
         raise
+
+
+def is_closed_by_its_header(error: sqlite3.Error | Damaged, path: Path) -> bool:
+    """Return whether an error says that a file must not be written, though this process may write it."""
+    return getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_READONLY and os.access(path, os.W_OK)
 
 
 def code_of(error: sqlite3.Error | Damaged) -> int:

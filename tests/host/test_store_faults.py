@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -82,19 +83,14 @@ def as_nobody(path: Path, program: str) -> str:
 
 
 @pytest.fixture
-def readable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder that every user can read."""
-    folder = tmp_path_factory.mktemp("readable")
-    above = [parent for parent in folder.parents if parent.stat().st_uid == os.geteuid() and len(parent.parts) > 2]
-    modes = {parent: parent.stat().st_mode for parent in above}
-    for parent in above:
-        parent.chmod(0o755)
-    folder.chmod(0o755)
-    yield folder
-    for found in (folder, *folder.rglob("*")):
-        found.chmod(0o755)
-    for parent, mode in modes.items():
-        parent.chmod(mode)
+def readable() -> Iterator[Path]:
+    """A folder that every user can read, outside of those that pytest closes to others."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+        for found in (folder, *folder.iterdir()):
+            found.chmod(0o755)
 
 
 def frozen(folder: Path) -> None:
@@ -145,10 +141,7 @@ def test_a_read_only_folder_without_a_store_gives_one_warning(readable: Path, pl
 def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
     path = readable / "private" / "store.sqlite"
     Store(path).put(entry(1))
-    if os.geteuid() != 0:
-        path.parent.chmod(0)
-    else:
-        path.parent.chmod(0o700)
+    path.parent.chmod(0o700 if os.geteuid() == 0 else 0)
     errors = as_nobody(readable, READS.format(path=str(path), found=None, standing='entry(1, plan="another")'))
     assert errors.count("RuntimeWarning") == 1
 
