@@ -24,6 +24,7 @@ from cudnnpy._store.schema import NAME, create, has_table, prepare_writing
 
 PATIENCE = 30.0  # seconds until a file that stays locked is given up
 _BUSY_SECONDS = 5.0  # in which SQLite itself tries again
+_TURN = 0.2  # seconds in which the lock is waited for, before it is looked whether another process replaced the file
 _MOST_REBUILT = 3  # times in one operation
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 # Errors of a connection that may write, after which one that only reads may succeed: in a read-only folder, on a full disk.
@@ -90,6 +91,7 @@ class File:
         """Return the result of work on a connection: again while the file is locked, and after a damaged one was replaced."""
         end, rebuilt = time.monotonic() + PATIENCE, 0
         while True:
+            identity = self._identity()
             try:
                 with lock.held(self.path, PATIENCE, make=writes):
                     return self._once(work, writes)
@@ -98,7 +100,7 @@ class File:
                 damaged = code in rebuild.DAMAGE or rebuild.is_closed_by_its_header(error, self.path)
                 if damaged and rebuilt < _MOST_REBUILT:
                     rebuilt += 1
-                    self._rebuild()
+                    self._rebuild(identity)
                 elif code in _BUSY and time.monotonic() < end:
                     time.sleep(random.uniform(0.001, 0.05))
                 elif code in _BUSY:
@@ -134,21 +136,40 @@ class File:
         except OSError:
             return False
 
-    def _rebuild(self) -> None:
-        """Put a file that can be read in the place of a damaged one, unless another process did so."""
+    def _identity(self) -> tuple[int, int] | None:
+        """Return what tells the file from another one at the same path."""
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _rebuild(self, identity: tuple[int, int] | None) -> None:
+        """Put a file that can be read in the place of a damaged one, unless another process does so meanwhile."""
         if self.read_only:
             raise Damaged
-        with lock.held(self.path, PATIENCE, alone=True) as locked:
-            if not locked:
-                raise Damaged
+        end = time.monotonic() + PATIENCE
+        while self._identity() == identity:
             try:
-                done = rebuild.rebuild(self.path)
-            except Foreign:
-                with contextlib.suppress(OSError):
-                    os.unlink(lock.lock_of(self.path))
-                raise
-            except (OSError, sqlite3.Error) as error:
-                raise Damaged from error
+                with lock.held(self.path, min(_TURN, PATIENCE), alone=True) as locked:
+                    if not locked:
+                        raise Damaged
+                    if self._identity() == identity:
+                        self._replace()
+                return
+            except Unusable:
+                if time.monotonic() >= end:
+                    raise
+
+    def _replace(self) -> None:
+        try:
+            done = rebuild.rebuild(self.path)
+        except Foreign:
+            with contextlib.suppress(OSError):
+                os.unlink(lock.lock_of(self.path))
+            raise
+        except (OSError, sqlite3.Error) as error:
+            raise Damaged from error
         if done is not None:
             warn(
                 f"{self.path} was damaged. It is kept as {done.aside.name}, and its {done.kept} readable entries go on"

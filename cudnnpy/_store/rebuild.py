@@ -32,9 +32,10 @@ def rebuild(path: Path) -> Rebuilt | None:
 
     Raises Foreign if it is not a file of this package, and OSError or sqlite3.Error if it cannot be done.
     """
-    rows = readable(path)  # before SQLite opens the file and cuts a damaged log off
-    aside = _free(path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     fresh = path.with_name(f"{path.name}.new")
+    # Before SQLite opens the file and cuts a damaged log off. A file that a killed process made has the rows of that log.
+    rows = _united(salvage.rows_of(fresh) if fresh.exists() else [], readable(path))
+    aside = _free(path.with_name(f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S}"))
     try:
         for ending in ("", *BESIDE):
             with contextlib.suppress(FileNotFoundError):
@@ -93,6 +94,11 @@ def readable(path: Path) -> list[Row]:
     if not rows and not salvage.is_named(path, NAME.encode()) and any(path.read_bytes()):
         raise Foreign  # a file of zeros, which a loss of power may leave, holds nothing of anybody
     return rows
+
+
+def _united(rows: list[Row], others: list[Row]) -> list[Row]:
+    """Return all rows; of two with the same number, the other."""
+    return [*({row.number: row for row in rows} | {row.number: row for row in others}).values()]
 
 
 def _write(path: Path, rows: list[Row]) -> None:

@@ -11,14 +11,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import stored
 
+from cudnnpy import raw
 from cudnnpy._core.layouts import extent
 from cudnnpy._planning.measured import Configuration, Features, Table
+from cudnnpy._store.entry import canonical
 from cudnnpy.errors import CudnnError
+from cudnnpy.store import Entry, Key, Measured, Store
 from tools.benchmark.networks import catalogue
-from tools.benchmark.networks.cells import in_order
+from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.measured import judge, survey, write
 from tools.measured.__main__ import main
+from tools.measured.problems import problem_of
 from tools.measured.rows import Row, read
 
 
@@ -89,6 +94,83 @@ def test_a_transposed_convolution_is_planned_as_a_gradient(tmp_path: Path) -> No
 
 KIND = ("forward", "half", "channels last", 2, True, False, "dense", False)
 GOOD, BAD = Configuration("", 1, None), Configuration("", 2, None)
+
+
+# Exports of a store
+
+
+def stored_entry(batch: int, *candidates: Measured, **changes: Any) -> Entry:
+    """An entry for the problem of `line`."""
+    cell = Cell(catalogue.layer("64x28x28 -> 64, 3x3, padding 1"), batch, KINDS[0], "forward", ())
+    problem, _ = problem_of(cell)
+    options = {"deterministic": False, "tf32": True, "workspace_limit": None, **changes.pop("options", {})}
+    key = Key(
+        canonical({"kind": problem.kind, "problem": problem.plain()}),
+        canonical(options),
+        "NVIDIA H200",
+        "9.0",
+        132,
+        91900,
+    )
+    text = f"forward {batch}x64x28x28"
+    return stored.entry(key=key._replace(**changes), text=text, candidates=candidates)
+
+
+def measured_candidate(name: str, ms: float | None, source: str = "heuristics", refused: str = "") -> Measured:
+    return Measured(name, source, 0, ms, ("tensor_core",), True, refused)
+
+
+CANDIDATES = (
+    measured_candidate("engine 2", 3.0),
+    measured_candidate("engine 4 (tile_size=5, knob 99=3) + epilogue", 2.0, "knobs"),
+    measured_candidate("engine 3", 1.0, "engines"),
+    measured_candidate("engine 5", 0.5, "engines", "its result is wrong"),
+    measured_candidate("engine 6", None),
+    measured_candidate("CUDNN_CONVOLUTION_FWD_ALGO_GEMM", 0.1, "legacy"),
+)
+
+
+def test_an_entry_of_a_store_is_a_row_like_one_of_a_survey(tmp_path: Path) -> None:
+    store = Store("")
+    store.put(stored_entry(8, *CANDIDATES))
+    store.export(tmp_path / "plans.jsonl")
+    (found,) = read([tmp_path / "plans.jsonl"], "9.0", "9.19")
+    apart = Configuration(" + epilogue", 4, ((int(raw.CUDNN_KNOB_TYPE_TILE_SIZE), 5), (99, 3)))
+    assert found.times == {Configuration("", 2, None): 3.0, apart: 2.0, Configuration("", 3, None): 1.0}
+    (surveyed,) = rows_of(tmp_path, line(candidate(2, 3.0)))
+    assert (found.first, found.features) == (surveyed.first, surveyed.features)
+    assert (found.key, found.networks) == ("forward 8x64x28x28", frozenset(["forward 8x64x28x28"]))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        stored_entry(8, *CANDIDATES, capability="8.0"),
+        stored_entry(8, *CANDIDATES, cudnn=91800),
+        stored_entry(8, *CANDIDATES, options={"deterministic": True}),
+        stored_entry(8, *CANDIDATES, options={"workspace_limit": 1}),
+        stored_entry(8, *CANDIDATES, problem='{"kind":"graph","problem":{}}'),
+        stored_entry(8, measured_candidate("engine 1", 1.0, "measured for 8x64x28x28, 64 filters"), *CANDIDATES),
+        stored_entry(8, CANDIDATES[2]),
+    ],
+    ids=["GPU", "cuDNN", "deterministic", "limit", "graph", "table", "no first guess"],
+)
+def test_an_entry_that_says_nothing_of_the_first_guess_is_left_out(tmp_path: Path, entry: Entry) -> None:
+    store = Store("")
+    store.put(entry)
+    store.export(tmp_path / "plans.jsonl")
+    assert read([tmp_path / "plans.jsonl"], "9.0", "9.19") == []
+
+
+def test_the_command_makes_a_table_of_an_export(tmp_path: Path) -> None:
+    store = Store("")
+    for batch in (8, 16, 32):
+        store.put(stored_entry(batch, *CANDIDATES[:3]))
+    store.export(tmp_path / "plans.jsonl")
+    given = ["--gpu", "NVIDIA H200", "--capability", "9.0", "--cudnn", "9.19", "--out", str(tmp_path)]
+    assert main([str(tmp_path / "plans.jsonl"), *given]) == 0
+    (table,) = tmp_path.glob("sm-9.0-cudnn-9.19.jsonl")
+    assert json.loads(table.read_text().splitlines()[0])["problems"] == 3
 
 
 def row(batch: int, *networks: str, times: dict[Configuration, float] | None = None) -> Row:

@@ -362,3 +362,26 @@ def test_a_file_that_cannot_be_replaced_is_read(tmp_path: Path, whole: bytes, mo
     assert len(store) == COUNT + 1
     assert path.read_bytes() == bytes(100) + whole[100:]
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.sqlite", "store.sqlite.lock"]
+
+
+def test_a_process_that_is_killed_while_it_replaces_a_file_loses_nothing(
+    tmp_path: Path, with_log: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log is removed before the file is replaced; what it has is in the file that was to take the place."""
+    path = tmp_path / "store.sqlite"
+    content, log = with_log
+    path.write_bytes(content[:PAGE] + bytes(len(content) - PAGE))
+    Path(f"{path}-wal").write_bytes(log)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rebuild.os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            _ = [*Store(path)]
+    assert not Path(f"{path}-wal").exists()
+    with pytest.warns(RuntimeWarning, match="readable entries go on"):
+        found = [*Store(path)]
+    assert {number_of(one) for one in found} >= {*range(20, COUNT)}
+    assert not path.with_name("store.sqlite.new").exists()

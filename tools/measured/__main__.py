@@ -23,13 +23,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tools.measured", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", type=Path, nargs="+", help="rows of tools.measured.survey")
+    parser.add_argument("files", type=Path, nargs="+", help="rows of tools.measured.survey, exports of a store")
     parser.add_argument("--gpu", required=True, help="its name, for the table's first line")
     parser.add_argument("--capability", required=True, help="its compute capability, such as 9.0")
     parser.add_argument("--cudnn", required=True, help="the release that was measured, such as 9.19")
     parser.add_argument("--out", type=Path, default=TABLES, help="the folder of tables (the package's)")
     given = parser.parse_args(arguments)
-    rows = read(given.files)
+    rows = read(given.files, given.capability, given.cudnn)
     if not rows:
         parser.error("files must have rows of a survey; got none")
     found = judge.left_out(rows)

@@ -3,24 +3,35 @@
 A row is a line of JSON: `layer`, `networks`, `batch`, `kind` and `operation` as rows of `tools.benchmark --only networks` have
 them, and `candidates` in the order of prefer="fastest", each with its `name`, `engine`, `knobs`, `source` and `notes`, and with
 `ms` if it ran. Rows of `tools.benchmark --only networks` have two: what prefer="fastest" and prefer="autotune" chose.
+
+An entry of a store's export is such a row, too, if it is of a convolution that was tuned without a table (CUDNNPY_TABLES="")
+and without a limit: the names of its candidates have the engines and knobs.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnnpy import raw
+from cudnnpy._planning import measured
 from cudnnpy._planning.measured import Configuration, Features
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
+from cudnnpy._store import exports
+from cudnnpy._store.entry import Entry, Key, Measured
 from cudnnpy.convolution.candidates import ConvolutionProblem, is_for_winograd
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import lowerings
+from cudnnpy.convolution.plan_text import read_problem
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured.problems import problem_of
 
+_NAME = re.compile(r"engine (?P<engine>\d+)(?: \((?P<knobs>[^()]*=[^()]*)\))?")  # of a candidate
 WRONG = 0.1  # the difference of two results from which one of them is wrong, relative to their size
 
 
@@ -42,13 +53,18 @@ class Row(NamedTuple):
         return min(self.times.values())
 
 
-def read(files: Iterable[Path]) -> list[Row]:
+def read(files: Iterable[Path], capability: str = "", release: str = "") -> list[Row]:
     """Return the rows of files, except for those that failed and those of problems that are not looked up.
 
-    Of several rows for a problem, the last counts.
+    Of several rows for a problem, the last counts. Of a store's export, the entries for a compute capability and a release of
+    cuDNN count.
     """
     found: dict[str, Row] = {}
     for file in files:
+        if exports.is_export(file):
+            entries = (entry for entry in exports.read(file).entries if _is_of(entry.key, capability, release))
+            found.update((row.key, row) for row in map(_row_of_entry, entries) if row is not None)
+            continue
         for line in file.read_text(encoding="utf-8").splitlines():
             given = json.loads(line)
             if ("candidates" in given or "plans" in given) and not given.get("error"):
@@ -62,11 +78,53 @@ def _row(given: dict[str, Any]) -> Row | None:
     kind = next(kind for kind in KINDS if kind.name == given["kind"])
     cell = Cell(layer(given["layer"]), given["batch"], kind, given["operation"], tuple(given["networks"]))
     problem, options = problem_of(cell)
-    strict = is_strict(problem, options)
+    candidates = given.get("candidates") or _of_plans(given)
+    return _judged(given["key"], frozenset(given["networks"]), problem, is_strict(problem, options), candidates)
+
+
+def _is_of(key: Key, capability: str, release: str) -> bool:
+    return key.capability == capability and raw.version_text(key.cudnn).startswith(f"{release}.")
+
+
+def _row_of_entry(entry: Entry) -> Row | None:
+    """Return the row of an entry; each problem is a network of its own, so that it is left out by itself."""
+    given, options = json.loads(entry.key.problem), json.loads(entry.key.options)
+    limited = options["deterministic"] or options["workspace_limit"] is not None
+    if given["kind"] != "convolution" or limited or any(measured.is_source(one.source) for one in entry.candidates):
+        return None
+    problem = ConvolutionProblem(*read_problem(given["problem"], 0))
+    strict = is_strict(problem, PlanningOptions(tf32=options["tf32"]))
+    candidates = [_measured(one) for one in entry.candidates if one.milliseconds is not None and not one.refused]
+    return _judged(entry.text, frozenset([entry.text]), problem, strict, candidates)
+
+
+def _measured(one: Measured) -> dict[str, Any]:
+    """Return a candidate of an entry as a row of a survey has it."""
+    name = _NAME.match(one.name)
+    pairs = [] if name is None else [pair.rpartition("=") for pair in (name["knobs"] or "").split(", ") if pair]
+    return {
+        "name": one.name,
+        "engine": None if name is None else int(name["engine"]),
+        "knobs": [[_knob(knob), int(value)] for knob, _, value in pairs],
+        "source": one.source,
+        "notes": one.notes,
+        "ms": one.milliseconds,
+    }
+
+
+def _knob(name: str) -> int:
+    """Return the number of a knob, whose name is one of cuDNN's or "knob 99" for one of a newer release."""
+    known = raw.cudnnBackendKnobType_t.__members__.get(f"CUDNN_KNOB_TYPE_{name.upper()}")
+    return int(name.removeprefix("knob ")) if known is None else int(known)
+
+
+def _judged(
+    key: str, networks: frozenset[str], problem: ConvolutionProblem, strict: bool, candidates: Iterable[dict[str, Any]]
+) -> Row | None:
     described = features(problem, strict)
     ran = [
         (_configuration(candidate), candidate)
-        for candidate in given.get("candidates") or _of_plans(given)
+        for candidate in candidates
         if "ms" in candidate and candidate["engine"] is not None and candidate.get("difference", 0.0) < WRONG
     ]
     first = next(_guesses(problem, strict, ran), None)
@@ -76,7 +134,7 @@ def _row(given: dict[str, Any]) -> Row | None:
     for configuration, candidate in ran:
         if configuration == first or not _is_less_exact(candidate, strict):
             times.setdefault(configuration, candidate["ms"])
-    return Row(given["key"], described, frozenset(given["networks"]), times, first)
+    return Row(key, described, networks, times, first)
 
 
 def _of_plans(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
