@@ -234,6 +234,23 @@ def test_a_damaged_file_with_a_log_loses_nothing_that_the_log_has(
     assert opened(tmp_path / "store.sqlite", bytes(100) + content[100:], log)[0] == [*range(COUNT)]
 
 
+def test_a_file_is_replaced_with_what_its_log_has_and_without_the_log(
+    tmp_path: Path, with_log: tuple[bytes, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if SQLite cannot open it, and so does not put the log into the file itself."""
+    path = tmp_path / "store.sqlite"
+    content, log = with_log
+    path.write_bytes(bytes(100) + content[100:])
+    Path(f"{path}-wal").write_bytes(log)
+    monkeypatch.setattr(rebuild, "is_damaged", lambda path: True)
+    done = rebuild.rebuild(path)
+    assert done is not None
+    assert done.kept == COUNT
+    assert not Path(f"{path}-wal").exists()
+    assert Path(f"{done.aside}-wal").read_bytes() == log
+    assert {number_of(one) for one in Store(path)} == {*range(COUNT)}
+
+
 @pytest.mark.parametrize("damage", ["noise", "cut", "zeros", "header"])
 def test_a_damaged_log_loses_at_most_what_is_in_it(tmp_path: Path, with_log: tuple[bytes, bytes], damage: str) -> None:
     """SQLite takes a log to its first damaged page, as after a loss of power."""

@@ -63,20 +63,27 @@ def check_memory_alone(store: Store, reason: str, *stand: int) -> None:
     assert re.search(reason, store.info().in_memory)
 
 
-def as_nobody(path: Path, program: str) -> str:
-    """Run a program that imports the store as a user who may not write to a folder."""
-    text = f"import sys; sys.path[:0] = {sys.path!r}\nimport warnings; warnings.simplefilter('always')\n{program}"
-    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    environment = {**os.environ, "HOME": "/nonexistent"}
+AS_NOBODY = """
+import os, sys, warnings
+sys.path[:0] = {path!r}
+from stored import entry, key
+from cudnnpy._store import file, machine
+from cudnnpy.store import Store
+machine.this_machine()
+warnings.simplefilter("always")
+if os.geteuid() == 0:  # once everything is imported, perhaps from a folder of root's alone
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+{program}
+"""
+
+
+def as_nobody(program: str) -> str:
+    """Run a program as a user who may not write where this one may; return its warnings."""
+    text = AS_NOBODY.format(path=sys.path, program=program)
     done = subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd="/",
-        check=False,
-        timeout=60,
-        **user,
+        [sys.executable, "-c", text], capture_output=True, text=True, cwd="/", check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     return done.stderr
@@ -100,9 +107,6 @@ def frozen(folder: Path) -> None:
 
 
 READS = """
-from pathlib import Path
-from stored import entry, key
-from cudnnpy.store import Store
 store = Store({path!r})
 assert store.get(key(1)) == {found}, store.get(key(1))
 assert store.put(entry(2)) == entry(2)
@@ -122,7 +126,7 @@ def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path, journal: 
         connection.execute(f"PRAGMA journal_mode = {journal}")
     before = path.read_bytes()
     frozen(readable)
-    errors = as_nobody(readable, READS.format(path=str(path), found="entry(1)", standing="entry(1)"))
+    errors = as_nobody(READS.format(path=str(path), found="entry(1)", standing="entry(1)"))
     assert errors.count("RuntimeWarning") == 1
     assert "store.sqlite cannot keep choices" in errors
     assert path.read_bytes() == before
@@ -131,9 +135,7 @@ def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path, journal: 
 @pytest.mark.parametrize("place", ["store.sqlite", "new/store.sqlite"])
 def test_a_read_only_folder_without_a_store_gives_one_warning(readable: Path, place: str) -> None:
     frozen(readable)
-    errors = as_nobody(
-        readable, READS.format(path=str(readable / place), found=None, standing='entry(1, plan="another")')
-    )
+    errors = as_nobody(READS.format(path=str(readable / place), found=None, standing='entry(1, plan="another")'))
     assert errors.count("RuntimeWarning") == 1
     assert [*readable.iterdir()] == []
 
@@ -142,7 +144,7 @@ def test_a_path_that_may_not_be_read_gives_one_warning(readable: Path) -> None:
     path = readable / "private" / "store.sqlite"
     Store(path).put(entry(1))
     path.parent.chmod(0o700 if os.geteuid() == 0 else 0)
-    errors = as_nobody(readable, READS.format(path=str(path), found=None, standing='entry(1, plan="another")'))
+    errors = as_nobody(READS.format(path=str(path), found=None, standing='entry(1, plan="another")'))
     assert errors.count("RuntimeWarning") == 1
 
 
@@ -151,11 +153,9 @@ def test_a_read_only_store_is_opened_for_reading(readable: Path) -> None:
     Store(path).put(entry(1))
     frozen(readable)
     program = f"""
-from stored import entry, key
-from cudnnpy.store import Store
 assert [*Store({str(path)!r}, read_only=True)] == [entry(1)]
 """
-    assert as_nobody(readable, program) == ""
+    assert as_nobody(program) == ""
 
 
 def test_a_damaged_file_in_a_read_only_folder_is_read_as_far_as_it_goes(readable: Path) -> None:
@@ -169,15 +169,13 @@ def test_a_damaged_file_in_a_read_only_folder_is_read_as_far_as_it_goes(readable
     before = path.read_bytes()
     frozen(readable)
     program = f"""
-from stored import entry, key
-from cudnnpy.store import Store
 for read_only in (True, False):
     store = Store({str(path)!r}, read_only=read_only)
     assert len(store) > 20, len(store)
     assert all(one == entry(int(one.key.problem[10:-1])) for one in store)
 assert store.put(entry(100)) == store.get(key(100)) == entry(100)
 """
-    errors = as_nobody(readable, program)
+    errors = as_nobody(program)
     assert errors.count("RuntimeWarning") == 2  # one for each store
     assert path.read_bytes() == before
 
@@ -277,6 +275,26 @@ def test_a_lock_that_stays_leaves_memory(
         for number in range(1, 4):
             assert store.put(entry(number)) == entry(number)
     assert {one.key for one in store} >= {key(number) for number in range(1, 4)}
+
+
+def test_a_file_that_could_not_be_written_is_not_waited_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is there a second warning when it cannot be read either."""
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(0))
+    monkeypatch.setattr(file, "PATIENCE", 0.1)
+    tries = []
+    change = file.File.change
+    monkeypatch.setattr(file.File, "change", lambda *given: tries.append(1) or change(*given))
+    with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), one_warning("it stays locked"):
+        for number in range(1, 4):
+            store.put(entry(number))
+    assert len(tries) == 1
+    (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (store.get(key(0)), store.get(key(1))) == (None, entry(1))
 
 
 def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
