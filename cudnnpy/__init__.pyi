@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:7e3106b3201b92872e1bdf0f7fe2a0a3a80baa4e04ce5997d037a15155d62701
+# seal: sha256:0d01f96c8a04fb4e47dbc8ed240f0a3002292a35e7778c28b1e1a3c9fb8e1219
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -18,6 +18,8 @@ from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
 from cudnnpy._planning.candidates import table as candidates_table
+from cudnnpy._planning.frozen_choices import freeze as freeze
+from cudnnpy._planning.recording import record as record
 from cudnnpy._runtime.plan_cache import cache_info as cache_info
 from cudnnpy._runtime.plan_cache import clear_cache as clear_cache
 from cudnnpy._runtime.plan_cache import set_cache_limit as set_cache_limit
@@ -79,9 +81,11 @@ __all__ = [
     'descriptors',
     'empty',
     'errors',
+    'freeze',
     'is_available',
     'names',
     'raw',
+    'record',
     'reduce_tensor',
     'reference',
     'release_workspace',

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from cudnnpy._store import layers
 from cudnnpy.availability import why_unavailable
 
 TESTS = Path(__file__).parent
@@ -25,6 +27,14 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() in ("1", "true") else "default")
+
+
+@pytest.fixture(autouse=True)
+def empty_store() -> Iterator[None]:
+    """Give each test an empty store, so that nothing is chosen as in another test."""
+    layers.use(None)
+    yield
+    layers.use(None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m gpu` selects

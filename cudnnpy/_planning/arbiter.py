@@ -19,6 +19,7 @@ _PRODUCTS = 1 << 24  # about the most products that are summed for them
 _LEAST = 4  # the fewest elements, however many products they have
 _CHUNK = 1 << 26  # bytes of a result that are compared at a time
 _CHUNKS = 8  # the most chunks, spread over the result
+_SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 22  # the most elements of one result alone, and about the most products for them
 
 
 class Arbiter:
@@ -34,9 +35,8 @@ class Arbiter:
         An error is the largest one of the elements in which the results differ most, relative to the largest of these
         elements. That of NaN is infinite.
         """
-        if self._problem.results != 1 or dtype_of(self._problem.specs[0].dtype).itemsize == 1:
+        if not self._can_judge():
             return None
-        self._boxes.clear()
         try:
             found = self._most_different(one, other)
             exact = self._problem.exact_elements([position for position, *_ in found], self._read)
@@ -44,13 +44,39 @@ class Arbiter:
             return None
         if exact is None or not found:
             return None
-        right, size = exact[0], max(exact[1])
+        return _error([a for _, a, _ in found], *exact), _error([b for *_, b in found], *exact)
 
-        def error(values: list[float]) -> float:
-            off = max((abs(a - b) for a, b in zip(values, right, strict=True)), key=lambda n: (math.isnan(n), n))
-            return math.inf if math.isnan(off) else off / size if size else off and math.inf
+    def error(self, address: int) -> float | None:
+        """Return the error of the result at an address in a few elements, the first, the last and others drawn at random.
 
-        return error([a for _, a, _ in found]), error([b for *_, b in found])
+        It is relative to the largest of them. None if there is no arbiter for the problem.
+        """
+        if not self._can_judge():
+            return None
+        spec = self._problem.specs[-1]
+        item, strides = dtype_of(spec.dtype).itemsize, spec.strides or packed_strides(spec.shape)
+        try:
+            positions = self._sampled(spec.shape)
+            exact = self._problem.exact_elements(positions, self._read)
+            if exact is None:
+                return None
+            offsets = [sum(at * stride for at, stride in zip(p, strides, strict=True)) for p in positions]
+            values = [float(self._to_host(address + item * offset, item, spec.dtype)[0]) for offset in offsets]
+        except (MemoryError, CudnnError, ValueError, OverflowError):
+            return None
+        return _error(values, *exact)
+
+    def _can_judge(self) -> bool:
+        """Forget what was read, and return whether elements of the problem may be computed."""
+        self._boxes.clear()
+        return self._problem.results == 1 and dtype_of(self._problem.specs[0].dtype).itemsize > 1
+
+    def _sampled(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        import numpy as np
+
+        count = max(_LEAST, min(_SAMPLES, _SAMPLE_PRODUCTS // max(self._problem.reduction_length, 1)))
+        drawn = np.random.default_rng(0).integers(0, shape, (count - 2, len(shape))).tolist()
+        return list(dict.fromkeys([(0,) * len(shape), tuple(size - 1 for size in shape), *map(tuple, drawn)]))
 
     def _most_different(self, one: int, other: int) -> list[tuple[tuple[int, ...], float, float]]:
         """Return the positions in which two results differ most, with the elements of both."""
@@ -99,6 +125,13 @@ class Arbiter:
         driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, self._stream)
         driver.cuStreamSynchronize(self._stream)
         return values if dtype == "float64" else values.astype(np_type)
+
+
+def _error(values: list[float], right: list[float], sizes: list[float]) -> float:
+    """Return the largest error of elements, relative to the largest of them."""
+    size = max(sizes)
+    off = max((abs(a - b) for a, b in zip(values, right, strict=True)), key=lambda n: (math.isnan(n), n))
+    return math.inf if math.isnan(off) else off / size if size else off and math.inf
 
 
 def _position(spec: TensorSpec, offset: int) -> tuple[int, ...] | None:

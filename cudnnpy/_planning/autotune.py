@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
+from itertools import chain
 
 from cudnnpy._planning.bench import Bench, milliseconds
 from cudnnpy._planning.candidates import Candidate
@@ -16,7 +17,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.selection import is_usable
+from cudnnpy._planning.usable import is_usable
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
@@ -33,6 +34,8 @@ _PLAIN_RATE, _STRICT_RATE = 5e11, 5e10
 class Tuner:
     """Measure the candidates of one problem on given addresses and a stream. An instance is the `tune` of selection.choose."""
 
+    is_complete = False  #: whether the last search measured all that it was to measure
+
     def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
         self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
 
@@ -47,9 +50,18 @@ class Tuner:
         with in_use(self._handle, self._stream):
             return self._fastest(problem, options, target, candidates, limit)
 
+    def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
+        """Run a planned candidate once, and reject it if its result is wrong. Raises MemoryError without memory for that."""
+        with in_use(self._handle, self._stream):
+            bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit, times=False)
+            found = chain(problem.likely(options, target), problem.engines(target))
+            others = (other for other in found if other.is_plain and other.name != given.name)
+            bench.confirm(given, (other for other in others if is_usable(other, problem, options, limit)))
+
     def _fastest(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
+        self.is_complete = False
         search = _Search(problem, options, limit)
         search.bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
         late: list[Candidate] = []
@@ -62,6 +74,7 @@ class Tuner:
                 search.measure(candidate)
         for candidate in other_knobs(search.right(), target):
             if not search.has_time():
+                search.pass_over(candidate)
                 break
             search.measure(candidate)
         for candidate in sorted(late, key=search.seconds):
@@ -69,7 +82,11 @@ class Tuner:
                 search.measure(candidate)
             else:
                 search.pass_over(candidate)
-        return _winner(search.bench.finalists(search.right(), search.guess), search.guess)
+        winner = _winner(search.bench.finalists(search.right(), search.guess), search.guess)
+        if winner is not None:
+            search.bench.note_error(winner)
+        self.is_complete = search.is_complete
+        return winner
 
 
 class _Search:
@@ -84,6 +101,7 @@ class _Search:
         self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
         self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
         self.guess: Candidate | None = None
+        self.is_complete = True  # until time or memory is missing for a candidate
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
@@ -108,18 +126,25 @@ class _Search:
 
     def pass_over(self, candidate: Candidate) -> None:
         """Reject a candidate for which there is no time."""
+        self.is_complete = False
         candidate.refused = candidate.refused or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
 
     def measure(self, candidate: Candidate) -> None:
         """Plan and measure a candidate. Raises MemoryError if there is no memory for the guess."""
         begin = time.monotonic()
         if not is_usable(candidate, self._problem, self._options, self._limit):
+            asked = self._options.workspace_limit
+            is_scarce = candidate.workspace_size is not None and (asked is None or self._limit < asked)
+            self.is_complete = self.is_complete and not is_scarce
             return
         planned = time.monotonic()
         self.guess = self.guess or candidate
-        if self.bench.measure(candidate):
+        is_right = self.bench.measure(candidate)
+        is_scarce = candidate.refused.startswith("out of memory")
+        self.is_complete = self.is_complete and not is_scarce
+        if is_right:
             self._ran.append(candidate)
-        elif candidate is self.guess and candidate.refused.startswith("out of memory"):
+        elif candidate is self.guess and is_scarce:
             raise MemoryError(f"{candidate.name}, the best guess, cannot be measured: {candidate.refused}")
         end, best = time.monotonic(), min(map(milliseconds, self.right()), default=math.inf)
         is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * best

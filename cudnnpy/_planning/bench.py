@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -75,15 +76,21 @@ class Bench:
         result: int | None,
         stream: int,
         limit: int,
+        times: bool = True,
     ) -> None:
+        """Allocate the memory: with `times` false, that of a single run (`confirm`)."""
         self.problem, self.options, self.handle, self.stream = problem, options, handle, stream
-        self.memory = TimingMemory(problem, inputs, result, limit, stream)
+        self.memory = TimingMemory(problem, inputs, result, limit, stream, times)
         self._largest = Largest(handle, problem.device, stream)
         self.anchor: list[float] = []  # the largest element of each result that is kept
         self._arbiter = Arbiter(problem, self.memory, handle, stream)
         self.anchored: Candidate | None = None  # the candidate of the anchor
         self.right: dict[str, Any] = {}  # the candidates that have its result, and their engines, by name
         self.best = math.inf  # the time of the fastest candidate that was checked
+
+    @property
+    def _tolerance(self) -> float:
+        return tolerance(self.problem, self.options.tf32)
 
     def measure(self, candidate: Candidate) -> bool:
         """Run and time a planned candidate; return False, with the reason in `refused`, if it is rejected.
@@ -96,7 +103,7 @@ class Bench:
             self.best = milliseconds(candidate)
         return not candidate.refused
 
-    def _attempt(self, candidate: Candidate, action: Callable[[Candidate], None]) -> bool:
+    def _attempt(self, candidate: Candidate, action: Callable[[Candidate], object]) -> bool:
         """Return whether a candidate is not rejected by an action, which may fail or set the reason."""
         try:
             action(candidate)
@@ -134,7 +141,7 @@ class Bench:
 
     def _checked(self, candidate: Candidate) -> None:
         self._run_first(candidate)
-        reason = self._compare()
+        reason = self._compare(candidate)
         if reason:
             self._run_first(candidate)  # the comparison has overwritten the result
             candidate.refused = self._judged(candidate, reason)
@@ -149,8 +156,7 @@ class Bench:
         if errors is None:
             is_right, anchor_is_right = candidate.is_plain and not wrong.is_plain, False
         else:
-            share = tolerance(self.problem, self.options.tf32)
-            is_right, anchor_is_right = (error <= share for error in errors)
+            is_right, anchor_is_right = (error <= self._tolerance for error in errors)
         if not is_right:
             return reason
         if not anchor_is_right:
@@ -172,16 +178,20 @@ class Bench:
         workspace = self.memory.workspace(executable.workspace_size)
         return [executable.bind(self.handle, pointers, workspace) for pointers in self.memory.sets[:most]]
 
-    def _compare(self) -> str:
-        """Return why a result in scratch memory is wrong; "" if all are right."""
-        share, memory = tolerance(self.problem, self.options.tf32), self.memory
+    def _compare(self, candidate: Candidate) -> str:
+        """Return why a candidate's result in scratch memory is wrong; "" if all are right. Note the largest error."""
+        share, memory = self._tolerance, self.memory
+        errors: list[float] = []
         for spec, address, right, largest in zip(memory.results, memory.scratch, memory.kept, self.anchor, strict=True):
             if not math.isfinite(largest):  # the result of a graph, which cannot be compared
                 continue
             difference = self._largest(spec, address, extent(spec), minus=right)
             allowed = share * largest + (spec.dtype == "int8")  # integers may be rounded up or down
+            if allowed:
+                errors.append(difference / allowed)
             if not difference <= allowed:
                 return f"wrong result: off by {difference:.3g} from another candidate, {allowed:.3g} is allowed"
+        candidate.error = max(errors, default=None)
         return ""
 
     def _all_largest(self) -> list[float]:
@@ -210,7 +220,7 @@ class Bench:
             close = self._close(ran, guess)
             if anchored is self.anchored:  # else a check has replaced the anchor
                 break
-        if len(close) > 1:
+        if close:
             with suppress(MemoryError, CudnnError):  # then the times from before stand
                 self._time_in_turns(close)
         return close
@@ -246,7 +256,43 @@ class Bench:
             if time.monotonic() - begin > _FINAL_MS / 1e3:
                 break
         for candidate in close:
-            candidate.milliseconds = median(times[candidate.name])
+            found = times[candidate.name]
+            candidate.milliseconds = median(found)
+            if len(found) > 1:
+                candidate.spread = (max(found) - min(found)) / candidate.milliseconds
+
+    def note_error(self, candidate: Candidate) -> None:
+        """Run a candidate once more, and note its error from float64. Where single elements cannot be computed, nothing."""
+        with suppress(MemoryError, CudnnError):
+            self._run_first(candidate)
+            error = self._arbiter.error(self.memory.scratch[0])
+            if error is not None:
+                candidate.error = error / self._tolerance
+
+    def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
+        """Run a planned candidate once, and reject it if its result is wrong.
+
+        The result is compared with elements in float64, or else with the result of the first of `others` that runs; with
+        neither, it must only be finite where it has to be. Raises MemoryError if there is no memory for it.
+        """
+        self._attempt(candidate, partial(self._confirmed, others=others))
+        if candidate.refused.startswith("out of memory"):
+            raise MemoryError(candidate.refused)
+
+    def _confirmed(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
+        self._anchor(candidate, self._run_first(candidate))
+        if candidate.refused:
+            return
+        error = self._arbiter.error(self.memory.kept[0])
+        if error is not None:
+            candidate.error = error / self._tolerance
+            if not error <= self._tolerance:
+                candidate.refused = f"wrong result: off by {error:.3g} of float64, {self._tolerance:.3g} is allowed"
+            return
+        for other in others:
+            if self._attempt(other, self._run_first):
+                candidate.refused = self._compare(candidate)
+                return
 
     def _first(self, launch: Callable[[], int]) -> float:
         """Return the milliseconds of a first run on the GPU, without the time in which the host loads code."""

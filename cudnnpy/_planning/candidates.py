@@ -115,6 +115,11 @@ class Candidate:
     refused: str = ""  #: the rejection reason; "" if there is none
     workspace_size: int | None = None  #: in bytes; None if it was not planned
     milliseconds: float | None = None  #: the time that autotune measured; None if it was not measured
+    #: the largest of the times that autotune compared less the smallest, over the median; None if there were not several
+    spread: float | None = None
+    #: the largest error that was found in its result, from float64 or from another candidate, in units of what is accepted;
+    #: None if it was not compared
+    error: float | None = None
     executable: Executable | None = field(default=None, repr=False)
 
     @property
@@ -146,6 +151,28 @@ class Candidate:
 
 def _made_elsewhere() -> Executable:
     raise ValueError("a candidate must come from candidates() to be planned; got a copy")
+
+
+def copied(
+    name: str,
+    source: str,
+    workspace_size: int | None,
+    milliseconds: float | None,
+    notes: tuple[str, ...],
+    deterministic: bool,
+    refused: str,
+) -> Candidate:
+    """Return a candidate that was considered in another process. Like a copy, it cannot be planned."""
+    return Candidate(
+        source,
+        name,
+        notes,
+        deterministic,
+        _made_elsewhere,
+        refused=refused,
+        workspace_size=workspace_size,
+        milliseconds=milliseconds,
+    )
 
 
 def unsupported(error: Exception) -> str:

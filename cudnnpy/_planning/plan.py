@@ -102,6 +102,7 @@ class Plan:
     movable: bool  #: whether one CUDA graph may serve all addresses, if cuDNN's kernels allow it
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
+    remembered: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
@@ -121,7 +122,7 @@ class Plan:
         self.device = problem.device
         self.replayable = self.source != "legacy"
         self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
-        self.candidates = []
+        self.remembered, self.candidates = "", []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
             range(len(problem.specs) - problem.results, len(problem.specs)),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._planning import known_issues, measured
-from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned
+from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed
@@ -102,9 +102,7 @@ def read(text: str, device: int) -> Content:
     lowering = next((one for one in problem.lowerings() if one.plain() == content["part"]), None)
     if lowering is None:
         raise invalid_text(f"its part is not one of the lowerings of {problem}")
-    time = content["milliseconds"]
-    if time is not None and not 0 <= time < 1e12:
-        raise invalid_text("'milliseconds' is out of range")
+    time = _milliseconds(content)
     notes = content["notes"]
     if len(notes) > 100 or not all(
         isinstance(note, str) and re.fullmatch(r"[a-z0-9_ ]{1,100}", note) for note in notes
@@ -117,7 +115,7 @@ def read(text: str, device: int) -> Content:
         content["name"],
         tuple(notes),
         content["deterministic"],
-        None if time is None else float(time),
+        time,
         _engine(content["engine"], lowering),
         content["compiled_at_run_time"],
         None,
@@ -155,6 +153,38 @@ def candidate_of(content: Content, target: Target) -> Candidate:
     return made
 
 
+def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
+    """Return the candidate that a text describes for a problem that is known, not yet planned.
+
+    cuDNN does not read its part of the text, nor run code from it: the engine is configured again, with its knobs. That takes
+    no longer than reading does, and what is known of the engine, its notes and its issues, holds as for any candidate.
+
+    Raises ValueError if the text is not of a plan for this problem, LibraryVersionError if another release of cuDNN made it.
+    """
+    content = _fields(text)
+    if (content["kind"], content["problem"]) != (problem.kind, problem.plain()):
+        raise invalid_text(f"it is not a plan for {problem}")
+    _check_version(content["cudnn"])
+    lowering = next((one for one in problem.lowerings() if one.plain() == content["part"]), None)
+    if lowering is None:
+        raise invalid_text(f"its part is not one of the lowerings of {problem}")
+    engine = _engine(content["engine"], lowering)
+    if engine is None:
+        found = problem.forced(options._replace(algorithm=content["name"]), target)
+    else:
+        _check_source(content["source"])
+        found = with_engine(lowering, target, engine)
+        found.source = content["source"]
+        is_proposed = found.source in ("heuristics", "knobs")  # of the others, an issue may be known
+        if not is_proposed and known_issues.is_only_proposed(lowering.facts, engine.index, found.notes):
+            raise invalid_text(f"{found.name} may be wrong for {problem}, unless the heuristics propose it")
+    given = content["name"] + lowering.suffix, content["source"], content["strict"]
+    if given != (found.name, found.source, found.strict):
+        raise invalid_text(f"it describes {found.name} wrongly")
+    found.milliseconds = _milliseconds(content)
+    return found
+
+
 def _fields(text: str) -> dict[str, Any]:
     """Return the fields of a text, whose types and digest are checked."""
     if not isinstance(text, str):
@@ -174,6 +204,13 @@ def _fields(text: str) -> dict[str, Any]:
     if digest({name: value for name, value in content.items() if name != "sha256"}) != content["sha256"]:
         raise invalid_text("its digest does not match: the text was changed or truncated")
     return content
+
+
+def _milliseconds(content: Mapping[str, Any]) -> float | None:
+    time = content["milliseconds"]
+    if time is not None and not 0 <= time < 1e12:
+        raise invalid_text("'milliseconds' is out of range")
+    return None if time is None else float(time)
 
 
 # The engine or C function
@@ -225,16 +262,11 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
     """Return the text of cuDNN's serialized plan, which the lowering checks."""
     if found.strict:
         raise invalid_text("'strict' must be false for an engine")
-    if found.source not in ("heuristics", "engines", "knobs") and not measured.is_source(found.source):
-        raise invalid_text(f"its source is {found.source[:60]!r}, which does not propose engines")
+    _check_source(found.source)
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
     if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):
         raise invalid_text("'deterministic' and 'notes' disagree")
-    if version != raw.version():
-        raise LibraryVersionError(
-            f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
-            f"{_number(version)}. cuDNN reads only the plans of its own release: plan anew"
-        )
+    _check_version(version)
     name = engine_name(engine.index, tuple(dict(engine.knobs or {}).items()))
     if found.name != name:
         raise invalid_text(f"its name must be {name!r}; got {found.name[:200]!r}")
@@ -242,6 +274,19 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
         return found.lowering.checked(plan, engine, found.compiled_at_run_time)
     except ValueError as error:
         raise invalid_text(str(error)) from error
+
+
+def _check_source(source: str) -> None:
+    if source not in ("heuristics", "engines", "knobs") and not measured.is_source(source):
+        raise invalid_text(f"its source is {source[:60]!r}, which does not propose engines")
+
+
+def _check_version(version: int) -> None:
+    if version != raw.version():
+        raise LibraryVersionError(
+            f"text must be a plan of the loaded cuDNN, {raw.version_text(raw.version())}; got one of cuDNN "
+            f"{_number(version)}. cuDNN reads only the plans of its own release: plan anew"
+        )
 
 
 def _number(value: int) -> str:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
 from cudnnpy._memory import workspace as memory
+from cudnnpy._planning import recording
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text, table
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import DEFAULT_LIMIT, PlanningOptions
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.problem import Problem, is_strict
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.recall import Recall
+from cudnnpy._planning.usable import Tune, is_usable
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
 _BEST = 16  # the number of the heuristics' proposals that autotune measures before all engines
-
-# Measures the usable candidates of a problem within a limit and returns the fastest (autotune.Tuner). The first of them is
-# what is chosen without measuring; a MemoryError says that there is no memory to measure it.
-Tune = Callable[[Problem, PlanningOptions, Target, Iterable[Candidate], int], Candidate | None]
 
 
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
@@ -34,29 +33,6 @@ def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     if limit is None:
         limit = DEFAULT_LIMIT if options.prefer == "limited_workspace" else free_bytes
     return min(limit, free_bytes)
-
-
-def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:
-    """Return the reason to reject a candidate before it is planned; "" if the options permit it."""
-    if candidate.refused:
-        return candidate.refused
-    if options.deterministic and not candidate.deterministic:
-        return "not deterministic"
-    if is_strict(problem, options) and candidate.uses_tf32:
-        return "uses tf32"
-    return ""
-
-
-def is_usable(candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> bool:
-    """Plan a candidate if the options permit it; return False, with the reason in `refused`, if it cannot be used."""
-    candidate.refused = rejection(candidate, problem, options)
-    executable = None if candidate.refused else candidate.prepare()
-    if executable is None:
-        return False
-    if executable.workspace_size > limit:
-        candidate.refused = f"needs {bytes_text(executable.workspace_size)}, the limit is {bytes_text(limit)}"
-        return False
-    return True
 
 
 def usable(
@@ -191,17 +167,12 @@ def plan_for(
 ) -> Plan:
     """Return the plan that the options ask for. Its `candidates` are all that were considered.
 
-    `before` and `cap` are those of choose. Raises NoAlgorithmError, and ValueError if `options.algorithm` is the plan of
-    another problem.
+    What is to be tuned is looked up in the store first (recall.py). `before` and `cap` are those of choose. Raises
+    NoAlgorithmError, and ValueError if `options.algorithm` is the plan of another problem.
     """
-    given = options.algorithm
-    if isinstance(given, Plan):
-        given.check_serves(problem)
-        return given
-    target = Target(Handle.default(problem.device))
-    candidate, tried = choose(problem, options, target, memory.free_bytes(problem.device), tune, before, cap)
-    plan = Plan(problem, candidate)
-    plan.candidates = tried
+    plan, recall = _planned(problem, options, tune, before, cap)
+    if recall is not None and recall.entry is not None:
+        plan.candidates = recall.considered()
     return plan
 
 
@@ -213,10 +184,29 @@ def plan_to_keep(
     cap: int | None = None,
 ) -> Plan:
     """Return the plan of plan_for without its candidates, of which a cache of thousands of plans has no need."""
-    plan = plan_for(problem, options, tune, before, cap)
+    plan, _ = _planned(problem, options, tune, before, cap)
     if plan is not options.algorithm:
         plan.candidates = []
     return plan
+
+
+def _planned(
+    problem: Problem, options: PlanningOptions, tune: Tune | None, before: Engine | None, cap: int | None
+) -> tuple[Plan, Recall | None]:
+    """Return the plan that the options ask for, and what looked it up in the store."""
+    given = options.algorithm
+    if isinstance(given, Plan):
+        given.check_serves(problem)
+        return given, None
+    target = Target(Handle.default(problem.device))
+    recall = None if tune is None else Recall(tune, is_kept=cap is None)
+    candidate, tried = choose(problem, options, target, memory.free_bytes(problem.device), recall, before, cap)
+    plan = Plan(problem, candidate)
+    plan.candidates = tried
+    if recall is not None:
+        plan.remembered = recall.layer
+    recording.note(problem, options)
+    return plan, recall
 
 
 def survey(problem: Problem, options: PlanningOptions, target: Target, free_bytes: int) -> list[Candidate]:

@@ -26,11 +26,20 @@ _NOISE = 1 << 20  # the number of random numbers, which repeat in memory
 class TimingMemory:
     """Scratch memory for the results and a second copy of them, rotated copies of all operands, and the workspace.
 
-    Raises MemoryError if there is no memory for the results. Without memory for copies, all runs use the same addresses.
+    Raises MemoryError if there is no memory for the results. Without memory for copies, or if `rotates` is false, all runs
+    use the same addresses.
     """
 
-    def __init__(self, problem: Problem, inputs: tuple[int, ...], result: int | None, limit: int, stream: int) -> None:
-        self._problem, self._stream, self._limit = problem, stream, limit
+    def __init__(
+        self,
+        problem: Problem,
+        inputs: tuple[int, ...],
+        result: int | None,
+        limit: int,
+        stream: int,
+        rotates: bool = True,
+    ) -> None:
+        self._problem, self._stream, self._limit, self._rotates = problem, stream, limit, rotates
         self.results = problem.specs[-problem.results :]
         self.has_random_inputs = False
         self._owners: list[Any] = []
@@ -45,6 +54,8 @@ class TimingMemory:
         cache, sizes = _cache_size(self._problem.device), [extent(spec) for spec in self._problem.specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MOST_SETS) - 1
         results = sizes[-len(self.results) :]
+        if not self._rotates:
+            count, cache = 0, min(cache, _LEAST_FILLER)
         try:
             parts = self._take([*results, *results, cache, *(sizes * count)])
         except MemoryError:

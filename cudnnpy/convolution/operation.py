@@ -23,8 +23,10 @@ from cudnnpy._options.checks import check_shape
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
-from cudnnpy._planning.selection import Tune, plan_for, plan_to_keep, survey
+from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
+from cudnnpy._planning.usable import Tune
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere
@@ -256,7 +258,8 @@ class Operation:
         return self._first.get(_kind(problem)) if self.options.policy == "once" else None
 
     def _note(self, problem: ConvolutionProblem, plan: Plan) -> None:
-        if plan.engine is not None:
+        is_guess = self.options.prefer == "autotune" and is_frozen()  # to be measured when the freeze has ended
+        if plan.engine is not None and not is_guess:
             self._first.setdefault(_kind(problem), plan.engine)
 
     def candidates(self, problem: ConvolutionProblem) -> list[Candidate]:

@@ -15,7 +15,7 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
-from cudnnpy._planning import selection, timing_memory
+from cudnnpy._planning import timing_memory, usable
 from cudnnpy._planning.arbiter import Arbiter
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.comparison import tolerance
@@ -262,7 +262,7 @@ def test_a_result_with_gaps_is_tuned_too(record: Record) -> None:
 
 
 def test_nothing_usable_is_an_error_with_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "rejection", lambda candidate, *_: "ruled out by this test")
+    monkeypatch.setattr(usable, "rejection", lambda candidate, *_: "ruled out by this test")
     with pytest.raises(cudnnpy.NoAlgorithmError, match=r"prefer='autotune'[\s\S]*left out because") as caught:
         Convolution(padding=1, prefer="autotune").forward(*arguments("forward"))
     assert {c.source for c in caught.value.candidates} >= {"heuristics", "engines", "legacy"}

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from cudnnpy._options.convolution import PREFERENCES
-from cudnnpy._planning import selection
+from cudnnpy._planning import usable
 from cudnnpy.cli import command as cli
 from cudnnpy.cli import edges, pictures
 from cudnnpy.errors import NoAlgorithmError
@@ -109,7 +109,7 @@ def test_small_pictures(size):
 
 @pytest.fixture
 def every_candidate_is_refused(monkeypatch):
-    monkeypatch.setattr(selection, "rejection", lambda *_: "refused by this test")
+    monkeypatch.setattr(usable, "rejection", lambda *_: "refused by this test")
 
 
 @pytest.mark.usefixtures("every_candidate_is_refused")

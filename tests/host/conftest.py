@@ -1,8 +1,9 @@
 """What the tests without a GPU share."""
 
 from cache_limits import cache_limits
+from made_up_engines import cudnn
 from planning import plan, planning_environment
 from stand_in_device import stand_in
 from stand_in_graphs import graphs
 
-__all__ = ["cache_limits", "graphs", "plan", "planning_environment", "stand_in"]
+__all__ = ["cache_limits", "cudnn", "graphs", "plan", "planning_environment", "stand_in"]

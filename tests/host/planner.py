@@ -21,10 +21,12 @@ import sample_graphs
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._planning import autotune, selection
+from cudnnpy._planning import autotune, remembered, selection
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine, table
+from cudnnpy._store import layers
+from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
 from cudnnpy.convolution import operation_graph
@@ -108,9 +110,10 @@ class Bench:
 
     times: dict[str, float] = {}
     seen: list[str] = []
+    confirmed: list[str] = []  # the candidates of stored choices that were run once
     scarce = ""  # for what there is no memory: "to begin" or "for any" candidate
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         if self.scarce == "to begin":
             raise MemoryError("no more")
 
@@ -129,6 +132,12 @@ class Bench:
     def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
         return ran
+
+    def note_error(self, candidate: Candidate) -> None:
+        """There are no results."""
+
+    def confirm(self, candidate: Candidate, others: Any) -> None:
+        self.confirmed.append(candidate.name)
 
 
 class NoHandle:
@@ -190,6 +199,24 @@ def text(request: dict[str, Any]) -> Any:
         {**{fact: getattr(plan, fact) for fact in facts}, "engine": vars(plan.engine), "text": plan.to_json()}
         for plan in (made, again)
     ]
+
+
+def stored(request: dict[str, Any]) -> Any:
+    """A chosen plan, of a convolution or a graph, and the plan again from its entry in a store."""
+    if "name" in request:
+        made = own_graph(request)
+        problem: Any = made.problem()
+        options = made.options
+    else:
+        operation, problem = problem_of(request)
+        options = operation.options.planning
+    chosen, tried = selection.choose(problem, options, TARGET, 1 << 37)
+    plan = plans.Plan(problem, chosen)
+    entry = remembered.entry_of(problem, options, TARGET, plan, tried, complete=True)
+    again = remembered.plan_of(Entry.of(json.loads(json.dumps(entry.plain()))), problem, 0)
+    sizes = [one.workspace_size for one in (plan, again)]
+    tables = [table(tried), table(again.candidates)]
+    return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
 
 
 def load(request: dict[str, Any]) -> Any:
@@ -259,6 +286,7 @@ def own_plan(request: dict[str, Any]) -> Any:
     """Graph.plan's choice; with "times" autotune measures."""
     made, times = own_graph(request), request.get("times")
     Bench.times, Bench.seen = times or {}, []
+    layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
     tune = None if times is None else autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
     plan = selection.plan_for(made.problem(), made.options, tune)
@@ -314,6 +342,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         choose,
         round_trip,
         load,
+        stored,
         knobs,
         descriptor,
         engines,
@@ -353,9 +382,10 @@ def main() -> None:
     vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    for module in (plans, selection):
+    for module in (plans, selection, remembered):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
-    vars(plans).update(on_device=lambda device: nullcontext())
+    for each in (plans, remembered):
+        vars(each).update(on_device=lambda device: nullcontext())
     vars(autotune).update(Bench=Bench)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")

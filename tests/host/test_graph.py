@@ -19,6 +19,7 @@ from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
+from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import plan_cache
@@ -437,8 +438,9 @@ def test_strides_of_a_single_position_are_the_nodes_own() -> None:
 
 
 def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    def tune(*_: Any) -> Any:
-        raise MemoryError("no more")
+    class Scarce(Tuner):
+        def __call__(self, *_: Any) -> Any:
+            raise MemoryError("no more")
 
     g, x = started((2, 4, 6, 5), prefer="autotune")
     g.output("y", g.pointwise("relu_fwd", x))
@@ -448,7 +450,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
-    plan = selection.plan_for(g.problem(), g.options, tune)
+    plan = selection.plan_for(g.problem(), g.options, Scarce(None, (), None, 0))  # type: ignore[arg-type]
     assert plan.name == "first"
     assert [c.name for c in plan.candidates] == ["first"]
 

@@ -156,14 +156,26 @@ class Case:
         executable: Any = SimpleNamespace(bind=bind, workspace_size=space)
         return Candidate("engines", name, tuple(notes), True, lambda: executable)
 
-    def tuned(self, *candidates: Candidate, limit: int = 1 << 30, arrays: bool = True) -> str:
+    def tuner(self, arrays: bool = True) -> Tuner:
         handle: Any = SimpleNamespace(_address=0, _in_use=None)
         handle.set_stream = lambda stream: setattr(handle, "_address", stream)
         inputs = (self.x.ctypes.data, self.w.ctypes.data) if arrays else ()
-        tuner = Tuner(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
-        chosen = tuner(self.problem, PlanningOptions(), Target(), candidates, limit)
+        return Tuner(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
+
+    def check_unchanged(self) -> None:
         for array, before in zip((self.x, self.w, self.y), self.before, strict=True):
             np.testing.assert_array_equal(array, before)
+
+    def confirmed(self, given: Candidate, arrays: bool = True, limit: int = 1 << 30) -> str:
+        """The rejection reason of a candidate that is run once."""
+        assert given.prepare() is not None
+        self.tuner(arrays).confirm(self.problem, PlanningOptions(), Target(), given, limit)
+        self.check_unchanged()
+        return given.refused
+
+    def tuned(self, *candidates: Candidate, limit: int = 1 << 30, arrays: bool = True) -> str:
+        chosen = self.tuner(arrays)(self.problem, PlanningOptions(), Target(), candidates, limit)
+        self.check_unchanged()
         assert chosen is not None
         assert chosen.executable is not None
         assert chosen.milliseconds is not None
@@ -255,3 +267,93 @@ def test_without_memory_for_the_guess_nothing_is_chosen_by_measurement(device: D
     device.most = 100
     with pytest.raises(MemoryError):
         case.tuned(case.candidate("guess", 1.0))
+
+
+def test_a_choice_says_how_its_times_vary_and_how_exact_it_is(device: Device) -> None:
+    case = Case(device)
+    times = iter([0.5, 0.5, 0.6] * 1000)
+    fast, guess = case.candidate("fast", 0.0), case.candidate("guess", 3.0)
+    assert (fast.spread, fast.error) == (None, None)
+    made = fast.make
+
+    def unsteady() -> Any:
+        executable = made()
+        bind = executable.bind
+
+        def bound(*where: Any) -> Any:
+            launch = bind(*where)
+
+            def launched() -> int:
+                device.clock += next(times)
+                return launch()
+
+            return launched
+
+        return SimpleNamespace(bind=bound, workspace_size=0)
+
+    fast.make = unsteady  # type: ignore[method-assign]
+    assert case.tuned(guess, fast) == "fast"
+    assert fast.spread is not None
+    assert 0.0 < fast.spread < 0.4
+    assert fast.error is not None
+    assert 0.0 <= fast.error < 0.5  # float32 results of float64 sums
+
+
+@pytest.mark.parametrize("beta", [0.0, 2.0])
+@pytest.mark.parametrize("arrays", [True, False], ids=["arrays", "specs"])
+def test_a_stored_choice_is_confirmed_by_one_run(device: Device, beta: float, arrays: bool) -> None:
+    case = Case(device, beta)
+    assert case.confirmed(case.candidate("right", 1.0, space=1000), arrays) == ""
+    assert case.launched == ["right"]
+
+
+def everywhere(y: np.ndarray) -> None:
+    y += 1.0
+
+
+def no_number(y: np.ndarray) -> None:
+    y[0, 0, 3, 3] = np.nan
+
+
+@pytest.mark.parametrize("wrong", [unwritten, scaled, everywhere, no_number])
+def test_a_stored_choice_that_is_wrong_is_rejected(device: Device, wrong: Spoil) -> None:
+    case = Case(device)
+    assert case.confirmed(case.candidate("wrong", 1.0, wrong)).startswith("wrong result: ")
+
+
+def test_a_stored_choice_that_fails_is_rejected(device: Device) -> None:
+    case = Case(device)
+    assert case.confirmed(case.candidate("failing", 1.0, status=3000)).startswith("failed when run: ")
+    device.most = 100_000
+    with pytest.raises(MemoryError):
+        case.confirmed(case.candidate("hungry", 1.0, space=200_000))
+    device.most = 100
+    with pytest.raises(MemoryError):
+        case.confirmed(case.candidate("right", 1.0))
+
+
+def test_inputs_that_tell_nothing_are_replaced_to_confirm_a_choice(device: Device) -> None:
+    """Empty memory, as a warm-up has it, or a NaN among the inputs, is no reason to forget a choice."""
+    for number in (0.0, np.nan):
+        case = Case(device)
+        case.x[...] = number
+        case.before[0][...] = number
+        assert case.confirmed(case.candidate("right", 1.0)) == ""
+        assert case.confirmed(case.candidate("wrong", 1.0, scaled)).startswith("wrong result: ")
+
+
+def test_where_elements_cannot_be_computed_a_plain_candidate_confirms(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(device)
+    kind = type(case.problem)
+    monkeypatch.setattr(kind, "exact_elements", lambda *_: None)
+    others = [case.candidate("fast", 0.1, notes=("winograd",)), case.candidate("failing", 1.0, status=3000)]
+    others += [case.candidate("plain", 9.0), case.candidate("other", 9.0)]
+    monkeypatch.setattr(kind, "likely", lambda *_: iter(others[:2]))
+    monkeypatch.setattr(kind, "engines", lambda *_: iter(others[2:]))
+    assert case.confirmed(case.candidate("right", 1.0)) == ""
+    assert case.launched == ["right", "failing", "plain"]
+    assert case.confirmed(case.candidate("wrong", 1.0, in_a_corner)).startswith("wrong result: off by 1")
+    monkeypatch.setattr(kind, "engines", lambda *_: iter(()))
+    assert case.confirmed(case.candidate("alone", 1.0, in_a_corner)) == ""

@@ -1,0 +1,193 @@
+"""Choices that outlast a process: what is kept of a choice (cudnnpy._store), and the choice again from what was kept.
+
+A plan that was kept is untrusted text. Its digest and its problem are compared, and its engine is configured again with its
+knobs, so that cuDNN's parser reads none of it, and no compiled code of it runs. Selection then judges the candidate as any
+other: known issues, options and the limit of the workspace apply as they hold now.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+from weakref import WeakValueDictionary
+
+from cudnnpy import raw
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy._planning import measured, plan_text
+from cudnnpy._planning.candidates import Candidate, copied
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.problem import Problem
+from cudnnpy._store.entry import Entry, Key, Measured, canonical
+from cudnnpy._version import __version__
+from cudnnpy.handle import Handle, on_device
+
+_OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the choice by measurement
+
+
+def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
+    """Return what must be equal for a choice to be used again: the problem, the options, the GPU and the release of cuDNN.
+
+    Raises ValueError for a problem with a number that JSON does not have.
+    """
+    name, multiprocessors = _gpu(target)
+    return Key(
+        canonical({"kind": problem.kind, "problem": problem.plain()}),
+        canonical({option: getattr(options, option) for option in _OPTIONS}),
+        name,
+        measured.capability(target),
+        multiprocessors,
+        raw.version(),
+    )
+
+
+def _gpu(target: Target) -> tuple[str, int]:
+    """Return the name of the GPU of a target and the number of its multiprocessors."""
+    if target.profile is not None:
+        return _of_profile(target.profile)
+    return ("", 0) if target.handle is None else _of_device(target.handle.device)
+
+
+@lru_cache(maxsize=8)
+def _of_profile(profile: str) -> tuple[str, int]:
+    content = json.loads(profile)
+    return str(content.get("deviceName", "")), int(content.get("multiProcessorCount", 0))
+
+
+@cache
+def _of_device(device: int) -> tuple[str, int]:
+    found = cuda_python("core").Device(device)
+    return str(found.name), int(found.properties.multiprocessor_count)
+
+
+@cache
+def driver() -> str:
+    """Return the version of the CUDA driver: "13.0"; "" if there is none."""
+    try:
+        status, number = cuda_python("bindings.driver").cuDriverGetVersion()
+    except Exception:  # no driver, or no cuda-python: there is nothing that a choice could be measured on
+        return ""
+    return "" if int(status) else f"{number // 1000}.{number % 1000 // 10}"
+
+
+def environment_of(key: Key) -> str:
+    """Return the environment that a choice is confirmed in: the GPU, cuDNN and the driver."""
+    return f"{key.gpu}, {key.multiprocessors} multiprocessors, cuDNN {raw.version_text(key.cudnn)}, driver {driver()}"
+
+
+def is_of_this_environment(entry: Entry) -> bool:
+    """Return whether a choice was measured with the driver that is loaded, and so was confirmed."""
+    return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
+
+
+# Entries
+
+
+def entry_of(
+    problem: Problem,
+    options: PlanningOptions,
+    target: Target,
+    plan: Plan,
+    tried: Sequence[Candidate],
+    *,
+    complete: bool,
+) -> Entry:
+    """Return what is kept of a choice.
+
+    `tried` are all candidates that were considered, and `complete` says that none was left out for want of time or memory.
+    Raises TypeError if the plan cannot be serialized.
+    """
+    found = next((one for one in tried if one.name == plan.name and not one.refused), None)
+    return Entry(
+        key_of(problem, options, target),
+        text_of(problem, options),
+        plan.to_json(),
+        plan.milliseconds,
+        None if found is None else _finite(found.spread),
+        None if found is None else _finite(found.error),
+        plan.workspace_size,
+        0.0 if plan.milliseconds is None else options.tune_seconds,
+        complete,
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        {"cudnnpy": __version__, "driver": driver(), "python": platform.python_version()},
+        tuple(map(_measured, tried)),
+    )
+
+
+def _measured(candidate: Candidate) -> Measured:
+    return Measured(
+        candidate.name,
+        candidate.source,
+        candidate.workspace_size,
+        _finite(candidate.milliseconds),
+        candidate.notes,
+        candidate.deterministic,
+        candidate.refused,
+    )
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def considered(entry: Entry) -> list[Candidate]:
+    """Return the candidates that were considered for an entry, as copies, which cannot be planned."""
+    return [copied(*one) for one in entry.candidates]
+
+
+def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, target: Target) -> Candidate:
+    """Return the candidate of an entry, not yet planned, with what was measured of it.
+
+    Raises ValueError if the text is not of a plan for this problem, and LibraryVersionError if another cuDNN made it.
+    """
+    found = plan_text.rebuilt(entry.plan, problem, options, target)
+    found.spread, found.error = entry.spread, entry.error
+    return found
+
+
+def plan_of(entry: Entry, problem: Problem, device: int) -> Plan:
+    """Return the plan of an entry on a device.
+
+    Raises ValueError if the entry is not for this problem, or its engine has a known issue, and StatusError if the GPU does
+    not take it. The limit of the workspace and the options are the caller's to compare.
+    """
+    options = PlanningOptions(prefer="autotune", **json.loads(entry.key.options))
+    with on_device(device):  # an engine may be compiled for it
+        found = candidate_of(entry, problem, options, Target(Handle.default(device)))
+        if found.refused:
+            raise ValueError(f"entry must be of a plan that can be used; got {found.name}: {found.refused}")
+        found.executable = found.make()
+    plan = Plan(problem, found)
+    plan.candidates = considered(entry)
+    return plan
+
+
+# Threads that need the same choice at once: one of them measures
+
+
+class _Lock:
+    """A lock that a WeakValueDictionary can hold."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+
+_locks: WeakValueDictionary[str, _Lock] = WeakValueDictionary()
+os.register_at_fork(after_in_child=_locks.clear)  # no thread of the parent will release them
+
+
+@contextmanager
+def one_thread(key: Key) -> Iterator[None]:
+    """Let one thread of this process at a time into the block for a key."""
+    lock = _locks.setdefault(key.digest, _Lock())  # referred to until the end of the block
+    with lock.lock:
+        yield

@@ -1,0 +1,263 @@
+"""A made-up kind of problem, and a stand-in for cuDNN whose engines for it are made up, too: see test_chooser.py."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cudnnpy import Engine, TensorSpec, raw
+from cudnnpy._memory import workspace
+from cudnnpy._planning import autotune, candidates, notation, plan_text, remembered, selection
+from cudnnpy._planning import knobs as knob_search
+from cudnnpy._planning import plan as plans
+from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
+from cudnnpy._planning.engines import Target, engine_name
+from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy.errors import StatusError
+
+TARGET = Target()
+LOTS = 1 << 40
+Knobs = Mapping[int, int]
+
+
+@dataclass
+class Made:
+    """An engine of the stand-in: its time in milliseconds and its workspace in bytes, by its knobs."""
+
+    index: int
+    time: Callable[[Knobs], float] = lambda knobs: 10.0
+    size: Callable[[Knobs], int] = lambda knobs: 0
+    ranges: Mapping[int, range] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    default: Knobs = field(default_factory=dict)
+    refuses: Callable[[Knobs], bool] = lambda knobs: False
+    compiled: bool = False
+    plans_in: float = 0.0  # seconds
+    runs_for: float = 1e-3  # seconds
+
+
+class Executable:
+    """A planned engine."""
+
+    def __init__(self, made: Made, knobs: Knobs) -> None:
+        self.made, self.knobs, self.workspace_size = made, knobs, made.size(knobs)
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], space: int) -> Callable[[], int]:
+        return lambda: 0
+
+
+class Function(Executable):
+    """A plain C function."""
+
+    def __init__(self) -> None:
+        super().__init__(Made(-1, lambda knobs: 50.0), {})
+
+
+@dataclass(frozen=True)
+class MadeUpLowering:
+    """The made-up problem as a graph, or in blocks."""
+
+    problem: MadeUp
+    suffix: str = ""
+    in_blocks: bool = False
+    in_channels_last: bool = False
+
+    @property
+    def facts(self) -> Facts:
+        return Facts("made up")
+
+    def built(self, target: Target) -> Any:
+        return self.problem
+
+    def executable(self, plan: Any, target: Target) -> Any:
+        return plan
+
+    def plain(self) -> dict[str, Any] | None:
+        return {"in blocks": True} if self.in_blocks else None
+
+    def saved(self, main: Any) -> str | None:
+        return None
+
+    def checked(self, plan: Any, engine: Engine, compiled: bool) -> str | None:
+        if plan is not None:
+            raise ValueError("there is no plan's text of it")
+        return None
+
+
+@dataclass(frozen=True)
+class MadeUp:
+    """A problem that is neither a convolution nor a graph."""
+
+    name: str = "sums"
+    dtype: Any = "float32"
+    alignment: int = 16
+    device: int = 0
+    operation: str = "made up"
+    kind: str = "made up"
+    operands: tuple[str, ...] = ("a", "b")
+    results: int = 1
+    beta: float = 0.0
+    compute_dtype: str = "float32"
+    reduction_length: int = 9
+    is_finite: bool = True
+
+    @property
+    def specs(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((4,), self.dtype, (1,), self.alignment), TensorSpec((4,), self.dtype, (1,), self.alignment))
+
+    def lowerings(self) -> Iterator[Lowering]:
+        yield MadeUpLowering(self)
+        yield MadeUpLowering(self, " + blocks", True)
+
+    def aligned(self) -> MadeUp:
+        return replace(self, alignment=16)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype}
+
+    def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        for lowering in self.lowerings():
+            yield from proposed(lowering, target)
+
+    def engines(self, target: Target) -> Iterator[Candidate]:
+        for lowering in self.lowerings():
+            yield from every(lowering, target)
+
+    def functions(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
+        executable: Any = Function()
+        yield Candidate("legacy", "plain", (), True, lambda: executable)
+
+    def forced(self, options: PlanningOptions, target: Target) -> Candidate:
+        given = options.algorithm
+        if not isinstance(given, Engine):
+            raise ValueError(f"algorithm must be an Engine; got {given!r}")
+        lowering = next((one for one in self.lowerings() if one.in_blocks == given.in_blocks), None)
+        return (
+            rejected("engines", "none", "no such lowering")
+            if lowering is None
+            else with_engine(lowering, target, given)
+        )
+
+
+class Cudnn:
+    """The engines, which of them the heuristics propose (with knobs), and what was measured."""
+
+    def __init__(self) -> None:
+        self.engines: dict[int, Made] = {}
+        self.proposed: list[tuple[int, Knobs]] = []
+        self.measured: list[str] = []
+        self.scarce: Callable[[Candidate], bool] = lambda candidate: False
+        self.no_memory = False
+        self.confirmed: list[str] = []  # the candidates that were run once, of choices from a store
+        self.wrong: set[str] = set()  # those whose results are wrong then
+        self.clock = 0.0  # seconds
+        self.guess: Candidate | None = None  # what every candidate is measured against
+
+    def add(self, *made: Made, propose: bool = True) -> None:
+        for one in made:
+            self.engines[one.index] = one
+            if propose:
+                self.proposed.append((one.index, one.default))
+
+    def configured(self, index: int, knobs: Knobs | None = None) -> Any:
+        made = self.engines.get(index)
+        if made is None or made.refuses(knobs or {}):
+            raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+        pairs = tuple(sorted((knobs or {}).items())) or None
+        return SimpleNamespace(
+            engine=index,
+            knobs=pairs,
+            name=engine_name(index, pairs),
+            numerical_notes=made.notes,
+            behavior_notes=("runtime_compilation",) if made.compiled else (),
+            finalize=lambda: self.planned(made, dict(knobs or {})),
+        )
+
+    def planned(self, made: Made, knobs: Knobs) -> Executable:
+        self.clock += made.plans_in
+        return Executable(made, knobs)
+
+    # What takes the place of cudnnpy._planning.engines
+
+    def heuristics(self, graph: Any, target: Target) -> list[Any]:
+        return [self.configured(index, knobs) for index, knobs in self.proposed]
+
+    def every(self, graph: Any, target: Target, others: dict[int, StatusError]) -> Iterator[Any]:
+        for index in range(max(self.engines) + 1):
+            try:
+                yield self.configured(index)
+            except StatusError as error:
+                others[index] = error
+
+    def engine(self, graph: Any, target: Target, index: int, knobs: Knobs | None = None) -> Any:
+        return self.configured(index, knobs)
+
+    def knob_ranges(self, graph: Any, target: Target, index: int) -> Mapping[int, range]:
+        ranges = self.engines[index].ranges
+        if ranges is None:
+            raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+        return ranges
+
+
+@pytest.fixture
+def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
+    there = Cudnn()
+
+    class Bench:
+        """In place of autotune's: a clock that the engines tell."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            if there.no_memory:
+                raise MemoryError("no memory for tensors")
+
+        def measure(self, candidate: Candidate) -> bool:
+            executable: Any = candidate.executable
+            there.measured.append(candidate.name)
+            there.clock += executable.made.runs_for
+            if there.scarce(candidate):
+                candidate.refused = "out of memory: no more"
+            else:
+                candidate.milliseconds = executable.made.time(executable.knobs)
+            return not candidate.refused
+
+        def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+            there.guess = guess
+            return ran
+
+        def note_error(self, candidate: Candidate) -> None:
+            """There are no results."""
+
+        def confirm(self, candidate: Candidate, others: Iterable[Candidate]) -> None:
+            there.confirmed.append(candidate.name)
+            if there.scarce(candidate):
+                candidate.refused, candidate.executable = "out of memory: no more", None
+                raise MemoryError("no more")
+            candidate.refused = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
+
+    for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
+        monkeypatch.setattr(candidates, name, function)
+    stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
+    monkeypatch.setattr(knob_search, "engines", stand_in)
+    monkeypatch.setattr(autotune, "time", SimpleNamespace(monotonic=lambda: there.clock))
+    monkeypatch.setattr(autotune, "Bench", Bench)
+    handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
+    for module in (selection, plans, remembered):
+        monkeypatch.setattr(module, "Handle", handle)
+        if hasattr(module, "Target"):
+            monkeypatch.setattr(module, "Target", lambda *_: TARGET)
+        monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext(), raising=False)
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
+    monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
+    written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
+    monkeypatch.setitem(notation.KINDS, "made up", written)
+    return there
+
+
+def tuner() -> autotune.Tuner:
+    return autotune.Tuner(SimpleNamespace(set_stream=lambda stream: None, _in_use=None), (), None, 0)  # type: ignore[arg-type]
