@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from clock import Clock
 
+import cudnnpy
 from tools.benchmark import __main__ as command
-from tools.benchmark import device, host, report
+from tools.benchmark import device, host, report, stored
 from tools.benchmark.figures import by_kind, failures, figures, fraction_of_floor, fraction_of_peak, ratio
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS
 from tools.benchmark.timing import (
@@ -474,3 +475,45 @@ def test_a_run_that_is_stopped_writes_what_it_has(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("where", [["--out", "/somewhere/else"], ["--out=/somewhere/else"]])
 def test_the_recorded_command_tells_no_path_of_the_machine(where: list[str]) -> None:
     assert command.command(["--budget", "400", *where, "--quick"]) == "python -m tools.benchmark --budget 400 --quick"
+
+
+def _stored_row(stored: float, fastest: float, error: str | None = None) -> dict[str, Any]:
+    times = None if error else {"stored": _summary(stored), "fastest": _summary(fastest)}
+    return {"kind": "fp16 NHWC", "layer": "conv2", "operation": "forward", "ms": times, "error": error}
+
+
+def test_the_set_up_of_stored_choices_is_a_figure() -> None:
+    rows = [_stored_row(2.0, 1.0), _stored_row(0.5, 1.0), _stored_row(0.0, 0.0, "ValueError: no")]
+    results = {**_recorded(), "stored": rows}
+    (figure,) = [found for found in figures(results) if found.name.startswith("set-up")]
+    assert (figure.reached, figure.verdict) == (pytest.approx(1.0), "met")
+    page = report.markdown(results)
+    assert "| fp16 NHWC, conv2, forward | 2.00 | 2.00 | 1.00 |" in page
+    assert "- stored, fp16 NHWC, forward: ValueError: no" in page
+    (none,) = [f for f in figures({**_recorded(), "stored": rows[2:]}) if f.name.startswith("set-up")]
+    assert none.verdict == "not measured: no row ran"
+
+
+def test_the_set_up_of_a_stored_choice_is_timed_with_an_empty_plan_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared: list[str] = []
+    made: list[Any] = []
+
+    class Layer:
+        def __init__(self, **options: Any) -> None:
+            self.prefer = options["prefer"]
+
+        def forward(self, *_: Any, out: Any = None) -> None:
+            cleared.append(self.prefer)
+
+        backward_data = backward_filter = forward
+
+    monkeypatch.setattr(cudnnpy, "Convolution", Layer)
+    monkeypatch.setattr(cudnnpy, "clear_cache", lambda: made.append(None))
+    torch = stand_in()
+    torch.randn = lambda *_, **__: SimpleNamespace(to=lambda **how: None)
+    for name in ("channels_last", "contiguous_format", "float32", "float16", "bfloat16"):
+        setattr(torch, name, None)
+    rows = list(stored.measure(torch, Budget(0.01)))
+    assert [row["error"] for row in rows] == [None] * 12
+    assert len(cleared) == len(made) >= 12 * 2 * (2 + stored.LEAST)
+    assert set(rows[0]["ms"]) == {"fastest", "stored"}

@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tools.benchmark import addresses, cache, device, host, operations, report, resumable
+from tools.benchmark import addresses, cache, device, host, operations, report, resumable, stored
 from tools.benchmark.families import command as families
 from tools.benchmark.figures import failures
 from tools.benchmark.networks import command as networks
@@ -38,19 +38,22 @@ SECTIONS: dict[str, tuple[Callable[[Any, Budget], Iterable[dict[str, Any]]], flo
     "device": (device.measure, 0.75),
     "cache": (cache.measure, 0.18),
     "operations": (operations.measure, 0.33),
+    "stored": (stored.measure, 0.05),
 }
 ONLY: dict[str, tuple[str, ...]] = {
     "host": ("host", "addresses"),
     "gpu": ("device",),
     "cache": ("cache",),
+    "store": ("stored",),
 }
-ONLY_HELP = "one section; host, gpu and cache may be given together"
+ONLY_HELP = "one section; host, gpu, cache and store may be given together"
 BUDGET = "time to keep to; it costs repetitions, not rows. --only networks and --only operations measure fewer rows"
 SAMPLES = {"networks": networks.main, "operations": families.main}  # runs of their own, with rows in files
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
+    os.environ.setdefault("CUDNNPY_STORE", "")  # what an earlier run chose is not taken for what this one measures
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the results")
     parser.add_argument("--quick", action="store_true", help=f"about {QUICK_SECONDS:.0f} s: less tuning and repetition")

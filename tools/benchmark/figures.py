@@ -62,6 +62,8 @@ _ADDRESSES: tuple[tuple[float, str, int | str, str, int | str], ...] = (
 )
 _CACHE = "host cost with the most cached signatures over one"
 _CACHE_REACH = 1.10  # what "flat" means here
+_STORED = 'set-up: first call of a stored problem over prefer="fastest", geometric mean'
+_STORED_REACH = 1.20
 # unit of a row of an operation -> its name, who is measured against torch, and what each ratio is to be at most
 OPERATION_TIMES = {
     "ms": ("GPU time", ("cudnnpy",), 1.05),
@@ -100,6 +102,10 @@ def figures(results: Mapping[str, Any]) -> list[Figure]:
     else:
         why = next((row["error"] for row in results.get("cache", ()) if row["error"]), "section not run")
         found.append(Figure(_CACHE, _CACHE_REACH, None, why))
+    stored = [value for row in results.get("stored", ()) if (value := set_up_ratio(row)) is not None]
+    if results.get("stored"):
+        mean = geometric_mean(stored) if stored else None
+        found.append(Figure(_STORED, _STORED_REACH, mean, "no row ran"))
     rows = results.get("operations", ())
     return found + [figure for unit in OPERATION_TIMES for figure in _of_operations(rows, unit)]
 
@@ -159,6 +165,12 @@ def operation_ratios(rows: Iterable[Mapping[str, Any]], unit: str) -> list[tuple
     return sorted(found, reverse=True)
 
 
+def set_up_ratio(row: Mapping[str, Any]) -> float | None:
+    """The first call of a stored problem over that of prefer="fastest"; None where they were not measured."""
+    times = row["ms"]
+    return None if times is None else float(times["stored"]["median"] / times["fastest"]["median"])
+
+
 def growth(row: Mapping[str, Any], first: Mapping[str, Any]) -> float:
     """Host cost of a cache row over the first one's, each over torch's beside it."""
     cost, before = (r["us"]["median"] / r["torch_us"]["median"] for r in (row, first))
@@ -214,6 +226,11 @@ def failures(results: Mapping[str, Any]) -> list[str]:
     lines += [
         f"operations, {row['kind']}, {row['operation']}: {row['error']}"
         for row in results.get("operations", ())
+        if row["error"]
+    ]
+    lines += [
+        f"stored, {row['kind']}, {row['operation']}: {row['error']}"
+        for row in results.get("stored", ())
         if row["error"]
     ]
     return lines + [f"{section}: {error}" for section, error in results.get("errors", {}).items()]

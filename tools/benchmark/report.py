@@ -21,6 +21,7 @@ from tools.benchmark.figures import (
     operation_ratio,
     operation_ratios,
     ratio,
+    set_up_ratio,
     tuples_text,
 )
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS, TINY
@@ -65,6 +66,8 @@ def markdown(results: Mapping[str, Any], plot: str | None = None) -> str:
         parts += _cache(results["cache"])
     if results.get("operations"):
         parts += _operations(results["operations"])
+    if results.get("stored"):
+        parts += _stored(results["stored"])
     return "\n".join(parts)
 
 
@@ -222,6 +225,18 @@ def _cache(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         )
     head = ("cached signatures", "over one", "one signature again and again, us", "torch, us", "64 of them in turn, us")
     return ["## Host cost as the cache grows\n", table(head, lines)]
+
+
+def _stored(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        times = row["ms"]
+        medians = (
+            ["failed", ""] if times is None else [f"{times[name]['median']:.2f}" for name in ("stored", "fastest")]
+        )
+        lines.append((f"{row['kind']}, {row['layer']}, {row['operation']}", _number(set_up_ratio(row)), *medians))
+    head = ("first call with an empty plan cache", "stored over fastest", "stored choice, ms", "fastest, ms")
+    return ["## Set-up of stored choices\n", table(head, lines)]
 
 
 def _operations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
