@@ -1,0 +1,250 @@
+"""Choices that outlast a process, on the GPU: nothing is measured again, processes choose alike, wrong choices are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import cudnnpy
+import cudnnpy.torch
+from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, TensorSpec
+from cudnnpy._planning import remembered
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._store import layers
+from cudnnpy._store.entry import Entry
+from cudnnpy.graph import Graph
+from cudnnpy.handle import Handle
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 600.0
+X, W = (8, 64, 28, 28), (64, 64, 3, 3)
+
+
+def started(store: Path, tune_seconds: float, *start: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(HERE / "store_child.py"), str(tune_seconds), *map(str, start)]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDNNPY_STORE": str(store)}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def answer(process: subprocess.Popen[str]) -> Any:
+    out, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, errors[-4000:]
+    return json.loads(out.splitlines()[-1])
+
+
+def choices(found: Any) -> dict[str, Any]:
+    return {problem: chosen[:3] for problem, chosen in found["chosen"].items()}
+
+
+def test_a_second_process_measures_nothing_and_plans_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = answer(started(tmp_path / "store.sqlite", 0.5))
+    second = answer(started(tmp_path / "store.sqlite", 0.5))
+    assert first["seconds"] > 0.0
+    assert choices(second) == choices(first)
+    assert {chosen[3] for chosen in second["chosen"].values()} == {"user"}
+    ratios = [one / other for one, other in zip(second["stored"], second["fastest"], strict=True)]
+    with capsys.disabled():
+        print(
+            f"\n{len(ratios)} problems: {first['seconds']:.1f} s in the tuner in the first process, {second['seconds']:.2f} in "
+            f"the second; planning over prefer='fastest': {geometric_mean(ratios):.3f} in the geometric mean, "
+            f"{max(ratios):.3f} at most"
+        )
+
+
+def test_processes_on_one_gpu_choose_alike(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    processes = [started(tmp_path / "store.sqlite", 0.2, start) for _ in range(8)]
+    start.touch()
+    found = [answer(process) for process in processes]
+    assert all(choices(one) == choices(found[0]) for one in found)
+
+
+# In one process, with the store in a file
+
+
+@pytest.fixture
+def new_process(tmp_path: Path) -> Iterator[Callable[[], None]]:
+    """What a process has that starts now, with the store of the others."""
+
+    def start() -> None:
+        cudnnpy.clear_cache()
+        layers.use(str(tmp_path / "store.sqlite"))
+
+    start()
+    yield start
+    cudnnpy.clear_cache()
+
+
+def random(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
+
+
+def convolution() -> torch.Tensor:
+    return Convolution(padding=1, prefer="autotune", tune_seconds=0.3).forward(random(*X), random(*W))
+
+
+def gradient() -> torch.Tensor:
+    conv = Convolution(padding=1, prefer="autotune", tune_seconds=0.3, tf32=False)
+    x, dy = random(*X, dtype=torch.float32), random(*X, dtype=torch.float32)
+    return conv.backward_filter(dy, x, W)
+
+
+def transposed() -> torch.Tensor:
+    conv = ConvolutionTranspose(padding=1, stride=2, prefer="autotune", tune_seconds=0.3)
+    return conv.forward(random(*X), random(*W), bias=random(1, 64, 1, 1).reshape(64))
+
+
+def fused() -> torch.Tensor:
+    conv = FusedConvolution(padding=1, prefer="autotune", tune_seconds=0.3)
+    return conv.forward(random(*X), random(*W), bias=torch.randn(64, device="cuda", dtype=torch.float16))
+
+
+def graph() -> torch.Tensor:
+    x, w = random(*X), random(*W)
+    g = Graph(prefer="autotune", tune_seconds=0.3)
+    y = g.pointwise("relu_fwd", g.convolution(g.tensor("x", x), g.tensor("w", w), padding=1))
+    g.output("y", y, "float16")
+    found = g.run(x=x, w=w)
+    assert isinstance(found, torch.Tensor)
+    return found
+
+
+def program() -> torch.Tensor:
+    with cudnnpy.torch.enable(prefer="autotune", tune_seconds=0.3):
+        return F.conv2d(random(*X), random(*W), padding=1)
+
+
+@pytest.mark.parametrize("road", [convolution, gradient, transposed, fused, graph, program])
+def test_every_road_takes_the_stored_choice(
+    road: Callable[[], torch.Tensor], new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    first = road()
+    assert len(layers.current().user) > 0
+
+    def never(*_: Any) -> Any:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(Tuner, "__call__", never)
+    new_process()
+    torch.manual_seed(0)
+    torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
+    assert layers.current().user.forgotten() == []
+
+
+# The first run of what was not measured here
+
+
+CONVOLUTION = Convolution(padding=1, prefer="autotune", tune_seconds=0.3)
+SPECS = TensorSpec(X, "float32"), TensorSpec(W, "float32")
+
+
+def of_another_driver() -> Entry:
+    """Tune, and replace the entry by one that was measured elsewhere."""
+    plan = CONVOLUTION.plan("forward", *SPECS)
+    key = remembered.key_of(plan.problem, PlanningOptions(), Target(Handle.default(0)))
+    found = layers.current().get(key)
+    assert found is not None
+    assert key.gpu
+    assert key.multiprocessors > 0
+    return layers.current().put(
+        found.entry._replace(made_with={**found.entry.made_with, "driver": "another"}), replace=True
+    )
+
+
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the candidates that are run once to be checked."""
+    seen: list[str] = []
+    confirm = Tuner.confirm
+
+    def noted(self: Tuner, problem: Any, options: Any, target: Any, given: Any, limit: int) -> None:
+        seen.append(given.name)
+        confirm(self, problem, options, target, given, limit)
+
+    monkeypatch.setattr(Tuner, "confirm", noted)
+    return seen
+
+
+def test_a_right_choice_of_another_machine_is_checked_once(
+    new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry, seen = of_another_driver(), checks(monkeypatch)
+    for _ in range(2):
+        new_process()
+        plan = CONVOLUTION.plan("forward", *SPECS)
+        assert (plan.remembered, plan.milliseconds) == ("user", entry.milliseconds)
+    assert len(seen) == 1
+    assert layers.current().user.forgotten() == []
+
+
+def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
+    new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an engine is that has an issue nobody knows of: some of its results are overwritten."""
+    from cuda.bindings import driver
+
+    of_another_driver()
+    seen = checks(monkeypatch)
+    read = remembered.candidate_of
+
+    def spoiled(*given: Any) -> Any:
+        found = read(*given)
+        make = found.make
+
+        def made() -> Any:
+            executable = make()
+            bind = executable.bind
+
+            def bound(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+                launch = bind(handle, pointers, workspace)
+
+                def launched() -> int:
+                    status = launch()
+                    driver.cuMemsetD8Async(pointers[-1], 0x41, 4 * 8 * 64 * 28 * 28, 0)
+                    return status
+
+                return launched
+
+            executable.bind = bound
+            return executable
+
+        found.make = made
+        return found
+
+    monkeypatch.setattr(remembered, "candidate_of", spoiled)
+    new_process()
+    plan = CONVOLUTION.plan("forward", *SPECS)
+    assert (len(seen), plan.remembered) == (1, "")
+    (forgotten,) = layers.current().user.forgotten()
+    assert "wrong result" in forgotten.reason
+    monkeypatch.setattr(remembered, "candidate_of", read)
+    new_process()
+    assert CONVOLUTION.plan("forward", *SPECS).remembered == "user"
+
+
+def test_an_exchanged_plan_is_not_given_to_cudnn(new_process: Callable[[], None]) -> None:
+    """The plan of another problem, with a right checksum, in the entry of this one."""
+    entry = of_another_driver()
+    other = CONVOLUTION.plan("forward", TensorSpec((4, *X[1:]), "float32"), SPECS[1])
+    layers.current().put(entry._replace(plan=other.to_json()), replace=True)
+    new_process()
+    x = torch.randn(X, device="cuda")
+    w = torch.randn(W, device="cuda")
+    found = CONVOLUTION.forward(x, w)
+    torch.testing.assert_close(found, F.conv2d(x.double(), w.double(), padding=1).float(), rtol=1e-2, atol=2e-1)
+    (forgotten,) = layers.current().user.forgotten()
+    assert "it is not a plan for" in forgotten.reason
