@@ -63,8 +63,15 @@ class Recall:
         return self._tune.is_complete
 
     def considered(self) -> list[Candidate]:
-        """Return the candidates that were considered for the choice that was taken from the store."""
-        return [] if self.entry is None else remembered.considered(self.entry)
+        """Return the candidates that were considered for the choice that was taken from the store.
+
+        They are read now, since most callers have no need of them.
+        """
+        if self.entry is None:
+            return []
+        there = current().get(self.entry.key)
+        is_same = there is not None and there.entry.plan == self.entry.plan
+        return remembered.considered(there.entry if there is not None and is_same else self.entry)
 
     def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
         """Run a planned candidate once, and reject it if its result is wrong."""
@@ -95,7 +102,7 @@ class Recall:
     def _look_up(self, asked: _Asked) -> _Found:
         """Return what the store has for a key. Choices that fail are forgotten."""
         failed: set[str] = set()
-        while (there := asked.store.get(asked.key)) is not None and there.entry.plan not in failed:
+        while (there := asked.store.get(asked.key, brief=True)) is not None and there.entry.plan not in failed:
             found = self._opened(asked, there.entry, there.layer)
             if found.candidate is not None or not found.fits:
                 return found
@@ -176,7 +183,7 @@ class Recall:
             entry = remembered.entry_of(problem, options, target, plan, tried, complete=self.is_complete)
         except TypeError:  # a candidate without a text
             return chosen
-        now = None if before is None else asked.store.get(asked.key)
+        now = None if before is None else asked.store.get(asked.key, brief=True)
         is_replaced = now is not None and now.entry == before
         standing = asked.store.put(entry, replace=is_replaced)
         if standing.plan == entry.plan:

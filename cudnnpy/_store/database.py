@@ -95,10 +95,13 @@ class Store:
 
     # Entries
 
-    def get(self, key: Key) -> Entry | None:
-        """Return the entry of a key; None if there is none."""
+    def get(self, key: Key, *, brief: bool = False) -> Entry | None:
+        """Return the entry of a key; None if there is none.
+
+        With `brief` its candidates are not read, which takes half the time.
+        """
         row = self._rows.read(row_number(ENTRY, key))
-        entry = None if row is None else entry_from_row(row)
+        entry = None if row is None else entry_from_row(row, brief=brief)
         return None if entry is None or entry.key != key or self._failed_in_memory(entry) else entry
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:

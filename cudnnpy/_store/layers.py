@@ -42,10 +42,10 @@ class Layers:
         self._all = [(USER, store) for store in own]
         self._all += [(f"application {store.path}", store) for store in applications]
 
-    def get(self, key: Key) -> Found | None:
-        """Return the entry of a key in the first layer that has one whose plan did not fail here."""
+    def get(self, key: Key, *, brief: bool = False) -> Found | None:
+        """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
         for layer, store in self._all:
-            entry = store.get(key)
+            entry = store.get(key, brief=brief)
             if entry is not None and (store is self._changed or not self._changed.is_forgotten(key, entry.plan)):
                 return Found(entry, layer, store)
         return None

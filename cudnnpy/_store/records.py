@@ -75,17 +75,20 @@ def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> in
 
 
 def row_from_entry(entry: Entry) -> Row:
-    """Return the row of an entry."""
-    return row_of(row_number(ENTRY, entry.key), ENTRY, canonical(entry.plain()))
+    """Return the row of an entry. Its candidates are a text of their own, which most readers have no need of."""
+    plain = entry.plain()
+    content = canonical({**plain, "candidates": canonical(plain["candidates"])})
+    return row_of(row_number(ENTRY, entry.key), ENTRY, content)
 
 
-def entry_from_row(row: Row) -> Entry | None:
-    """Return the entry of a row; None if it is of another schema."""
+def entry_from_row(row: Row, *, brief: bool = False) -> Entry | None:
+    """Return the entry of a row, or, if `brief`, the entry without its candidates; None if it is of another schema."""
     if row.schema != SCHEMA:
         return None
     try:
-        return Entry.of(json.loads(row.content))
-    except (ValueError, RecursionError):
+        plain = json.loads(row.content)
+        return Entry.of({**plain, "candidates": [] if brief else json.loads(plain["candidates"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
