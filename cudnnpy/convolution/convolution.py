@@ -253,7 +253,8 @@ class Convolution(Layer):
     ) -> Plan:
         """Choose what an operation would run, as a plan to be executed with raw addresses.
 
-        Each call plans anew, and the plan is not remembered: keep it.
+        Each call plans anew, and the plan is not cached: keep it. What autotune measured is in the store, and is not measured
+        again.
 
         Parameters
         ----------

@@ -137,6 +137,7 @@ class Bench:
         """There are no results."""
 
     def confirm(self, candidate: Candidate, others: Any) -> None:
+        """Every choice is right."""
         self.confirmed.append(candidate.name)
 
 
@@ -304,6 +305,25 @@ def own_plan(request: dict[str, Any]) -> Any:
     }
 
 
+def tuned(request: dict[str, Any]) -> Any:
+    """The plan of a convolution or a graph that autotune chooses with the store of a file, as a process that starts now."""
+    if "name" in request:
+        made = own_graph(request)
+        problem: Any = made.problem()
+        options = made.options
+    else:
+        operation, problem = problem_of(request)
+        options = operation.options.planning
+    layers.use(request["store"])
+    TARGET._shared.clear()
+    Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
+    vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
+    vars(remembered)["driver"] = lambda: request.get("driver", "13.0")
+    plan = selection.plan_for(problem, options, autotune.Tuner(cast(Any, NoHandle()), (), None, 0))
+    found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
+    return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
+
+
 def own_text(request: dict[str, Any]) -> Any:
     """A graph's plan through its own text: both, and the problem that was read."""
     made = own_graph(request)
@@ -343,6 +363,7 @@ REQUESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
         round_trip,
         load,
         stored,
+        tuned,
         knobs,
         descriptor,
         engines,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +53,23 @@ def test_a_stored_plan_is_planned_again_alike(plan: Planner, name: str) -> None:
     assert found["sizes"][0] == found["sizes"][1]
     assert found["tables"][0] == found["tables"][1]
     assert found["key"][2:] == ["NVIDIA H200", "9.0", 132, raw.version()]
+
+
+@pytest.mark.parametrize("name", ["half", "graph"])
+def test_a_second_process_plans_what_the_first_measured(plan: Planner, name: str, tmp_path: Path) -> None:
+    case = dict(CASES[name])
+    case["options"] = {**case.get("options", {}), "prefer": "autotune"}
+    if name == "graph":
+        everything = [one["name"] for one in plan("own_candidates", **CASES[name])["candidates"] if one["planned"]]
+    else:
+        everything = [one["name"] for one in plan("survey", **CASES[name]) if one["planned"]]
+    assert len(everything) > 1
+    fast = dict.fromkeys(everything, 9.0) | {everything[-1]: 1.0}
+    store = str(tmp_path / "store.sqlite")
+    first = plan("tuned", store=store, times=fast, **case)
+    assert (first["name"], first["remembered"]) == (everything[-1], "")
+    second = plan("tuned", store=store, times={}, **case)
+    assert (second["text"], second["remembered"]) == (first["text"], "user")
+    assert (second["measured"], second["confirmed"]) == ([], [])
+    moved = plan("tuned", store=store, times={}, driver="14.0", **case)
+    assert (moved["text"], moved["measured"], moved["confirmed"]) == (first["text"], [], [first["name"]])
