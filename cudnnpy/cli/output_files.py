@@ -1,0 +1,76 @@
+"""Files that a command writes: the checks before a long computation, and writing completely or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class OutputError(ValueError):
+    """A file cannot be written. The message is one line that names it."""
+
+
+def check_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Raise OutputError if a file cannot be written to a path, or exists and `overwrite` is false."""
+    target = Path(os.path.realpath(path))
+    try:
+        if not os.fspath(path):
+            raise OutputError("'': is no name of a file to write")
+        if target.is_dir():
+            raise OutputError(f"{path}: is a folder, not a file to write")
+        if target.exists() and not target.is_file():
+            raise OutputError(f"{path}: is not a file; name a file to write")
+        if target.exists() and not overwrite:
+            raise OutputError(f"{path}: the file exists; --force overwrites it")
+        if not target.parent.is_dir():
+            raise OutputError(f"{path}: there is no folder {target.parent} to write it in")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+    _check_folder_access(path, target.parent)
+
+
+def check_folder(path: str | os.PathLike[str], names: Iterable[str], *, overwrite: bool = False) -> None:
+    """Raise OutputError if files cannot be written to a folder, which may have to be made, or exist already."""
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            for name in names:
+                check_writable(Path(path, name), overwrite=overwrite)
+            return
+        if target.exists():
+            raise OutputError(f"{path}: is a file, not a folder to write to")
+        if not target.parent.is_dir():
+            raise OutputError(f"{path}: there is no folder {target.parent} to make it in")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+    _check_folder_access(path, target.parent)
+
+
+def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = True) -> None:
+    """Write a file, and its folder if only that is missing: a temporary file beside it takes its place.
+
+    Raises OutputError if it cannot be written, or if it exists and `overwrite` is false.
+    """
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        target.parent.mkdir(exist_ok=True)
+        check_writable(path, overwrite=overwrite)
+        try:
+            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+
+
+def _check_folder_access(path: str | os.PathLike[str], folder: Path) -> None:
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"{path}: the folder {folder} cannot be written to")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,85 @@
+"""Files that commands write: what is refused before the work, and that nothing is written half."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cudnnpy.cli.output_files import OutputError, check_folder, check_writable, write
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("content", ["a text: é", b"\0bytes"])
+def test_a_file_is_written_and_replaced(content: str | bytes) -> None:
+    Path("link").symlink_to("out")
+    for name in ("out", "out", "new/out", "link"):
+        write(name, content)
+        assert Path(name).read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert Path("link").is_symlink()
+    assert sorted(path.name for path in Path().rglob("*")) == ["link", "new", "out", "out"]
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "is no name of a file"),
+        (".", ".: is a folder"),
+        ("/dev/null", "/dev/null: is not a file"),
+        ("there", "there: the file exists; --force overwrites it"),
+        ("there/x", "there/x: there is no folder|Not a directory"),
+        ("nowhere/at/all", "nowhere/at/all: there is no folder"),
+        ("n" * 300, "File name too long"),
+    ],
+)
+def test_what_cannot_be_written_is_one_line(path: str, words: str) -> None:
+    Path("there").write_text("mine")
+    before = sorted(Path().iterdir())
+    with pytest.raises(OutputError, match=words) as caught:
+        check_writable(path)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(OutputError):
+        write(path, "other", overwrite=False)
+    assert Path("there").read_text() == "mine"
+    assert sorted(Path().iterdir()) == before
+    check_writable("there", overwrite=True)
+
+
+def test_a_failure_leaves_the_earlier_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    write("out", "earlier")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OutputError, match=r"^out: cannot be written: No space left on device$"):
+        write("out", "later")
+    assert Path("out").read_text() == "earlier"
+    assert [path.name for path in Path().iterdir()] == ["out"]
+
+
+def test_a_folder_is_checked_with_its_files(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    names = ("a.txt", "b.txt")
+    check_folder("new", names)
+    Path("there").mkdir()
+    check_folder("there", names)
+    Path("there/b.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"^there/b\.txt: the file exists; --force overwrites it$"):
+        check_folder("there", names)
+    check_folder("there", names, overwrite=True)
+    with pytest.raises(OutputError, match=r"^there/b\.txt: is a file, not a folder"):
+        check_folder("there/b.txt", names)
+    with pytest.raises(OutputError, match="there is no folder"):
+        check_folder("no/where", names)
+    assert not Path("new").exists()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
+    for check in (lambda: check_folder("new", names), lambda: check_writable("new")):
+        with pytest.raises(OutputError, match=r"^new: the folder .* cannot be written to$"):
+            check()
