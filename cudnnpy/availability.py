@@ -166,6 +166,15 @@ def report() -> Report:
     )
 
 
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs that this process sees, and make no context on them. Raises UnavailableError if there is none."""
+    raw.load()
+    *_, gpus, problem = _cuda_state()
+    if problem:
+        raise UnavailableError(problem)
+    return gpus
+
+
 @cache  # only success is remembered: exceptions are not cached
 def _probe() -> None:
     raw.load()

@@ -1,8 +1,8 @@
-"""The command `cudnnpy`: `info` reports whether cuDNN is usable here, `edges` finds the edges of a picture.
+"""The command `cudnnpy`: `info` reports whether cuDNN is usable, `edges` finds the edges of a picture, `tune` tunes problems.
 
-Exit status: 0 on success; 1 if cuDNN cannot be used (info) or failed; 2 for wrong arguments or files, with one line on
-stderr, and for options that no algorithm meets, with the table of rejection reasons on stderr; 130 after Ctrl-C; 141 if
-the reader of the output closed the pipe.
+Exit status: 0 on success; 1 if cuDNN cannot be used (info), if it failed, or if a problem was not tuned; 2 for wrong arguments
+or files, with one line on stderr, and for options that no algorithm meets, with the table of rejection reasons on stderr; 130
+after Ctrl-C; 141 if the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_info(commands)
     _add_edges(commands)
+    _add_tune(commands)
     try:
         options = parser.parse_args(arguments)
     except SystemExit as ended:  # after --help, --version, or a wrong argument
@@ -148,3 +149,16 @@ def _add_edges(commands: argparse._SubParsersAction[_Parser]) -> None:
 
     edges_command.add_arguments(parser)
     parser.set_defaults(run=edges_command.run)
+
+
+def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "tune",
+        help="measure the candidates of problems on all GPUs, and keep the choices",
+        description="Tune the problems of a file, or those that a program plans, and keep the choices in the store, where "
+        'prefer="autotune" finds them. What is in the store already is not measured again.',
+    )
+    from cudnnpy.cli import tune_command
+
+    tune_command.add_arguments(parser)
+    parser.set_defaults(run=tune_command.run)

@@ -1,0 +1,117 @@
+"""Tune one problem, as a worker of `cudnnpy tune` does: the choice goes into the store of the process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cudnnpy import store
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy._memory import workspace
+from cudnnpy._planning.autotune import Tuner
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.notation import parse
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.remembered import entry_of, key_of
+from cudnnpy._planning.selection import choose, plan_for
+from cudnnpy._store import layers
+from cudnnpy._store.entry import Entry, Key
+from cudnnpy.availability import visible_gpus
+from cudnnpy.convolution import plans
+from cudnnpy.handle import Handle, on_device
+
+KINDS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
+
+
+def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
+    """Tune a problem on random inputs and return the entry that stands in the store.
+
+    A choice that is in the store already is not measured again.
+
+    Parameters
+    ----------
+    text : str
+        The problem and its options in the notation. Its `prefer` and `tune_seconds` are not used.
+    device : int
+        The ordinal of the device.
+    tune_seconds : float
+        The most seconds that tuning takes.
+
+    Returns
+    -------
+    Entry
+        The choice, and all candidates that were considered.
+
+    Raises
+    ------
+    ValueError
+        The text is not a problem.
+    NoAlgorithmError
+        No candidate can be used.
+    RuntimeError
+        The choice could not be kept.
+    """
+    problem, options = parse(text, device)
+    options = options_to_tune(options, tune_seconds)
+    with on_device(device):
+        target = Target(Handle.default(device))
+        key, kept = key_of(problem, options, target), layers.current()
+        tuner = Tuner(Handle.default(device), (), None, 0)
+        before = kept.get(key)
+        if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
+            kept.put(_measured(problem, options, target, tuner))
+        else:
+            plan_for(problem, options, tuner)
+        found = kept.get(key)
+    if found is None:
+        raise RuntimeError(
+            f"the choice for {text} was not kept: the store cannot be written, or nothing could be measured"
+        )
+    return found.entry
+
+
+def _measured(problem: Problem, options: PlanningOptions, target: Target, tuner: Tuner) -> Entry:
+    """Return a choice that is measured whatever the store has."""
+    candidate, tried = choose(problem, options, target, workspace.free_bytes(problem.device), tuner)
+    return entry_of(problem, options, target, Plan(problem, candidate), tried, complete=tuner.is_complete)
+
+
+def options_to_tune(options: PlanningOptions, tune_seconds: float) -> PlanningOptions:
+    """Return the options that a problem is tuned with."""
+    return options._replace(prefer="autotune", tune_seconds=tune_seconds)
+
+
+def make_ready(path: str, device: int) -> None:
+    """Prepare a process to tune problems on a device, for the store at a path. Raises if the device cannot be used."""
+    store.use(path)
+    with on_device(device):
+        Handle.default(device)
+
+
+# What a process knows of GPUs that it does not use
+
+
+def kinds_of_gpus() -> list[str]:
+    """Return the kind of each visible GPU, by ordinal: a text, equal for GPUs of which one's choices serve the other.
+
+    No CUDA context is made. Raises UnavailableError if there is no GPU.
+    """
+    return [_kind(number) for number in range(len(visible_gpus()))]
+
+
+def _kind(device: int) -> str:
+    found: Any = cuda_python("core").Device(device)
+    major, minor = found.compute_capability
+    properties = {
+        "deviceName": str(found.name),
+        "deviceVer": 100 * major + 10 * minor,
+        "multiProcessorCount": int(found.properties.multiprocessor_count),
+    }
+    return json.dumps(properties)
+
+
+def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
+    """Return the key of a problem on a kind of GPU."""
+    return key_of(problem, options, Target(None, kind))

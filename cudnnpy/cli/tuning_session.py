@@ -1,0 +1,304 @@
+"""One run of `cudnnpy tune`: what is to be tuned, what the store has of it, the workers for the rest, and the report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from cudnnpy import store as stores
+from cudnnpy._planning import problem_file
+from cudnnpy._planning.notation import ProblemTextError
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem_file import Request
+from cudnnpy._store.database import Store
+from cudnnpy._store.entry import Entry, Key
+from cudnnpy.availability import UnavailableError
+from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
+from cudnnpy.cli.output_files import OutputError
+from cudnnpy.cli.tuning_progress import progress
+from cudnnpy.cli.tuning_report import Row
+from cudnnpy.cli.tuning_workers import PATIENCE, Job, Result, Work, Workers
+from cudnnpy.errors import LibraryNotFoundError
+
+_FILES = ("table.txt", "table.csv", "plots.pdf")
+
+
+class _RequestError(ValueError):
+    """Arguments do not fit together, or to this machine."""
+
+
+# Errors of which one line is all that a user needs.
+BAD_INPUT = (ProblemTextError, OutputError, UnavailableError, LibraryNotFoundError, ImportError, _RequestError)
+
+
+class Machine(NamedTuple):
+    """What problems are tuned by, of which tests have others.
+
+    Attributes
+    ----------
+    kinds : callable
+        Returns the kind of each GPU, by ordinal (tuning.kinds_of_gpus).
+    work, start : callable
+        For Workers; `start` takes the path of the store first.
+    patience : float
+        For Workers.
+    """
+
+    kinds: Callable[[], Sequence[str]] = tuning.kinds_of_gpus
+    work: Work = tuning.tune_one
+    start: Callable[[str, int], None] = tuning.make_ready
+    patience: float = PATIENCE
+
+
+class _Wanted(NamedTuple):
+    """A problem of a kind of GPU whose choice is asked for."""
+
+    key: Key
+    job: Job
+
+
+def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
+    """Run the command and return its exit status. Raises one of BAD_INPUT."""
+    _check_arguments(options)
+    _check_outputs(options)
+    if options.report_only:
+        return _report_only(options)
+    machine = machine or Machine()
+    devices = _devices(options, machine)
+    with _opened(options.store, read_only=False) as store:
+        status, requests = _requests(options)
+        entries, failed = _tune(options, machine, devices, requests, store)
+        _report(options, entries, failed)
+    return 1 if failed or status else 0
+
+
+def _check_arguments(options: argparse.Namespace) -> None:
+    given = [name for name, value in (("a file", options.problems), ("--record", options.record)) if value is not None]
+    if len(given) == 2:
+        raise _RequestError("problems must come from a file or from --record; got both")
+    if not given and not options.report_only:
+        raise _RequestError("a file of problems must be named, or a program with --record; got neither")
+    if options.record is not None:
+        if options.report_only:
+            raise _RequestError("--report-only must be without --record; got both")
+        if not options.record or options.record == ["-m"]:
+            raise _RequestError("--record must be followed by SCRIPT.py or -m MODULE; got nothing")
+        if options.record[0] != "-m" and not Path(options.record[0]).is_file():
+            raise _RequestError(f"--record must be followed by a program; there is no file {options.record[0]}")
+    elif options.save is not None:
+        raise _RequestError("--save must be with --record; got it without")
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Find what cannot be written before anything is measured."""
+    if options.output is not None:
+        tuning_report.check_matplotlib()
+        output_files.check_folder(options.output, _FILES, overwrite=options.force)
+    for path in (options.html, options.save):
+        if path is not None:
+            output_files.check_writable(path, overwrite=options.force)
+
+
+def _opened(path: str | None, *, read_only: bool) -> Store:
+    """Open the store. Raises _RequestError unless it can be read, and written if it is to be."""
+    try:
+        store = stores.open(path, read_only=read_only)
+    except (ValueError, OSError) as error:
+        raise _RequestError(f"--store: {error}") from None
+    if not store.path:
+        raise _RequestError("CUDNNPY_STORE must name a file for choices to be kept in; got ''. Name one with --store")
+    if not read_only:
+        if store.read_only:
+            raise _RequestError(f"--store must be a file that is changed; got {store.path}, which is an export")
+        _check_writable(Path(store.path))
+    return store
+
+
+def _check_writable(path: Path) -> None:
+    """Raise _RequestError if the file of a store cannot be written, or not made."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
+        raise _RequestError(f"--store must be a file that may be written; got {path}")
+
+
+def _devices(options: argparse.Namespace, machine: Machine) -> list[tuple[int, str]]:
+    """Return the ordinals of the GPUs to use, with their kinds."""
+    try:
+        kinds = machine.kinds()
+    except (UnavailableError, LibraryNotFoundError) as error:
+        raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU") from None
+    wanted = range(len(kinds)) if options.gpus is None else options.gpus
+    for device in wanted:
+        if device >= len(kinds):
+            raise _RequestError(f"--gpus must be of GPUs that are here, 0 to {len(kinds) - 1}; got {device}")
+    return [(device, kinds[device]) for device in wanted]
+
+
+# What is to be tuned
+
+
+def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
+    """Return the problems, and the exit status of the program that was recorded."""
+    if options.record is None:
+        return 0, _read(options.problems)
+    name = " ".join(options.record[: 1 + (options.record[0] == "-m")])
+    with tempfile.TemporaryDirectory(prefix="cudnnpy-") as folder:
+        file = Path(folder, "recorded.toml")
+        status, interrupted = _run_program(file, options.record)
+        if not file.exists():
+            raise _RequestError(f"{name} must end as Python does to be recorded; it ended with {_status_text(status)}")
+        requests = _read(str(file))
+    count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
+    _say(f"{name} ended with {_status_text(status)}; {count}")
+    if options.save is not None:
+        try:
+            problem_file.write(options.save, [request.text for request in requests])
+        except OSError as error:
+            raise OutputError(f"{options.save}: cannot be written: {error.strerror}") from None
+    if interrupted:
+        raise KeyboardInterrupt
+    return status, requests
+
+
+def _read(path: str) -> list[Request]:
+    try:
+        return problem_file.read(path)
+    except OSError as error:
+        raise _RequestError(f"{path}: {error.strerror}") from None
+
+
+def _run_program(file: Path, command: Sequence[str]) -> tuple[int, bool]:
+    """Run a program; return its exit status, negative for a signal, and whether Ctrl-C ended it, which reaches it, too."""
+    process = subprocess.Popen([sys.executable, "-m", "cudnnpy.cli.recorded_program", str(file), *command])
+    try:
+        return process.wait(), False
+    except KeyboardInterrupt:
+        return process.wait(), True
+
+
+def _status_text(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Sequence[str]) -> list[_Wanted]:
+    """Return each problem for each kind of GPU, once."""
+    found: dict[Key, _Wanted] = {}
+    for request in requests:
+        given: PlanningOptions = request.options
+        seconds = given.tune_seconds if options.seconds is None else options.seconds
+        for kind in kinds:
+            key = tuning.key_for(request.problem, given, kind)
+            found.setdefault(key, _Wanted(key, Job(tuning_report.problem_text(request.text), seconds, kind)))
+    return list(found.values())
+
+
+# Tuning
+
+
+def _tune(
+    options: argparse.Namespace,
+    machine: Machine,
+    devices: Sequence[tuple[int, str]],
+    requests: Sequence[Request],
+    store: Store,
+) -> tuple[list[Entry], list[tuple[str, str]]]:
+    """Return the entries of all problems, and those that failed with their reasons."""
+    wanted = _wanted(options, requests, list(dict.fromkeys(kind for _, kind in devices)))
+    found = {one.job: entry for one in wanted if (entry := _stored(store, one)) is not None}
+    jobs = [one.job for one in wanted if one.job not in found]
+    if found:
+        _say(f"{len(found)} of {len(wanted)} problems are in the store")
+    failed: dict[Job, str] = {}
+    workers = Workers(devices, machine.work, partial(machine.start, store.path), machine.patience)
+    try:
+        with progress(len(jobs), sys.stderr) as shown:
+            for report in workers.run(jobs) if jobs else ():
+                if isinstance(report, Result) and report.entry is not None:
+                    found[report.job] = store.put(report.entry)
+                elif isinstance(report, Result):
+                    failed[report.job] = report.reason
+                shown.note(report)
+    except KeyboardInterrupt:
+        _say(
+            f"stopped; {len(found)} of {len(wanted)} problems are in {store.path}. The same command goes on from there"
+        )
+        raise
+    return (
+        [found[one.job] for one in wanted if one.job in found],
+        [(job.text, reason) for job, reason in failed.items()],
+    )
+
+
+def _stored(store: Store, wanted: _Wanted) -> Entry | None:
+    """Return what the store has of a problem, unless measuring for longer could tell more."""
+    entry = store.get(wanted.key)
+    if entry is None or not (entry.complete or entry.tune_seconds >= wanted.job.seconds):
+        return None
+    return entry
+
+
+# The report
+
+
+def _report_only(options: argparse.Namespace) -> int:
+    """Report what a store has, of some problems or of all, whatever GPU it is for."""
+    with _opened(options.store, read_only=True) as store:
+        entries, missing = list(store), []
+        if options.problems is not None:
+            wanted = {one.key[:2]: one.job for one in _wanted(options, _read(options.problems), ["{}"])}
+            entries = [entry for entry in entries if entry.key[:2] in wanted]
+            known = {entry.key[:2] for entry in entries}
+            missing = [(job.text, "not in the store") for parts, job in wanted.items() if parts not in known]
+    _report(options, entries, missing)
+    return 1 if missing else 0
+
+
+def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
+    """Print the table, and write the files that were asked for."""
+    rows = [tuning_report.row_of(entry) for entry in entries]
+    if rows:
+        _print_table(rows)
+        print(tuning_report.summary(rows))
+    for text, reason in failed:
+        _say(f"not tuned: {text}: {reason}")
+    if options.output is not None:
+        table = f"{tuning_report.table(rows)}\n{tuning_report.summary(rows)}\n"
+        contents: tuple[str | bytes, ...] = (table, tuning_report.comma_separated(rows), tuning_report.plots(rows))
+        for name, content in zip(_FILES, contents, strict=True):
+            if content:  # of plots, there may be none
+                output_files.write(Path(options.output, name), content, overwrite=options.force)
+                _say(f"{Path(options.output, name)} is written")
+    if options.html is not None:
+        output_files.write(options.html, tuning_page.page(rows, failed), overwrite=options.force)
+        _say(f"{options.html} is written")
+
+
+def _print_table(rows: Sequence[Row]) -> None:
+    """Print the table: with rich on a terminal, where long texts are folded into their columns, otherwise as plain text."""
+    if sys.stdout is not None and sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            pass
+        else:
+            titles, lines = tuning_report.cells(rows)
+            table = Table(header_style="bold")
+            for at, title in enumerate(titles):
+                table.add_column(title, overflow="fold", justify="right" if at >= len(titles) - 3 else "left")
+            for line in lines:
+                table.add_row(*line)
+            Console(highlight=False, markup=False).print(table)
+            return
+    print(tuning_report.table(rows), end="")
+
+
+def _say(text: str) -> None:
+    print(f"cudnnpy tune: {text}", file=sys.stderr, flush=True)

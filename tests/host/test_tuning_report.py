@@ -1,0 +1,192 @@
+"""What `cudnnpy tune` says of entries: who has which role, the table, the plots, and how far it is."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from made_up_entries import CANDIDATES, candidate, drawn, entry
+
+from cudnnpy.cli.tuning_progress import duration, progress
+from cudnnpy.cli.tuning_report import (
+    comma_separated,
+    plot,
+    plots,
+    problem_text,
+    row_of,
+    summary,
+    table,
+)
+from cudnnpy.cli.tuning_workers import Job, LostDevice, Result
+
+# Roles
+
+
+def test_the_choice_is_the_candidate_of_the_plan() -> None:
+    twins = (
+        candidate("engine 2", "heuristics", 0.5, 8),
+        candidate("engine 24", "engines", 0.25, 8),
+        candidate("engine 2 + copies", "engines", 0.25, 8),
+        candidate("engine 2 + blocks", "engines", 0.25, 16),
+        candidate("engine 2", "knobs", 0.25, 8, refused="wrong result: off by 1"),
+    )
+    row = row_of(entry("forward", twins, 2))
+    assert row.choice is twins[2]
+    assert row.name == "engine 2 + copies"
+    assert [row.roles(one) for one in twins] == ["first guess, heuristics' choice", "", "choice", "", ""]
+
+
+def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() -> None:
+    found = (
+        candidate("engine 7", "measured for 8x8x8x8, 8 filters", 0.4),
+        candidate("engine 1", "heuristics", None, None, refused="not supported here: 3000"),
+        candidate("engine 2", "heuristics", 0.1, refused="wrong result: off by 1"),
+        candidate("engine 3", "heuristics", 0.8),
+        candidate("engine 4", "engines", 0.2),
+    )
+    row = row_of(entry("forward", found, 4))
+    assert (row.guess, row.heuristics, row.choice) == (found[0], found[3], found[4])
+    assert (row.over_guess, row.over_heuristics) == (0.5, 0.25)
+
+
+@pytest.mark.parametrize("plan", ["", "[]", "{}", '{"name": 3}'])
+def test_a_row_without_a_known_choice_is_a_row(plan: str) -> None:
+    row = row_of(entry("forward", plan=plan, milliseconds=0.123))
+    assert row.choice is None
+    assert row.over_heuristics == pytest.approx(0.246)
+    assert row.roles(CANDIDATES[0]) == "first guess, heuristics' choice"
+    assert "0.1230" in table([row])
+
+
+def test_what_was_not_measured_has_no_time() -> None:
+    row = row_of(entry("forward", (candidate("engine 1", "heuristics", None, 2048),), 0, milliseconds=None))
+    assert (row.name, row.over_heuristics, row.over_guess, row.measured) == ("engine 1", None, None, [])
+    assert re.split(r"  +", table([row]).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
+    assert summary([row]) == "1 problem"
+    assert plots([row]) == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("forward 1x1 prefer=autotune", "forward 1x1"),
+        (
+            "forward 1x1 prefer=autotune workspace_limit=1MiB tf32=False tune_seconds=2.5",
+            "forward 1x1 workspace_limit=1MiB tf32=False",
+        ),
+        ("prefer=autotune forward 1x1", " forward 1x1"),
+        ('graph {"name":"a prefer=autotune"} prefer=autotune', 'graph {"name":"a prefer=autotune"}'),
+    ],
+)
+def test_a_problem_is_shown_without_what_its_choice_is_not_for(text: str, shown: str) -> None:
+    assert problem_text(text) == shown
+
+
+# The table
+
+
+def test_the_columns_of_the_table_are_aligned() -> None:
+    rows = [row_of(entry("forward 1x1")), row_of(entry("backward_data 100x100x100x100", chosen=0))]
+    title, first, second = table(rows).splitlines()
+    assert first.index("engine 5") == second.index("engine 1") == title.index("choice")
+    assert len(first) == len(second) == len(title)
+    assert first.endswith("0.500      1 MiB")
+    assert second.endswith("1.000      4 KiB")
+
+
+def test_the_summary_is_of_the_problems_that_can_be_compared() -> None:
+    rows = [row_of(entry("a")), row_of(entry("b", chosen=0)), row_of(entry("c", CANDIDATES[2:4], 0))]
+    assert summary(rows) == (
+        "3 problems; over the heuristics' first choice: 0.707 in the geometric mean, 0.75 ms of 1 ms in all"
+    )
+
+
+def test_csv_has_any_text_in_one_field() -> None:
+    text = 'graph {"calls":["a, b"]}'
+    (line,) = csv.DictReader(io.StringIO(comma_separated([row_of(entry(text, spread=None))])))
+    assert line["problem"] == text
+    assert (line["milliseconds"], line["spread"], line["cudnn"], line["measured"]) == ("0.25", "", "9.19.0", "5")
+
+
+# The plots
+
+
+def test_a_plot_has_a_dot_for_each_measured_candidate_and_marks_the_choice() -> None:
+    for made in (entry("forward $x_1$"), drawn("forward", 3), drawn("backward_data", 4)):
+        row = row_of(made)
+        (axes,) = plot(row).axes
+        marks = {text.get_text(): tuple(text.xy) for text in axes.texts}
+        wanted = {row.roles(one): (one.workspace_size, one.milliseconds) for one in row.measured if row.roles(one)}
+        assert marks == wanted
+        assert any("choice" in roles for roles in marks)
+        places = [tuple(place) for dots in axes.collections for place in dots.get_offsets().tolist()]
+        dots = [(float(one.workspace_size or 0), one.milliseconds) for one in row.measured]
+        assert sorted(places) == sorted([*dots, *wanted.values()])
+        assert axes.get_title().startswith(row.text)
+
+
+def test_plots_are_pages_in_the_order_of_the_rows() -> None:
+    rows = [row_of(drawn(f"forward {number}", number)) for number in range(3)]
+    pages = plots(rows)
+    assert pages.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", pages)) == 3
+    assert plots([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
+
+
+# How far it is
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+REPORTS = [
+    Result(Job("forward 1x1", 2.0), 1, 4.25, entry("forward 1x1")),
+    LostDevice(0, "RuntimeError: fell off the bus"),
+    Result(Job("forward 2x2", 2.0), 1, 0.5, None, "the worker was ended by SIGSEGV"),
+]
+
+
+def test_progress_is_a_line_for_each_problem_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 30.0, 90.0])
+    monkeypatch.setattr("time.monotonic", lambda: next(now))
+    stream = io.StringIO()
+    with progress(3, stream) as shown:
+        for report in REPORTS:
+            shown.note(report)
+    assert stream.getvalue().splitlines() == [
+        "[1/3] forward 1x1: 0.2500 ms (0.500 of the heuristics' choice), GPU 1, 4.2 s; 60 s left",
+        "GPU 0 is left out: RuntimeError: fell off the bus",
+        "[2/3] forward 2x2: not tuned: the worker was ended by SIGSEGV; 45 s left",
+    ]
+
+
+def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with progress(4, stream) as shown:
+        for report in REPORTS:
+            shown.note(report)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    assert "2/4" in text
+    assert re.search(r"left \d:\d\d:\d\d", text)
+    assert "forward 2x2: not tuned: the worker was ended by SIGSEGV" in " ".join(text.split())
+    assert "GPU 0 is left out" in text
+    assert "0.2500 ms" not in text  # a line for each problem would hide the bar
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (89, "89 s"), (90, "2 min"), (5000, "83 min"), (5400, "1 h 30 min"), (90000, "25 h 0 min")],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_entries_are_data_that_survive_a_pipe() -> None:
+    made = entry("forward")
+    assert type(made).of(json.loads(json.dumps(made.plain()))) == made
