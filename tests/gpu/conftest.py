@@ -13,6 +13,7 @@ WITHOUT_TORCH = frozenset(
         "test_handle.py",
         "test_known_issues.py",
         "test_torch_for_the_gpu.py",
+        "test_tune_command.py",
     }
 )
 collect_ignore = files_that_need_torch(Path(__file__).parent, WITHOUT_TORCH)

@@ -1,0 +1,174 @@
+"""`cudnnpy tune` on real GPUs: it measures once, on all of them at once, and other processes take its choices."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cudnnpy
+from cudnnpy import TensorSpec, reference
+from cudnnpy import store as stores
+from cudnnpy._planning.notation import parse
+from cudnnpy.availability import visible_gpus
+from cudnnpy.cli import tuning
+from cudnnpy.store import Entry
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBLEMS = (
+    "forward 8x32x28x28 64x32x3x3 pad=1 float16 channels_last",
+    "backward_data 8x32x28x28 64x32x3x3 pad=1 tf32=False",
+    "backward_filter 8x32x28x28 64x32x3x3 pad=1 float16 channels_last deterministic",
+)
+PROGRAM = """
+import sys
+import numpy as np
+import cudnnpy
+
+assert sys.argv[1:] == ["--steps", "2"]
+x = cudnnpy.to_device(np.ones((2, 8, 12, 12), np.float16))
+w = cudnnpy.to_device(np.ones((16, 8, 3, 3), np.float16))
+for prefer in ("fastest", "autotune"):
+    conv = cudnnpy.Convolution(padding=1, prefer=prefer, tune_seconds=60.0)
+    y = conv.forward(x, w)
+    conv.backward_filter(y, x, (16, 8, 3, 3))
+fused = cudnnpy.FusedConvolution(padding=1)
+bias = cudnnpy.to_device(np.ones(16, np.float32))
+fused.forward(x, w, bias=bias, activation="relu")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with problems.toml; the store of this process and of others is a file there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    Path("problems.toml").write_text(f"format = 1\nproblems = {json.dumps(PROBLEMS)}\n")
+    return tmp_path
+
+
+def tune(*arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "1", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    print(done.stdout, done.stderr)
+    return done
+
+
+def stored(path: str = "store.sqlite") -> list[Entry]:
+    with stores.open(path, read_only=True) as store:
+        return list(store)
+
+
+@pytest.mark.parametrize("gpus", ["one", "all"])
+@pytest.mark.usefixtures("folder")
+def test_problems_are_measured_once(gpus: str) -> None:
+    chosen = ("--gpus", "0") if gpus == "one" else ()
+    done = tune("problems.toml", *chosen, "-o", "out", "--html", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("] ") == 3
+    entries = stored()
+    assert len(entries) == 3 * len({json.dumps(entry.key[2:]) for entry in entries})
+    assert all(entry.milliseconds and entry.milliseconds > 0 for entry in entries)
+    assert all(sum(one.milliseconds is not None for one in entry.candidates) >= 3 for entry in entries)
+    assert all(re.search(rf"^{re.escape(text)}  +engine ", done.stdout, re.M) for text in PROBLEMS)
+    assert Path("out/plots.pdf").read_bytes().startswith(b"%PDF")
+    again = tune("problems.toml", *chosen)
+    assert again.returncode == 0, again.stderr
+    assert again.stderr == f"cudnnpy tune: {len(entries)} of {len(entries)} problems are in the store\n"
+    assert stored() == entries
+    page = re.search(r'<script type="application/json" id="data">(.*?)</script>', Path("page.html").read_text())
+    assert page is not None
+    problems = json.loads(page[1])["problems"]
+    assert sorted(problem["text"] for problem in problems) == sorted(PROBLEMS * (len(entries) // 3))
+    assert all(problem["over_heuristics"] <= 1.05 for problem in problems if problem["over_heuristics"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_choice_is_taken_by_another_process_and_is_right() -> None:
+    assert tune("problems.toml").returncode == 0
+    chosen = {entry.text.partition(" ")[0]: json.loads(entry.plan)["name"] for entry in stored()}
+    stores.use("store.sqlite")
+    try:
+        random = np.random.default_rng(1)
+        x = random.integers(-2, 3, (8, 28, 28, 32)).astype(np.float16)
+        w = random.integers(-2, 3, (64, 3, 3, 32)).astype(np.float16)
+        conv = cudnnpy.Convolution(padding=1, layout="NHWC", prefer="autotune")
+        plan = conv.plan("forward", TensorSpec(x.shape, "float16"), TensorSpec(w.shape, "float16"))
+        assert plan.remembered == "user"
+        assert plan.name.startswith(chosen["forward"])
+        y = conv.forward(cudnnpy.to_device(x), cudnnpy.to_device(w))
+        right = reference.Convolution(padding=1, layout="NHWC").forward(x, w)
+        np.testing.assert_array_equal(y.to_numpy(), right)
+    finally:
+        stores.use(None)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_a_program_plans_is_tuned() -> None:
+    Path("program.py").write_text(PROGRAM)
+    done = tune("--save", "saved.toml", "--record", "program.py", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    texts = {entry.text for entry in stored()}
+    assert {text.partition(" ")[0] for text in texts} == {"forward", "backward_filter", "graph"}
+    assert not any("tune_seconds=60" in text for text in texts)  # the program itself did not measure
+    again = tune("saved.toml")
+    assert again.returncode == 0
+    assert f"{len(stored())} of {len(stored())} problems are in the store\n" in again.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_worker_that_is_killed_is_replaced() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.toml"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("[1/3] ")
+    (worker,) = workers_of(process.pid)
+    os.kill(worker, signal.SIGKILL)
+    rest = process.communicate()[1]
+    assert process.returncode == 0, rest
+    assert len(stored()) == 3
+
+
+def workers_of(parent: int) -> list[int]:
+    """The worker processes of a process."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            of = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_text()
+        except OSError:
+            continue
+        if of == parent and "spawn_main" in command:
+            found.append(int(folder.name))
+    return found
+
+
+def test_the_parent_knows_the_keys_of_its_workers() -> None:
+    """It looks them up by what the driver says of GPUs on which it has no context."""
+    kinds = tuning.kinds_of_gpus()
+    assert len(kinds) == len(visible_gpus())
+    problem, options = parse(PROBLEMS[0])
+    for device, kind in enumerate(kinds):
+        key = tuning.key_for(problem, options, kind)
+        stores.use("")
+        try:
+            entry = tuning.tune_one(PROBLEMS[0], device, 0.2)
+        finally:
+            stores.use(None)
+        assert entry.key == key
