@@ -50,6 +50,8 @@ def work(text: str, device: int, seconds: float) -> Entry:
             what = "done"
     if what.startswith("crash"):
         os.kill(os.getpid(), signal.SIGSEGV)
+    if what.startswith("interrupt"):
+        os.kill(os.getpid(), signal.SIGINT)
     if what.startswith("exit"):
         os._exit(3)
     if what.startswith("hang"):

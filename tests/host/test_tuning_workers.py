@@ -142,6 +142,12 @@ def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
     assert devices["none", None] == 3
 
 
+def test_workers_do_not_see_ctrl_c() -> None:
+    """A terminal sends it to them as well. It is the parent that ends them, without a word of theirs."""
+    reports = run([f"interrupt {number}" for number in range(4)], devices=2)
+    assert set(reasons(reports).values()) == {""}
+
+
 def test_processes_end_when_nobody_asks_for_further_results() -> None:
     workers = Workers([(0, ""), (1, "")], stand_in_tuning.work, stand_in_tuning.start)
     reports = workers.run([Job("one", 0.0), Job("hang", 60.0), Job("hang 2", 60.0)])
