@@ -92,7 +92,10 @@ def test_problems_are_measured_once(gpus: str) -> None:
     assert page is not None
     problems = json.loads(page[1])["problems"]
     assert sorted(problem["text"] for problem in problems) == sorted(PROBLEMS * (len(entries) // 3))
-    assert all(problem["over_heuristics"] <= 1.05 for problem in problems if problem["over_heuristics"])
+    assert all(problem["measured"] >= 3 for problem in problems)
+    for problem in problems:
+        (choice,) = (one for one in problem["candidates"] if "choice" in one["roles"].split(", "))
+        assert choice["milliseconds"] == problem["milliseconds"]
 
 
 @pytest.mark.usefixtures("folder")
