@@ -18,7 +18,7 @@ from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
 from cudnnpy._planning.engines import Target, engine_name, load_plan
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed
+from cudnnpy._planning.plan_json import LIMIT, integers, invalid_text, names, parsed, parsed_at_once
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.errors import LibraryVersionError
@@ -161,7 +161,10 @@ def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Targe
 
     Raises ValueError if the text is not of a plan for this problem, LibraryVersionError if another release of cuDNN made it.
     """
-    content = _fields(text)
+    try:
+        content = _fields(text, parsed_at_once)
+    except RecursionError as error:
+        raise invalid_text("it is nested too deep") from error
     if (content["kind"], content["problem"]) != (problem.kind, problem.plain()):
         raise invalid_text(f"it is not a plan for {problem}")
     _check_version(content["cudnn"])
@@ -185,11 +188,11 @@ def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Targe
     return found
 
 
-def _fields(text: str) -> dict[str, Any]:
+def _fields(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
     """Return the fields of a text, whose types and digest are checked."""
     if not isinstance(text, str):
         raise TypeError(f"text must be a str from to_json; got a {type(text).__name__}")
-    content = parsed(text)
+    content = parse(text)
     if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise invalid_text("it is not an object with a format")
     if content["format"] != FORMAT:

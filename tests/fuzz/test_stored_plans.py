@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from campaign import Campaign
+from test_plan_texts import bytes_of, monster
 
 from cudnnpy._planning import plan_text
 from cudnnpy._planning.engines import engine_name
@@ -33,7 +34,9 @@ def exchanged(random: Random, text: str) -> str:
     if random.random() < 0.2:
         content[random.choice(["part", "problem"])] = json.loads(text)["problem"]
     if random.random() < 0.2:
-        content[random.choice(["source", "name", "kind", "strict", "part", "cudnn"])] = random.choice(["knobs", 0, True, {}])
+        content[random.choice(["source", "name", "kind", "strict", "part", "cudnn"])] = random.choice(
+            ["knobs", 0, True, {}]
+        )
     del content["sha256"]
     return json.dumps({**content, "sha256": plan_text.digest(content)})
 
@@ -42,6 +45,8 @@ def draw(random: Random) -> tuple[str, str]:
     from plan_samples import samples
 
     asked, other = (random.choice(samples()) for _ in range(2))
+    if random.random() < 0.2:
+        return asked, random.choice([bytes_of, monster])(random, asked)
     return asked, exchanged(random, asked if random.random() < 0.9 else other)
 
 
@@ -56,8 +61,7 @@ def run(case: tuple[str, str]) -> str:
         found = plan_text.rebuilt(text, problem, PlanningOptions(prefer="autotune"), planner.TARGET)
     except LibraryVersionError:
         return "another release"
-    except (ValueError, TypeError) as error:
-        assert len(str(error)) < 4000
+    except ValueError:
         return "refused"
     content = json.loads(text)
     assert content["problem"] == problem.plain()

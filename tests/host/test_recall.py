@@ -174,6 +174,14 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     assert remembered.plan_of(entry, SUMS, 0).to_json() == plan.to_json()
 
 
+def test_an_entry_is_read_with_or_without_its_candidates(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    entry, user = standing(), layers.current().user
+    assert entry.candidates
+    assert user.get(entry.key, brief=True) == entry._replace(candidates=())
+
+
 # More time, less memory
 
 
@@ -288,7 +296,7 @@ def test_a_plan_that_is_not_of_the_problem_is_forgotten_with_the_reason(
     assert reason in said
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 4}', "\0", "9" * 5000])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 4}', "\0", "9" * 5000, "[" * 100_000, "NaN", '"' * 2])
 def test_a_text_that_is_no_plan_is_forgotten(cudnn: Cudnn, text: str) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
