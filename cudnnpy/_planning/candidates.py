@@ -120,6 +120,8 @@ class Candidate:
     #: the largest error that was found in its result, from float64 or from another candidate, in units of what is accepted;
     #: None if it was not compared
     error: float | None = None
+    #: the time relative to the fastest that measurements of near problems let expect; None without a table of measurements
+    expected: float | None = None
     executable: Executable | None = field(default=None, repr=False)
 
     @property

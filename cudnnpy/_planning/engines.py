@@ -116,10 +116,11 @@ def engine_name(index: int, knobs: tuple[tuple[int, int], ...] | None) -> str:
     """Return the name of an engine: "engine 38 (tile_size=2, stages=4)"."""
     if not knobs:
         return f"engine {index}"
-    return f"engine {index} ({', '.join(f'{_knob_name(kind)}={value}' for kind, value in knobs)})"
+    return f"engine {index} ({', '.join(f'{knob_name(kind)}={value}' for kind, value in knobs)})"
 
 
-def _knob_name(kind: int) -> str:
+def knob_name(kind: int) -> str:
+    """Return the name of a knob: "tile_size"."""
     try:
         return raw.cudnnBackendKnobType_t(kind).name.removeprefix("CUDNN_KNOB_TYPE_").lower()
     except ValueError:  # a release newer than the headers

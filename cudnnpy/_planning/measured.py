@@ -81,10 +81,11 @@ class Problem(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """A configuration that was fast for near problems, and the sizes of the nearest of these."""
+    """A configuration that was fast for near problems, the sizes of the nearest of these, and its expected loss."""
 
     configuration: Configuration
     sizes: tuple[int, ...]
+    loss: float
 
 
 class Table:
@@ -123,14 +124,14 @@ class Table:
         def mean(losses: Iterable[float]) -> float:
             return sum(weight * min(loss, _ABSENT) for weight, loss in zip(weights, losses, strict=True)) / total
 
-        found: dict[int, tuple[float, Proposal]] = {}
+        found: dict[int, Proposal] = {}
         for _, problem in near:
             for number in problem.losses.keys() - found.keys():
                 loss = mean(other.losses.get(number, _ABSENT) for _, other in near)
-                found[number] = loss, Proposal(self._configurations[number], problem.sizes)
+                found[number] = Proposal(self._configurations[number], problem.sizes, loss)
         most = mean(problem.first for _, problem in near) - LEAST - LEAST_FOR_DISTANCE * near[0][0]
-        ranked = sorted(found.values(), key=lambda pair: pair[0])
-        return [proposal for loss, proposal in ranked if loss <= most]
+        ranked = sorted(found.values(), key=lambda proposal: proposal.loss)
+        return [proposal for proposal in ranked if proposal.loss <= most]
 
     def _nearest(self, features: Features) -> list[tuple[float, Problem]]:
         """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes."""
@@ -194,7 +195,7 @@ def candidates(features: Features | None, lowerings: Sequence[Lowering], target:
     table = None if features is None else table_for(target)
     if table is None or features is None:
         return
-    for configuration, sizes in table.proposals(features):
+    for configuration, sizes, loss in table.proposals(features):
         lowering = next((one for one in lowerings if one.suffix == configuration.lowering), None)
         if lowering is not None:
             candidate = with_engine(lowering, target, Engine(configuration.engine, configuration.knobs))
@@ -202,6 +203,7 @@ def candidates(features: Features | None, lowerings: Sequence[Lowering], target:
                 continue
             x, filters = sizes[: features.rank], sizes[features.rank]
             candidate.source = f"measured for {'x'.join(map(str, x))}, {filters} filters"
+            candidate.expected = math.exp(loss)
             yield candidate
 
 

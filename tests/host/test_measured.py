@@ -319,6 +319,14 @@ def test_an_engine_that_is_wrong_unless_proposed_is_not_taken_from_a_table(
     assert [one.engine for one in measured.candidates(HERE, [lowering], GPU)] == [Engine(7)]
 
 
+def test_a_candidate_from_a_table_has_the_time_that_is_expected_of_it(folder: Path, monkeypatch: Any) -> None:
+    (folder / file_name(*KEY)).write_text(write.table([row(HERE)], *KEY))
+    monkeypatch.setattr(measured, "with_engine", lambda _, __, given: SimpleNamespace(engine=given, notes=()))
+    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
+    found = measured.candidates(HERE, [lowering], GPU)
+    assert [one.expected for one in found] == pytest.approx([1.0, 1.1])  # of the fastest one's
+
+
 def test_the_tables_of_the_package_can_be_read_and_are_small() -> None:
     files = sorted(Path(measured.__file__).with_name("tables").glob("*"))
     assert files
