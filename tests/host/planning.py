@@ -1,11 +1,10 @@
-"""A process that plans with the real libcudnn for a device that JSON describes: planner.py, with a stand-in driver."""
+"""A process that plans with the real libcudnn for a device that JSON describes: planner.py, with the stub driver."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import IO, Any
 import pytest
 
 from cudnnpy import raw
+from cudnnpy.cli import stub_driver
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
@@ -62,32 +62,19 @@ def profile() -> Path:
 
 
 @pytest.fixture(scope="session")
-def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def planning_environment() -> Iterator[dict[str, str]]:
     """The environment of a process that plans for a profile: with a stand-in for the driver, which is compiled here."""
     if raw.version() < FIRST_WITH_PROFILES:
         pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc) to build the stand-in driver with")
-    folder = tmp_path_factory.mktemp("driver")
-    library = folder / "libcuda.so.1"
-    build: list[str | Path] = [
-        compiler,
-        "-shared",
-        "-fPIC",
-        f"-Wl,-soname,{library.name}",
-        "-o",
-        library,
-        HERE / "standin_driver.c",
-    ]
-    subprocess.run(build, check=True, capture_output=True)
-    paths = [str(folder), os.environ.get("LD_LIBRARY_PATH", "")]
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, paths)),
-        "CUDNNPY_TABLES": "",  # the order is that of the heuristics; test_measured.py has tables of its own
-        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    try:
+        with stub_driver.environment() as environment:
+            yield {
+                **environment,
+                "CUDNNPY_TABLES": "",  # the order is that of the heuristics; test_measured.py has tables of its own
+                "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            }
+    except stub_driver.StubDriverError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 from cudnnpy import errors, raw
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES, PREFERENCES
+from cudnnpy.cli import stub_driver
 from cudnnpy.convolution import problem
 
 DOCS = pages.ROOT / "docs"
@@ -178,13 +179,12 @@ try:
 except cudnnpy.NoAlgorithmError as error:
     print(error)
 """
-DRIVER = pages.ROOT / "tests" / "host" / "standin_driver.c"
 PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
 
 
 @pytest.mark.skipif(raw.version() != 92800, reason="the page's tables are cuDNN 9.28.0's")
 def test_the_tables_are_what_cudnn_answers(tmp_path):
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(DRIVER)], check=True)
+    stub_driver.build(tmp_path)
     text = (pages.ROOT / "docs" / "choosing-algorithms.md").read_text()
     rows = re.findall(r"^\| (\w+) \|(.*?)\| (engine \d+) \| ([\d,]+) \|$", text, re.M)
     questions = [f"{operation} {options.strip(' `')}" for operation, options, _, _ in rows]

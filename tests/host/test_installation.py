@@ -156,7 +156,12 @@ def test_the_wheel_has_the_package_and_nothing_else(files: dict[str, Path]) -> N
     assert wheels[0] == wheels[1]
     tops = {name.partition("/")[0] for name in wheels[0]}
     assert tops == {"cudnnpy", f"cudnnpy-{cudnnpy.__version__}.dist-info"}
-    assert {"cudnnpy/py.typed", "cudnnpy/cli/data/sample.png", "cudnnpy/raw/_api.pyi"} <= wheels[0]
+    assert {
+        "cudnnpy/py.typed",
+        "cudnnpy/cli/data/sample.png",
+        "cudnnpy/cli/data/stub_driver.c",
+        "cudnnpy/raw/_api.pyi",
+    } <= wheels[0]
     tables = {f"cudnnpy/_planning/tables/{file.name}" for file in (ROOT / "cudnnpy/_planning/tables").iterdir()}
     assert tables
     assert tables <= wheels[0]
