@@ -2,8 +2,18 @@
 
 from cache_limits import cache_limits
 from made_up_engines import cudnn
+from offline_profiles import profile_file, without_driver
 from planning import plan, planning_environment
 from stand_in_device import stand_in
 from stand_in_graphs import graphs
 
-__all__ = ["cache_limits", "cudnn", "graphs", "plan", "planning_environment", "stand_in"]
+__all__ = [
+    "cache_limits",
+    "cudnn",
+    "graphs",
+    "plan",
+    "planning_environment",
+    "profile_file",
+    "stand_in",
+    "without_driver",
+]

@@ -1,0 +1,99 @@
+"""Plan for a device profile instead of a GPU (`cudnnpy plan`, `cudnnpy explain --device`).
+
+Every candidate is planned, which takes milliseconds. cuDNN may end the process while it plans one of them: `Watch` says which
+one is next, so that another process can leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from cudnnpy._planning import notation, profile, selection
+from cudnnpy._planning.candidates import Candidate, table
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.profile import DeviceProfile
+from cudnnpy._planning.remembered import entry_of
+from cudnnpy._planning.usable import is_usable
+from cudnnpy._runtime.executables import Executable
+from cudnnpy._store.entry import Entry
+from cudnnpy.errors import NoAlgorithmError
+
+
+class Watch(NamedTuple):
+    """What is told of each candidate before cuDNN plans it, and the reasons not to plan some, both by their names.
+
+    The name is "" for what is not about one candidate.
+    """
+
+    begin: Callable[[str], None] = lambda name: None
+    left_out: Mapping[str, str] = {}
+
+
+def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -> Entry:  # noqa: B008
+    """Return the choice for a problem in the notation, with all candidates, for the GPU of a profile.
+
+    Nothing is measured: the entry's `milliseconds` and `error` are None. Raises ProblemTextError (a ValueError) if the text
+    cannot be parsed, ProfileError if the loaded cuDNN does not accept the profile, and NoAlgorithmError, with the table of
+    candidates, if none can be used.
+    """
+    problem, options = notation.parse(text)
+    target = profile.target_of(device)
+    found, tried = choose(problem, options, target, device.memory, watch)
+    if options.prefer in ("limited_workspace", "no_workspace"):  # the key has the limit and not the preference
+        options = options._replace(workspace_limit=selection.limit_of(options, device.memory))
+    return entry_of(problem, options, target, Plan(problem, found), tried, complete=True)
+
+
+def choose(
+    problem: Problem,
+    options: PlanningOptions,
+    target: Target,
+    free_bytes: int,
+    watch: Watch = Watch(),  # noqa: B008
+) -> tuple[Candidate, list[Candidate]]:
+    """Return the first candidate that the options permit, planned, and all candidates, planned or with a rejection reason.
+
+    Raises NoAlgorithmError, with the table of candidates, if none can be used.
+    """
+    tried = survey(problem, options, target, free_bytes, watch)
+    found = next((candidate for candidate in tried if not candidate.refused), None)
+    if found is None:
+        wanted = selection.wanted(options, selection.limit_of(options, free_bytes))
+        raise NoAlgorithmError(str(problem), wanted, table(tried), tried)
+    return found, tried
+
+
+def survey(
+    problem: Problem,
+    options: PlanningOptions,
+    target: Target,
+    free_bytes: int,
+    watch: Watch = Watch(),  # noqa: B008
+) -> list[Candidate]:
+    """Return every candidate, planned if the options permit it, otherwise with the rejection reason."""
+    watch.begin("")
+    found = list(_watched(selection.guesses(problem, options, target), watch))
+    limit = selection.limit_of(options, free_bytes)
+    for candidate in found:
+        is_usable(candidate, problem, options, limit)
+    watch.begin("")
+    return found
+
+
+def _watched(candidates: Iterator[Candidate], watch: Watch) -> Iterator[Candidate]:
+    for candidate in candidates:
+        candidate.refused = candidate.refused or watch.left_out.get(candidate.name, "")
+        candidate.make = _announced(candidate.name, candidate.make, watch)
+        yield candidate
+
+
+def _announced(name: str, make: Callable[[], Executable], watch: Watch) -> Callable[[], Executable]:
+    def announced() -> Executable:
+        watch.begin(name)
+        return make()
+
+    return announced

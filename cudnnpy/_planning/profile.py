@@ -1,0 +1,252 @@
+"""Device profiles: what cuDNN needs to know of a GPU to plan for it, as JSON that is read from the GPU (since cuDNN 9.8).
+
+A file has either the bare JSON of cuDNN, or that of `written`, which also has the release of cuDNN that read the GPU::
+
+    {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": {"deviceName": "NVIDIA H200", ...}}
+
+Only a plan that the same release of cuDNN made can be loaded where the GPU is. Therefore, planning with another release than
+that of the file is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._planning.engines import Target
+from cudnnpy._version import __version__
+from cudnnpy.backend import Descriptor
+from cudnnpy.errors import StatusError
+
+FORMAT = 1
+FIRST_RELEASE = 90800  # of cuDNN with device profiles
+_LONGEST = 1 << 20  # bytes of a file; a profile has about 700
+_LARGEST = 1 << 63  # of a number
+
+# The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
+KEYS: dict[str, Any] = {
+    "maxGridSize": [1, 1, 1],
+    "maxBlockSize": [1, 1, 1],
+    **dict.fromkeys(
+        (
+            "regsPerBlock",
+            "multiProcessorCount",
+            "warpSize",
+            "maxSharedMemoryPerBlock",
+            "maxSharedMemoryPerBlockOptin",
+            "reservedSharedMemoryPerBlock",
+            "maxRegistersPerSM",
+            "maxCtasPerSM",
+            "maxThreadsPerBlock",
+            "maxThreadsPerSM",
+            "pciDeviceId",
+            "isTccDriver",
+            "supportCoopLaunch",
+            "totalGlobalMem",
+            "smClockRateKHz",
+            "memClockRateKHz",
+            "l2CacheSize",
+            "cudaDeviceId",
+            "deviceVer",
+            "driverVer",
+            "smCountOrigin",
+            "oversizedSharedMemoryPerBlock",
+            "memoryBusWidth",
+        ),
+        1,
+    ),
+    "deviceName": "",
+}
+# What plans, their keys in a store and reports need of every profile.
+_NEEDED = ("deviceName", "deviceVer", "multiProcessorCount", "totalGlobalMem")
+_AGAIN = "read it again with `cudnnpy device-profile` on a machine with the GPU"
+
+
+class ProfileError(ValueError):
+    """A device profile cannot be used. The message is one line that names the file."""
+
+
+class DeviceProfile(NamedTuple):
+    """What a file says of a GPU: cuDNN's JSON, the release of cuDNN that wrote it, None if unknown, and the file's name."""
+
+    text: str
+    cudnn: int | None
+    source: str
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """The properties by cuDNN's names."""
+        found: dict[str, Any] = json.loads(self.text)
+        return found
+
+    @property
+    def description(self) -> str:
+        """The name, the compute capability and the number of multiprocessors of the GPU, as text."""
+        found = self.properties
+        major, minor = divmod(found["deviceVer"] // 10, 10)
+        return (
+            f"{found['deviceName']}, compute capability {major}.{minor}, {found['multiProcessorCount']} multiprocessors"
+        )
+
+    @property
+    def release(self) -> str:
+        """The release of cuDNN that read the GPU, as text."""
+        return "an unknown cuDNN" if self.cudnn is None else f"cuDNN {raw.version_text(self.cudnn)}"
+
+    @property
+    def memory(self) -> int:
+        """The bytes of the GPU's memory."""
+        return int(self.properties["totalGlobalMem"])
+
+
+def read(path: str | os.PathLike[str]) -> DeviceProfile:
+    """Read a profile from a file. Raises ProfileError if it is not one."""
+    source = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LONGEST + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ProfileError(f"{source}: cannot be read as a device profile: {why}") from None
+    if len(content) > _LONGEST:
+        raise ProfileError(f"{source}: a device profile must have {_LONGEST} bytes at most; got more")
+    try:
+        return parsed(content.decode(), source)
+    except UnicodeDecodeError:
+        raise ProfileError(f"{source}: a device profile must be UTF-8; got other bytes") from None
+
+
+def parsed(text: str, source: str) -> DeviceProfile:
+    """Return the profile of a text, bare or from `written`. `source` names it in errors, which are ProfileErrors."""
+    try:
+        found = json.loads(text, parse_constant=_reject)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{source}: a device profile must be JSON; got {error}; {_AGAIN}") from None
+    if not isinstance(found, dict):
+        raise ProfileError(f"{source}: a device profile must be a JSON object; got a {type(found).__name__}; {_AGAIN}")
+    cudnn = None
+    if "profile" in found:
+        if found.get("format") != FORMAT:
+            raise ProfileError(
+                f"{source}: a device profile must have format {FORMAT}, which this version reads; got "
+                f"{str(found.get('format'))[:40]}; use the cudnnpy that wrote it, or {_AGAIN}"
+            )
+        cudnn, found = found.get("cudnn"), found["profile"]
+        if type(cudnn) is not int or not isinstance(found, dict):
+            raise ProfileError(f"{source}: a device profile must have the number of its cuDNN; got none; {_AGAIN}")
+    _check_values(found, source)
+    return DeviceProfile(json.dumps(found), cudnn, source)
+
+
+def _reject(constant: str) -> Any:
+    raise ValueError(f"a number must be finite; got {constant}")
+
+
+def _check_values(found: dict[str, Any], source: str) -> None:
+    """Raise ProfileError for values of other types than cuDNN writes, and without what is always needed."""
+    if missing := [key for key in _NEEDED if key not in found]:
+        unknown = sorted(found.keys() - KEYS.keys())
+        raise ProfileError(f"{source}: {_keys_text(missing, unknown)}; {_AGAIN}")
+    for key, value in found.items():
+        wanted = KEYS.get(key, value)
+        if isinstance(wanted, str):
+            good, expected = isinstance(value, str), "a string"
+        elif isinstance(wanted, list):
+            good = isinstance(value, list) and all(map(_is_number, value)) and len(value) == len(wanted)
+            expected = f"a list of {len(wanted)} numbers"
+        else:
+            good, expected = _is_number(value), "an integer of 0 or more"
+        if key in ("deviceVer", "multiProcessorCount", "totalGlobalMem"):
+            good, expected = good and value > 0, "an integer of 1 or more"
+        if key in KEYS and not good:
+            raise ProfileError(f"{source}: {key} must be {expected}; got {str(value)[:60]!r}; {_AGAIN}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _LARGEST
+
+
+def _keys_text(missing: list[str], unknown: list[str]) -> str:
+    """Return what is wrong with the keys of a profile, as text."""
+    also = f", and unknown {', '.join(unknown)[:200]}" if unknown else ""
+    return f"a device profile must have the keys {', '.join(missing)}; got none of these{also}"
+
+
+def check_release() -> None:
+    """Raise ProfileError if the loaded cuDNN has no device profiles."""
+    if raw.version() < FIRST_RELEASE:
+        raise ProfileError(
+            f"cuDNN must be {raw.version_text(FIRST_RELEASE)} or newer for device profiles; got "
+            f"{raw.version_text(raw.version())}, which is loaded: install a newer nvidia-cudnn-cu12 or nvidia-cudnn-cu13"
+        )
+
+
+def target_of(profile: DeviceProfile) -> Target:
+    """Return the target of a profile that the loaded cuDNN accepts.
+
+    Raises ProfileError if it does not, or is of another release than the profile, and StatusError if cuDNN cannot plan in this
+    process, for example without a driver.
+    """
+    check_release()
+    if profile.cudnn not in (None, raw.version()):
+        theirs, ours = raw.version_text(profile.cudnn), raw.version_text(raw.version())
+        raise ProfileError(
+            f"{profile.source}: the profile's cuDNN must be {ours}, which is loaded here; got {theirs}, and a plan loads "
+            f"only in the release of cuDNN that made it: install cuDNN {theirs} here, or {_AGAIN} and cuDNN {ours}"
+        )
+    target = Target(profile=profile.text)
+    try:
+        target.device()
+    except StatusError as error:
+        if int(error.status) != int(raw.CUDNN_STATUS_BAD_PARAM):
+            raise
+        raise ProfileError(f"{profile.source}: {_rejection(profile, error)}") from None
+    return target
+
+
+def _rejection(profile: DeviceProfile, error: StatusError) -> str:
+    """Return why cuDNN rejects a profile, which it does not name the key of: each known key that is absent is left out."""
+    given = profile.properties
+    absent = {key: value for key, value in KEYS.items() if key not in given}
+    unknown = sorted(given.keys() - KEYS.keys())
+    ours = raw.version_text(raw.version())
+    if not absent or not _is_accepted({**absent, **given}):
+        return (
+            f"a device profile must have the keys and values of cuDNN {ours}, which is loaded; got one that it rejects "
+            f"({' '.join(error.detail.split())}); {_AGAIN} and cuDNN {ours}"
+        )
+    missing = [key for key in absent if not _is_accepted({k: v for k, v in {**absent, **given}.items() if k != key})]
+    return (
+        f"{_keys_text(missing, unknown)}; cuDNN {ours}, which is loaded, needs them: {_AGAIN} and cuDNN {ours}, or install "
+        "the cuDNN that wrote the profile"
+    )
+
+
+def _is_accepted(properties: dict[str, Any]) -> bool:
+    try:
+        Target(profile=json.dumps(properties)).device()
+    except StatusError:
+        return False
+    return True
+
+
+def of_device(device: int) -> DeviceProfile:
+    """Read the profile of a GPU of this machine. Raises ProfileError before cuDNN 9.8, and StatusError if cuDNN fails."""
+    check_release()
+    found = Descriptor(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, {raw.CUDNN_ATTR_DEVICEPROP_DEVICE_ID: device})
+    text = str(found[raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION])
+    return DeviceProfile(parsed(text, f"GPU {device}").text, raw.version(), f"GPU {device}")
+
+
+def written(profile: DeviceProfile) -> str:
+    """Return the content of a file with a profile, which `read` reads."""
+    plain = {
+        "format": FORMAT,
+        "cudnn": profile.cudnn,
+        "cudnnpy": __version__,
+        "profile": profile.properties,
+    }
+    return json.dumps(plain, indent=1) + "\n"

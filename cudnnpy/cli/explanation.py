@@ -1,0 +1,251 @@
+"""What is known of a choice: the candidates, the one that is chosen and why, and what a store has for the problem.
+
+`Explanation.plain` is what `cudnnpy explain --json` prints. Keys are added in later versions, and not changed or removed while
+`format` stays the same:
+
+=================  ==========================================================================================================
+key                value
+=================  ==========================================================================================================
+``format``         1
+``problem``        the problem and its options in the notation
+``device``         ``name``, ``capability``, ``multiprocessors`` and ``memory`` (bytes) of the GPU, and ``profile``: the file,
+                   or null for a GPU of this machine
+``cudnn``          the release of cuDNN, such as "9.28.0"
+``limit``          the largest workspace that the options permit, in bytes
+``choice``         the name of the candidate that is chosen; null if none can be used
+``why``            why, in words
+``milliseconds``   the time of the choice; null if it was not measured
+``error``          its largest error against float64 in units of the tolerance; null if it was not compared
+``stored``         what the store has, or null: ``layer``, ``made_at``, ``made_with``, ``choice``, ``milliseconds``, ``spread``,
+                   ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
+``candidates``     a list, the best guess first, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
+                   ``knobs`` (an object of integers), ``workspace_size`` (bytes; null if it was not planned), ``notes``,
+                   ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (a guess: its time relative
+                   to the fastest, from measurements of near problems; null without one), ``error``, and ``rejected`` (the
+                   reason; "" if it can be used)
+=================  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.engines import knob_name
+from cudnnpy._planning.options import PlanningOptions
+
+if TYPE_CHECKING:
+    from cudnnpy._store.layers import Found
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One candidate. The fields are those of `candidates` above."""
+
+    name: str
+    source: str
+    engine: int | None
+    knobs: dict[str, int]
+    workspace_size: int | None
+    notes: tuple[str, ...]
+    deterministic: bool
+    milliseconds: float | None
+    expected: float | None
+    error: float | None
+    rejected: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        return {**asdict(self), "notes": list(self.notes)}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> Row:
+        """Return the row of JSON from `plain`."""
+        return cls(**{**plain, "notes": tuple(plain["notes"])})
+
+
+def row_of(candidate: Candidate) -> Row:
+    """Return the row of a candidate."""
+    engine = candidate.engine
+    knobs = dict(engine.knobs or ()) if engine is not None else {}
+    return Row(
+        candidate.name,
+        candidate.source,
+        None if engine is None else engine.index,
+        {knob_name(kind): value for kind, value in knobs.items()},
+        candidate.workspace_size,
+        candidate.notes,
+        candidate.deterministic,
+        candidate.milliseconds,
+        candidate.expected,
+        candidate.error,
+        candidate.refused,
+    )
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that is planned for. `profile` is the file that describes it; None for one of this machine."""
+
+    name: str
+    capability: str
+    multiprocessors: int
+    memory: int
+    profile: str | None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a store has for the problem. `choice` is the name of the candidate; `layer` tells which store."""
+
+    layer: str
+    made_at: str
+    made_with: dict[str, str]
+    choice: str
+    milliseconds: float | None
+    spread: float | None
+    error: float | None
+    workspace_size: int
+    tune_seconds: float
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a candidate is chosen. The fields are those of the JSON above."""
+
+    problem: str
+    device: Gpu
+    cudnn: str
+    limit: int
+    choice: str | None
+    why: str
+    milliseconds: float | None
+    error: float | None
+    stored: Stored | None
+    candidates: tuple[Row, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the explanation as JSON."""
+        return {
+            "format": FORMAT,
+            **asdict(self),
+            "candidates": [row.plain() for row in self.candidates],
+        }
+
+    @property
+    def chosen(self) -> Row | None:
+        """The candidate that is chosen, if it is listed."""
+        return next((row for row in self.candidates if row.name == self.choice), None)
+
+
+def explained(
+    text: str,
+    options: PlanningOptions,
+    device: Gpu,
+    cudnn: str,
+    limit: int,
+    rows: Sequence[Row],
+    found: Found | None,
+    measured: str | None = None,
+) -> Explanation:
+    """Return the explanation of a choice among candidates that were planned.
+
+    `found` is what the store has, and `measured` the name of the choice of a measurement of now, if there was one.
+    """
+    stored = None if found is None else _stored(found)
+    usable = [row for row in rows if not row.rejected]
+    made = Explanation(text, device, cudnn, limit, None, "", None, None, stored, tuple(rows))
+    if stored is not None and found is not None and measured is None:
+        made = replace(made, candidates=_with_times(rows, found))
+    if measured is not None:
+        choice, why = (
+            measured,
+            f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
+        )
+    elif options.prefer == "autotune" and stored is not None:
+        choice, why = stored.choice, _why_stored(stored)
+    elif not usable:
+        return replace(made, why="no candidate can be used: see the rejection reasons")
+    else:
+        choice, why = usable[0].name, _why(usable[0], rows, options)
+    chosen = next((row for row in made.candidates if row.name == choice), None)
+    time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
+    if stored is not None and choice == stored.choice and measured is None:
+        time, error = stored.milliseconds, stored.error
+    return replace(made, choice=choice, why=why, milliseconds=time, error=error)
+
+
+def _why(row: Row, rows: Sequence[Row], options: PlanningOptions) -> str:
+    """Return why a candidate is the first guess."""
+    before = next(number for number, other in enumerate(rows) if other is row)
+    passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
+    if row.source.startswith("measured for "):
+        why = f"it was among the fastest for a near problem ({row.source.removeprefix('measured for ')}){passed}"
+    elif row.source == "heuristics":
+        why = f"the first of cuDNN's heuristics that can be used{passed}"
+    elif row.source == "legacy":
+        why = f"no engine can be used{passed}: an algorithm of the v7 functions"
+    else:
+        why = f"the first engine that can be used{passed}"
+    if options.prefer == "autotune":
+        why += "; nothing is stored for this problem, so prefer='autotune' will measure it and the others on the GPU"
+    return why
+
+
+def _why_stored(stored: Stored) -> str:
+    date, by = stored.made_at[:10], stored.made_with.get("cudnnpy", "?")
+    if stored.milliseconds is None:
+        return f"planned without measuring on {date} with cudnnpy {by}; from the store's layer: {stored.layer}"
+    whole = "" if stored.complete else ", before all candidates were measured"
+    return f"tuned on {date} with cudnnpy {by}{whole}; from the store's layer: {stored.layer}"
+
+
+def _stored(found: Found) -> Stored:
+    entry = found.entry
+    return Stored(
+        found.layer,
+        entry.made_at,
+        entry.made_with,
+        name_of(entry.plan),
+        entry.milliseconds,
+        entry.spread,
+        entry.error,
+        entry.workspace_size,
+        entry.tune_seconds,
+        entry.complete,
+    )
+
+
+def name_of(plan: str) -> str:
+    """Return the name of the candidate of a serialized plan."""
+    from cudnnpy._planning import plan_text
+
+    content = plan_text.read(plan, 0)
+    return content.name + content.lowering.suffix
+
+
+def _with_times(rows: Sequence[Row], found: Found) -> tuple[Row, ...]:
+    """Return the rows with the times that were measured for the store's entry, and what only the entry has."""
+    entry = found.entry
+    times = {one.name: one for one in entry.candidates}
+    known = {row.name for row in rows}
+    merged = [
+        replace(row, milliseconds=times[row.name].milliseconds)
+        if row.name in times and row.milliseconds is None
+        else row
+        for row in rows
+    ]
+    merged += [
+        Row(
+            *(one.name, one.source, None, {}, one.workspace_size, one.notes, one.deterministic),
+            *(one.milliseconds, None, None, one.refused),
+        )
+        for one in entry.candidates
+        if one.name not in known
+    ]
+    return tuple(merged)
