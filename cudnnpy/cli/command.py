@@ -60,6 +60,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     _add_info(commands)
     _add_edges(commands)
     _add_tune(commands)
+    _add_explain(commands)
+    _add_plan(commands)
+    _add_device_profile(commands)
     try:
         options = parser.parse_args(arguments)
     except SystemExit as ended:  # after --help, --version, or a wrong argument
@@ -162,3 +165,39 @@ def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
 
     tune_command.add_arguments(parser)
     parser.set_defaults(run=tune_command.run)
+
+
+def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "explain",
+        help="which engine is chosen for a problem, why, and why not the others",
+        description="Report the candidates for a problem on a GPU, the choice, and the reasons.",
+    )
+    from cudnnpy.cli import explain_command
+
+    explain_command.add_arguments(parser)
+    parser.set_defaults(run=explain_command.run)
+
+
+def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="plan problems for a GPU that a device profile describes, without the GPU",
+        description="Choose engines for a file of problems without a GPU, and write the plans for a store to import.",
+    )
+    from cudnnpy.cli import plan_command
+
+    plan_command.add_arguments(parser)
+    parser.set_defaults(run=plan_command.run)
+
+
+def _add_device_profile(commands: argparse._SubParsersAction[_Parser]) -> None:
+    parser = commands.add_parser(
+        "device-profile",
+        help="write what cuDNN needs to know of a GPU to plan for it elsewhere",
+        description="Read the device profile of a GPU of this machine, for cudnnpy plan and cudnnpy explain.",
+    )
+    from cudnnpy.cli import profile_command
+
+    profile_command.add_arguments(parser)
+    parser.set_defaults(run=profile_command.run)

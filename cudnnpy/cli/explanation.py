@@ -16,8 +16,8 @@ key                value
 ``why``            why, in words
 ``milliseconds``   the time of the choice; null if it was not measured
 ``error``          its largest error against float64 in units of the tolerance; null if it was not compared
-``stored``         what the store has, or null: ``layer``, ``made_at``, ``made_with``, ``choice``, ``milliseconds``, ``spread``,
-                   ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
+``stored``         what the store has, or null: ``layer``, ``made_at``, ``made_with``, ``choice`` (null if its plan cannot be
+                   read), ``milliseconds``, ``spread``, ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
 ``candidates``     a list, the best guess first, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
                    ``knobs`` (an object of integers), ``workspace_size`` (bytes; null if it was not planned), ``notes``,
                    ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (a guess: its time relative
@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import knob_name
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy.errors import CudnnError
 
 if TYPE_CHECKING:
     from cudnnpy._store.layers import Found
@@ -100,12 +101,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store has for the problem. `choice` is the name of the candidate; `layer` tells which store."""
+    """What a store has for the problem: `layer` tells which store, `choice` the candidate, None if its plan cannot be read."""
 
     layer: str
     made_at: str
     made_with: dict[str, str]
-    choice: str
+    choice: str | None
     milliseconds: float | None
     spread: float | None
     error: float | None
@@ -167,12 +168,12 @@ def explained(
             measured,
             f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
         )
-    elif options.prefer == "autotune" and stored is not None:
+    elif options.prefer == "autotune" and stored is not None and stored.choice is not None:
         choice, why = stored.choice, _why_stored(stored)
     elif not usable:
         return replace(made, why="no candidate can be used: see the rejection reasons")
     else:
-        choice, why = usable[0].name, _why(usable[0], rows, options)
+        choice, why = usable[0].name, _why(usable[0], rows, options, is_stored=stored is not None)
     chosen = next((row for row in made.candidates if row.name == choice), None)
     time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
     if stored is not None and choice == stored.choice and measured is None:
@@ -180,7 +181,7 @@ def explained(
     return replace(made, choice=choice, why=why, milliseconds=time, error=error)
 
 
-def _why(row: Row, rows: Sequence[Row], options: PlanningOptions) -> str:
+def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, *, is_stored: bool) -> str:
     """Return why a candidate is the first guess."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
@@ -193,7 +194,8 @@ def _why(row: Row, rows: Sequence[Row], options: PlanningOptions) -> str:
     else:
         why = f"the first engine that can be used{passed}"
     if options.prefer == "autotune":
-        why += "; nothing is stored for this problem, so prefer='autotune' will measure it and the others on the GPU"
+        there = "what is stored cannot be read" if is_stored else "nothing is stored for this problem"
+        why += f"; {there}, so prefer='autotune' will measure it and the others on the GPU"
     return why
 
 
@@ -211,7 +213,7 @@ def _stored(found: Found) -> Stored:
         found.layer,
         entry.made_at,
         entry.made_with,
-        name_of(entry.plan),
+        _name_or_none(entry.plan),
         entry.milliseconds,
         entry.spread,
         entry.error,
@@ -227,6 +229,13 @@ def name_of(plan: str) -> str:
 
     content = plan_text.read(plan, 0)
     return content.name + content.lowering.suffix
+
+
+def _name_or_none(plan: str) -> str | None:
+    try:
+        return name_of(plan)
+    except (ValueError, CudnnError):  # a plan that planning forgets
+        return None
 
 
 def _with_times(rows: Sequence[Row], found: Found) -> tuple[Row, ...]:

@@ -42,8 +42,8 @@ def test_alone_it_prints_its_help():
     alone, asked = command(), command("--help")
     assert (alone.returncode, alone.stderr) == (0, "")
     assert alone.stdout == asked.stdout
-    for name in ("info", "edges"):
-        assert f"    {name} " in alone.stdout
+    for name in ("info", "edges", "explain", "plan", "device-profile"):
+        assert f"\n    {name}" in alone.stdout
 
 
 @pytest.mark.parametrize("arguments", [["paint"], ["--paint"], ["info", "more\nthan this"]])

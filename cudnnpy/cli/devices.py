@@ -1,0 +1,24 @@
+"""The GPUs of this machine, as the commands name them: by ordinal."""
+
+from __future__ import annotations
+
+from cudnnpy.availability import UnavailableError, why_unavailable
+
+
+def check_ordinal(device: int, advice: str = "") -> None:
+    """Raise UnavailableError unless cuDNN can be used and there is a GPU of this ordinal. `advice` is what else to do."""
+    if why := why_unavailable():
+        raise UnavailableError(why + advice)
+    from cuda.core import system
+
+    count = int(system.get_num_devices())
+    if not 0 <= device < count:
+        there = "0, the only GPU here" if count == 1 else f"an ordinal from 0 to {count - 1}"
+        raise UnavailableError(f"--device must be {there}; got {device}{advice}")
+
+
+def memory(device: int) -> int:
+    """Return the bytes of the memory of a GPU."""
+    from cuda.bindings import driver
+
+    return int(driver.cuDeviceTotalMem(driver.cuDeviceGet(device)[1])[1])

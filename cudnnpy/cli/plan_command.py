@@ -1,0 +1,125 @@
+"""The command `cudnnpy plan`: plans a file of problems for a device profile, for a store to import."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.problem_file import Request
+    from cudnnpy._store.entry import Entry
+    from cudnnpy.cli.planner import Planner
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument("problems", metavar="PROBLEMS.toml", help="the file of problems")
+    parser.add_argument("--device", required=True, metavar="PROFILE.json", help="the file of the device profile")
+    parser.add_argument("-o", "--output", required=True, metavar="PLANS.jsonl", help="the file to write")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--stub-driver", action="store_true", help="build a stand-in for the CUDA driver, if there is none"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from cudnnpy.cli.planner import NoDriverError
+    from cudnnpy.cli.stub_driver import StubDriverError
+    from cudnnpy.errors import CudnnError, LibraryError, StatusError
+
+    try:
+        return _plan(options)
+    except StatusError as error:  # some are ValueErrors
+        return _fail(1, error)
+    except (ValueError, NoDriverError, StubDriverError, LibraryError) as error:
+        return _fail(2, error)
+    except (CudnnError, MemoryError, RuntimeError) as error:
+        return _fail(1, error)
+
+
+def _fail(status: int, error: Exception) -> int:
+    print(f"cudnnpy plan: {' '.join(str(error).split()) or 'out of memory'}", file=sys.stderr)
+    return status
+
+
+def _plan(options: argparse.Namespace) -> int:
+    import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
+    from cudnnpy._planning import problem_file, profile
+    from cudnnpy.cli import output_files, stub_driver
+    from cudnnpy.cli.planner import Planner
+
+    if options.output == "-":
+        raise output_files.OutputError("-: plans must be written to a file; got standard output")
+    output_files.check_writable(options.output, overwrite=options.force)
+    requests = problem_file.read(options.problems)
+    device = profile.read(options.device)
+    profile.check_release()
+    if note := stub_driver.note(options.stub_driver):
+        print(f"cudnnpy plan: {note}", file=sys.stderr)
+    with Planner(device, stub=options.stub_driver) as planner:
+        planned = []
+        for number, request in enumerate(requests, 1):
+            _show_progress(f"planning {number} of {len(requests)}")
+            planned.append((request, _entry(request, planner, options.problems)))
+        _show_progress("")
+    entries = [entry for _, entry in planned if entry is not None]
+    if entries:
+        _write(entries, options.output)
+    _print_summary(planned, options)
+    return 0 if len(entries) == len(planned) else 1
+
+
+def _entry(request: Request, planner: Planner, file: str) -> Entry | None:
+    """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
+    from cudnnpy.cli.planner import PlanningError
+
+    try:
+        return planner.plan(request.text)
+    except PlanningError as error:
+        _show_progress("")
+        print(f"cudnnpy plan: {file}, line {request.line}: {error}", file=sys.stderr)
+        return None
+
+
+def _show_progress(text: str) -> None:
+    """Replace the last line of standard error by a text, if it is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _write(entries: list[Entry], path: str) -> None:
+    """Write the export of a store with these entries, the first one for each key."""
+    from cudnnpy._store import exports
+    from cudnnpy.cli.output_files import OutputError
+
+    distinct = {entry.key: entry for entry in reversed(entries)}
+    try:
+        exports.write(Path(os.path.realpath(path)), distinct.values())
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _print_summary(planned: list[tuple[Request, Entry | None]], options: argparse.Namespace) -> None:
+    from cudnnpy._planning.candidates import bytes_text
+    from cudnnpy.cli import explanation, text_table
+
+    rows = [("problem", "choice", "workspace", "candidates")]
+    for request, entry in planned:
+        if entry is None:
+            rows.append((request.text, "none, see above", "", ""))
+            continue
+        usable = sum(not one.refused for one in entry.candidates)
+        count = f"{usable} of {len(entry.candidates)}"
+        rows.append((entry.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
+    text_table.show(text_table.table(rows, text_table.width()))
+    written = sum(entry is not None for _, entry in planned)
+    failed = len(planned) - written
+    print(
+        f"{options.output}: {written} plans" if written else f"{options.output}: not written, since nothing was planned"
+    )
+    if failed:
+        print(f"{failed} of {len(planned)} problems cannot be planned")

@@ -1,0 +1,465 @@
+"""The command `cudnnpy explain`: for a device profile with the real libcudnn, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import sample_graphs
+from messages import says
+from offline_profiles import needs_profiles
+from planning import DATA
+
+from cudnnpy import raw
+from cudnnpy._planning import profile
+from cudnnpy._planning.measured import Configuration, file_name
+from cudnnpy._planning.notation import parse, text_of
+from cudnnpy._planning.problem import is_strict
+from cudnnpy._store import exports
+from cudnnpy._store.database import Store
+from cudnnpy._store.layers import Found
+from cudnnpy.cli import command, devices, explaining, explanation, explanation_text, text_table
+from cudnnpy.cli.explanation import Explanation, Gpu, Row, Stored
+from cudnnpy.cli.planner import Planner
+from cudnnpy.convolution.features import features
+from cudnnpy.graph import Graph
+from tools.measured import write
+from tools.measured.rows import Row as TableRow
+
+TEXT = "forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last"
+
+offline = [needs_profiles, pytest.mark.usefixtures("without_driver")]
+
+
+@pytest.fixture
+def explain(profile_file, capsys):
+    """Run the command for a profile, and return its status, output and errors."""
+
+    def run(*arguments, status=0):
+        found = command.main(["explain", *arguments, "--device", str(profile_file()), "--stub-driver"])
+        printed = capsys.readouterr()
+        assert found == status, printed.err
+        return printed.err if status else printed.out
+
+    return run
+
+
+class TestForAProfile:
+    pytestmark = offline
+
+    def test_the_report_names_the_choice_and_why(self, explain):
+        text = explain(TEXT)
+        assert re.search(r"^problem +forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last$", text, re.M)
+        assert "NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB; device profile" in text
+        (choice,) = re.findall(r"^choice +(engine \d+ .*)$", text, re.M)
+        assert re.search(r"^because +the first of cuDNN's heuristics that can be used$", text, re.M)
+        assert re.search(r"^workspace +\d", text, re.M)
+        assert re.search(r"^time +not measured$", text, re.M)
+        assert re.search(r"^agreement +not compared with float64$", text, re.M)
+        assert re.search(r"^store +nothing for this problem$", text, re.M)
+        assert re.search(r"^notes +tensor_core$", text, re.M)
+        (marked,) = re.findall(r"^\* (engine \d+)", text, re.M)
+        assert choice.startswith(marked)
+        rejected = text.partition("\nrejected\n")[2]
+        assert "  not supported here: CUDNN_STATUS_NOT_SUPPORTED (3000)\n    engines " in rejected
+
+    def test_every_candidate_is_in_the_report(self, explain):
+        found = json.loads(explain(TEXT, "--json"))
+        flat = " ".join(explain(TEXT).split())
+        assert len(found["candidates"]) > 20
+        for one in found["candidates"]:
+            number = one["name"].split(" (")[0]
+            assert number in flat
+            assert one["rejected"] in flat
+
+    def test_the_words_may_be_arguments(self, explain):
+        assert explain(*TEXT.split(), "--json") == explain(TEXT, "--json")
+
+    @pytest.mark.parametrize("given", [("--prefer", "no_workspace"), ("prefer=no_workspace",)])
+    def test_a_preference_changes_the_choice(self, explain, given):
+        found = json.loads(explain(TEXT, *given, "--json"))
+        (chosen,) = [one for one in found["candidates"] if one["name"] == found["choice"]]
+        assert chosen["workspace_size"] == found["limit"] == 0
+        assert "prefer=no_workspace" in found["problem"]
+        assert re.fullmatch(r"the first .* that can be used, after \d+ that (was|were) rejected", found["why"])
+        over = [one["rejected"] for one in found["candidates"] if (one["workspace_size"] or 0) > 0]
+        assert over
+        assert all(re.fullmatch(r"needs .*, the limit is 0 bytes", reason) for reason in over)
+
+    def test_the_argument_is_stronger_than_the_text(self, explain):
+        found = json.loads(explain(TEXT, "prefer=no_workspace", "--prefer", "fastest", "--json"))
+        assert (found["problem"], found["limit"]) == (TEXT, 150109880320)
+
+    def test_the_json_has_the_keys_that_are_documented(self, explain):
+        found = json.loads(explain(TEXT, "--json"))
+        assert set(found) == set(re.findall(r"^``(\w+)``", explanation.__doc__, re.M))
+        keys = "name source engine knobs workspace_size notes deterministic milliseconds expected error rejected"
+        assert all(set(one) == set(keys.split()) for one in found["candidates"])
+        documented = explanation.__doc__.partition("``candidates``")[2]
+        assert all(f"``{key}``" in documented for key in keys.split())
+        assert (found["format"], found["stored"], found["cudnn"]) == (1, None, raw.version_text(raw.version()))
+        assert found["device"] | {"profile": ""} == {
+            "name": "NVIDIA H200",
+            "capability": "9.0",
+            "multiprocessors": 132,
+            "memory": 150109880320,
+            "profile": "",
+        }
+        first = found["candidates"][0]
+        listed = ", ".join(f"{name}={value}" for name, value in first["knobs"].items())
+        assert first["name"] == f"engine {first['engine']} ({listed})"
+
+    @pytest.mark.parametrize("columns", [80, 100, 137, 200])
+    def test_no_line_is_wider_than_the_terminal(self, explain, monkeypatch, columns):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        lines = explain(TEXT).splitlines()
+        assert max(map(len, lines)) <= columns
+        names = [line for line in lines if line[2:].startswith("engine ")]
+        assert len(names) > 20  # a candidate begins a line of its own at any width
+
+    def test_a_graph_is_read_from_standard_input(self, explain, monkeypatch):
+        graph = text_of(sample_graphs.GRAPHS["convolution_bias_relu"](Graph()).problem(0))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(graph + "\n"))
+        found = json.loads(explain("-", "--json"))
+        assert found["problem"] == graph
+        assert found["choice"] is not None
+
+    def test_a_problem_that_no_engine_can_run_is_status_2_and_a_report(self, profile_file, capsys, monkeypatch):
+        graph = text_of(sample_graphs.GRAPHS["scaled"](Graph()).problem(0))  # its engines are compiled at run time
+        monkeypatch.setattr(sys, "stdin", io.StringIO(graph))
+        assert command.main(["explain", "-", "--device", str(profile_file()), "--stub-driver"]) == 2
+        text = capsys.readouterr().out
+        assert re.search(r"^choice +none$", text, re.M)
+        assert re.search(r"^because +no candidate can be used: see the rejection reasons$", text, re.M)
+        assert "\nrejected\n" in text
+
+    def test_it_reads_nothing_of_cudnns_noise(self, profile_file, capfd):
+        assert command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"]) == 0
+        assert capfd.readouterr().err == ""
+
+    def test_with_a_driver_the_stub_is_not_built_and_a_line_says_so(self, profile_file, capsys, monkeypatch):
+        monkeypatch.setattr("cudnnpy.cli.stub_driver.has_driver", lambda: True)
+        monkeypatch.setattr("cudnnpy.cli.stub_driver.build", lambda folder: pytest.fail("it was built"))
+        command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"])
+        assert (
+            "cudnnpy explain: the CUDA driver is here and is used; --stub-driver has no effect\n"
+            in capsys.readouterr().err
+        )
+
+    @pytest.mark.skipif(raw.version() != 92800, reason="what cuDNN 9.28.0 needs")
+    def test_the_profile_of_an_older_cudnn_is_one_line(self, capsys):
+        assert command.main(["explain", TEXT, "--device", str(DATA / "h200-cudnn-9.19.json"), "--stub-driver"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
+
+    def test_what_a_table_of_measurements_expects_is_marked_as_a_guess(self, explain, monkeypatch, tmp_path):
+        usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejected"]]
+        fast = next(one for one in usable if one["source"] == "engines" and not one["knobs"])
+        problem, options = parse(TEXT)
+        described = features(problem, is_strict(problem, options))
+        slow = Configuration("", usable[0]["engine"], None)
+        row = TableRow(
+            "a", described, frozenset({"a"}), {Configuration("", fast["engine"], None): 1.0, slow: 3.0}, slow
+        )
+        release = ".".join(raw.version_text(raw.version()).split(".")[:2])
+        folder = tmp_path / "tables"
+        folder.mkdir()
+        (folder / file_name("9.0", release)).write_text(write.table([row], "9.0", release))
+        monkeypatch.setenv("CUDNNPY_TABLES", str(folder))
+        found = json.loads(explain(TEXT, "--json"))
+        first = found["candidates"][0]
+        assert (first["name"], first["expected"], first["milliseconds"]) == (fast["name"], 1.0, None)
+        assert found["choice"] == first["name"]
+        assert found["why"] == "it was among the fastest for a near problem (128x64x56x56, 64 filters)"
+        text = explain(TEXT)
+        assert re.search(r"^time +not measured; a guess from near problems: 1\.00 of the fastest one's$", text, re.M)
+        assert re.search(r"^\* engine .* guess 1\.00\b", text, re.M)
+
+
+class TestTheStore:
+    """What a store has for the problem, made of what is planned for the profile."""
+
+    pytestmark = offline
+
+    @pytest.fixture
+    def stored(self, profile_file, monkeypatch, tmp_path):
+        with Planner(profile.read(profile_file()), stub=True) as planner:
+            entry = planner.plan(TEXT)
+            other = planner.plan(f"{TEXT} prefer=no_workspace")
+        measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
+        entry = other._replace(
+            key=entry.key,
+            milliseconds=0.113,
+            spread=0.021,
+            error=0.04,
+            tune_seconds=1.5,
+            made_at="2026-11-22T10:00:00+00:00",
+            made_with={"cudnnpy": "0.2.0"},
+            candidates=tuple(measured),
+        )
+        file = tmp_path / "stored.jsonl"
+        exports.write(file, [entry])
+        monkeypatch.setenv("CUDNNPY_STORE_LAYERS", str(file))
+        return entry
+
+    def test_autotune_takes_the_stored_choice(self, explain, stored, tmp_path):
+        found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
+        assert found["choice"] == found["stored"]["choice"] == json.loads(stored.plan)["name"]
+        assert (found["milliseconds"], found["error"]) == (0.113, 0.04)
+        assert found["stored"]["layer"] == f"application {tmp_path / 'stored.jsonl'}"
+        assert found["why"] == (
+            f"tuned on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: {found['stored']['layer']}"
+        )
+        assert [one["milliseconds"] for one in found["candidates"][:3]] == [0.25, 0.26, 0.27]
+        text = explain(TEXT, "--prefer", "autotune")
+        assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
+        assert re.search(r"^agreement +the largest error against float64 is 0\.04 of the tolerance$", text, re.M)
+
+    def test_fastest_does_not_take_it_and_says_what_would(self, explain, stored, tmp_path):
+        found = json.loads(explain(TEXT, "--json"))
+        assert found["why"] == "the first of cuDNN's heuristics that can be used"
+        assert found["choice"] != found["stored"]["choice"]
+        text = " ".join(explain(TEXT).split())
+        assert f"store application {tmp_path / 'stored.jsonl'}: engine" in text
+        assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; prefer='autotune' takes it" in text
+
+    def test_a_plan_that_cannot_be_read_is_not_the_choice(self, explain, stored, monkeypatch):
+        damaged = stored._replace(plan=stored.plan.replace('"engine"', '"engin"', 1))
+        monkeypatch.setattr(
+            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(damaged, "user", None)})()
+        )
+        found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
+        assert found["stored"]["choice"] is None
+        assert found["why"].startswith(
+            "the first of cuDNN's heuristics that can be used; what is stored cannot be read"
+        )
+        assert "user: a plan that cannot be read, 0.113 ms" in " ".join(explain(TEXT).split())
+
+    def test_other_options_have_another_key(self, explain, stored):
+        assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None
+
+    def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
+        guess = stored._replace(milliseconds=None, error=None, spread=None)
+        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
+        monkeypatch.delenv("CUDNNPY_STORE_LAYERS")
+        with Store(tmp_path / "store.sqlite") as store:
+            store.put(guess)
+        found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
+        assert found["why"] == (
+            "planned without measuring on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: user"
+        )
+        assert found["milliseconds"] is None
+
+    def test_a_store_that_is_a_folder_is_one_line(self, profile_file, monkeypatch, capsys, tmp_path):
+        monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path))
+        assert command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("cudnnpy explain: CUDNNPY_STORE must name a store; got ")
+        assert str(tmp_path) in line
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "forwards 8x16x8x8 16x16x3x3",
+            "column 1: operation must be one of ...; got 'forwards'. Did you mean 'forward'?",
+        ),
+        ("forward 8x16x8x8 16x16x3x3 pads=1", "column 28: word must be ...; got 'pads=1'"),
+        ("", "column 1: operation must be one of ...; got an empty text"),
+    ],
+)
+def test_a_text_that_is_no_problem_is_one_line_with_the_column(capsys, text, message):
+    assert command.main(["explain", text, "--device", "no.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(says(f"cudnnpy explain: {message}"), line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            (TEXT, "--stub-driver"),
+            "--stub-driver must be used with a device profile, --device FILE; got a GPU's ordinal",
+        ),
+        (
+            (TEXT, "--measure", "--device", "x.json"),
+            "--measure must be used on a GPU of this machine; got the device profile x.json",
+        ),
+        ((TEXT, "--device", "x.json"), "x.json: cannot be read as a device profile: No such file or directory"),
+        ((TEXT, "--device", ""), ": cannot be read as a device profile: Is a directory"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_line(capsys, arguments, message):
+    assert command.main(["explain", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [
+        (None, "standard input must have a problem; got a closed one"),
+        (
+            type("Terminal", (io.StringIO,), {"isatty": lambda self: True})(),
+            "standard input must have a problem; got a terminal",
+        ),
+        (io.TextIOWrapper(io.BytesIO(b"\xff"), "utf-8"), "standard input must have a problem as text; got 'utf-8'"),
+    ],
+)
+def test_standard_input_that_has_no_problem_is_one_line(monkeypatch, capsys, stream, message):
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert command.main(["explain", "-"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"cudnnpy explain: {message}")
+
+
+def test_without_a_gpu_it_says_how_to_go_on(monkeypatch, capsys):
+    monkeypatch.setattr(devices, "why_unavailable", lambda: "there is no GPU")
+    assert command.main(["explain", TEXT]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "cudnnpy explain: there is no GPU; or name the file of a device profile, --device FILE, to plan without a GPU"
+    )
+
+
+@pytest.mark.parametrize(("count", "there"), [(1, "0, the only GPU here"), (4, "an ordinal from 0 to 3")])
+def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, there):
+    monkeypatch.setattr(devices, "why_unavailable", lambda: None)
+    monkeypatch.setattr("cuda.core.system.get_num_devices", lambda: count)
+    assert command.main(["explain", TEXT, "--device", "7"]) == 2
+    assert f"--device must be {there}; got 7" in capsys.readouterr().err
+
+
+# The text
+
+
+def row(number, **changes):
+    made = Row(
+        f"engine {number} (tile_size=4, stages=3)",
+        "heuristics",
+        number,
+        {},
+        1 << 20,
+        ("tensor_core",),
+        True,
+        None,
+        None,
+        None,
+        "",
+    )
+    return replace(made, **changes)
+
+
+GPU = Gpu("NVIDIA H200", "9.0", 132, 1 << 37, None)
+
+
+def report(*rows, columns=100, **facts):
+    made = Explanation(TEXT, GPU, "9.28.0", 1 << 30, rows[0].name, "because", None, None, None, rows)
+    return [line.text for line in explanation_text.lines_of(replace(made, **facts), columns)]
+
+
+def test_a_guess_is_marked_as_one():
+    lines = report(row(1, expected=1.04), row(2, milliseconds=0.5))
+    assert "time       not measured; a guess from near problems: 1.04 of the fastest one's" in lines
+    assert any(re.search(r"^\* engine 1 .* guess 1\.04 ", line) for line in lines)
+    assert any(re.search(r"^  engine 2 .* 0\.5 ms ", line) for line in lines)
+
+
+def test_what_was_measured_now_has_no_date():
+    lines = report(row(1, milliseconds=0.5, error=0.25), milliseconds=0.5, error=0.25)
+    assert "time       0.5 ms, measured" in lines
+    assert "agreement  the largest error against float64 is 0.25 of the tolerance" in lines
+
+
+def test_a_note_tells_what_is_not_deterministic():
+    lines = report(row(1, deterministic=False, notes=("nondeterministic", "tensor_core")))
+    assert "notes      tensor_core, not deterministic" in lines
+
+
+@pytest.mark.parametrize("columns", range(60, 201, 7))
+def test_long_words_fit_too(columns):
+    stored = Stored("user", "2026-11-22T10:00:00+00:00", {}, "engine 3", 1.0, None, None, 0, 1.5, True)
+    lines = report(
+        row(1, source="measured for 128x64x56x56, 64 filters", notes=tuple(f"a_long_note_{n}" for n in range(9))),
+        row(2, rejected="x" * 300),
+        columns=columns,
+        problem="graph {" + '"key":[1,2],' * 60 + "}",
+        stored=stored,
+    )
+    assert max(map(len, lines)) <= columns
+    assert "graph{" + '"key":[1,2],' * 60 + "}" in "".join("".join(lines[: lines.index("cuDNN      9.28.0")]).split())
+
+
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_on_a_terminal_the_text_is_the_same_with_and_without_rich(monkeypatch, has_rich):
+    rich = pytest.importorskip("rich")
+    assert rich is not None
+    if not has_rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda self: True})()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text_table.show([text_table.Line("* engine 1 [bold]", "green"), text_table.Line("x" * 250)])
+    coloured = "\x1b[" in terminal.getvalue()
+    assert coloured is has_rich
+    assert re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue()) == "* engine 1 [bold]\n" + "x" * 250 + "\n"
+
+
+# On a GPU, with stand-ins for it
+
+
+@pytest.mark.parametrize("measure", [False, True])
+def test_on_a_gpu_the_candidates_are_planned_or_measured(monkeypatch, capsys, measure):
+    seen = {}
+
+    def found(problem, options, target, free, *more):
+        seen.update(device=problem.device, options=options, free=free)
+        rows = [candidate("engine 1", 0.5), candidate("engine 2", 0.25)]
+        return (rows[1], rows) if measure else rows
+
+    def candidate(name, time):
+        from cudnnpy._planning.candidates import Candidate
+
+        made = Candidate("heuristics", name, (), True, lambda: None)
+        made.workspace_size, made.milliseconds = 0, time if measure else None
+        return made
+
+    monkeypatch.setattr(devices, "check_ordinal", lambda device, advice: None)
+    monkeypatch.setattr(devices, "memory", lambda device: 1 << 37)
+    monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
+    monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: device)
+    monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
+    monkeypatch.setattr(explaining.selection, "choose" if measure else "survey", found)
+    monkeypatch.setattr(explaining, "Target", lambda handle: type("T", (), {"handle": handle, "profile": None})())
+    monkeypatch.setattr(
+        explaining, "key_of", lambda *_: type("K", (), {"gpu": "G", "capability": "9.0", "multiprocessors": 1})
+    )
+    monkeypatch.setattr(explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: None})())
+    given = [
+        "explain",
+        TEXT,
+        "--device",
+        "1",
+        "--prefer",
+        "no_workspace",
+        "--json",
+        *(["--measure"] if measure else []),
+    ]
+    assert command.main(given) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert seen["device"] == 1
+    assert report["choice"] == ("engine 2" if measure else "engine 1")
+    if measure:
+        assert (seen["options"].prefer, seen["options"].workspace_limit) == ("autotune", 0)
+        assert report["why"] == "the fastest of 2 that were measured now"
+        assert report["milliseconds"] == 0.25
