@@ -43,6 +43,7 @@ _LAZY = {
     "errors": "",
     "freeze": "_planning.frozen_choices",
     "is_available": "availability",
+    "log_to": "_core.messages",
     "names": "",
     "raw": "",
     "record": "_planning.recording",

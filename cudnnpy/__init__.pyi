@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:0d01f96c8a04fb4e47dbc8ed240f0a3002292a35e7778c28b1e1a3c9fb8e1219
+# seal: sha256:69737cbad1d7d726255578a164e5216644ef8765110d2ec8e7b517f7d10c404b
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -9,6 +9,7 @@ from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
+from cudnnpy._core.messages import log_to as log_to
 from cudnnpy._memory.copies import to_device as to_device
 from cudnnpy._memory.copies import to_numpy as to_numpy
 from cudnnpy._memory.device_array import DeviceArray as DeviceArray
@@ -83,6 +84,7 @@ __all__ = [
     'errors',
     'freeze',
     'is_available',
+    'log_to',
     'names',
     'raw',
     'record',

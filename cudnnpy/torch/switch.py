@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from bisect import insort
 from contextlib import AbstractContextManager
-from itertools import count
-from operator import attrgetter
-from threading import RLock
-from types import TracebackType
 from typing import Any
 
+from cudnnpy._core.process_setting import ProcessSetting
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy.errors import LibraryNotFoundError
 from cudnnpy.torch.settings import ACTIVE, Settings
@@ -19,8 +14,6 @@ from cudnnpy.typing import Preference
 
 DISPATCH_KEY = "CUDA"
 
-_lock = RLock()
-os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _library: Any = None  # holds the registrations
 
 
@@ -83,7 +76,7 @@ def enable(
         tf32=tf32,
         tune_seconds=tune_seconds,
     )
-    return _Restoring(settings)
+    return _setting.set(settings)
 
 
 def disable() -> AbstractContextManager[None]:
@@ -94,7 +87,7 @@ def disable() -> AbstractContextManager[None]:
     context manager
         It restores the previous state at the end of a ``with`` block.
     """
-    return _Restoring(None)
+    return _setting.set(None)
 
 
 def is_enabled() -> bool:
@@ -102,49 +95,18 @@ def is_enabled() -> bool:
     return ACTIVE.settings is not None
 
 
-class _Restoring(AbstractContextManager[None]):
-    """Sets settings, and at the end of a block restores those that held before.
-
-    Blocks of two threads may overlap. One that ends while later ones are open changes nothing: the first of these restores
-    in its place.
-    """
-
-    def __init__(self, settings: Settings | None) -> None:
-        with _lock:
-            self._before, self._number = _switch(settings), next(_numbers)
-
-    def __enter__(self) -> None:
-        with _lock:
-            insort(_open, self, key=attrgetter("_number"))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _lock:
-            at = _open.index(self)
-            del _open[at]
-            if at < len(_open):
-                _open[at]._before = self._before
-            else:
-                _switch(self._before)
-
-
-_numbers = count()
-_open: list[_Restoring] = []  # the blocks that have begun and not ended, in the order of their settings
-
-
-def _switch(settings: Settings | None) -> Settings | None:
-    """Set the settings that hold, register or remove the kernels, and return the settings that held before."""
+def _register(settings: Settings | None) -> None:
+    """Put settings into effect: register or remove the kernels."""
     global _library
-    with _lock:
-        before = ACTIVE.settings
-        if settings is not None and _library is None:
-            _library = _registered()
-        ACTIVE.set(settings)
-        if settings is None and _library is not None:
-            _library._destroy()
-            _library = None
-    return before
+    if settings is not None and _library is None:
+        _library = _registered()
+    ACTIVE.set(settings)
+    if settings is None and _library is not None:
+        _library._destroy()
+        _library = None
+
+
+_setting: ProcessSetting[Settings | None] = ProcessSetting(None, _register)
 
 
 def _registered() -> Any:

@@ -5,6 +5,7 @@ It is checked, not run: see tests/host/test_typed.py.
 
 from __future__ import annotations
 
+import logging
 from ctypes import byref, c_int, c_size_t
 from typing import assert_type
 
@@ -117,6 +118,8 @@ except cudnnpy.NoAlgorithmError as error:
         assert_type(candidate.name + candidate.refused, str)
         assert_type(candidate.workspace_size, int | None)
 except cudnnpy.CudnnError:
+    pass
+with cudnnpy.log_to("cudnnpy", level="DEBUG"), cudnnpy.log_to(logging.getLogger(), level=10), cudnnpy.log_to(None):
     pass
 if not cudnnpy.is_available():
     assert_type(cudnnpy.why_unavailable(), str | None)

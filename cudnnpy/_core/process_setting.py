@@ -1,0 +1,75 @@
+"""A setting of the whole process, which a ``with`` block may replace for its duration."""
+
+from __future__ import annotations
+
+import os
+from bisect import insort
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import count
+from operator import attrgetter
+from threading import RLock
+from types import TracebackType
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ProcessSetting(Generic[T]):
+    """A setting that holds in every thread.
+
+    Parameters
+    ----------
+    value
+        The setting that holds at first.
+    apply
+        Puts a setting into effect. If it raises, the setting before it still holds.
+    """
+
+    def __init__(self, value: T, apply: Callable[[T], None]) -> None:
+        self.value = value
+        self._apply = apply
+        self._lock = RLock()
+        self._numbers = count()
+        self._open: list[_Restoring[T]] = []  # the blocks that have begun and not ended, in the order of their settings
+        os.register_at_fork(
+            before=self._lock.acquire, after_in_parent=self._lock.release, after_in_child=self._lock.release
+        )
+
+    def set(self, value: T) -> AbstractContextManager[None]:
+        """Set the setting. At the end of a ``with`` block of the result, what held before the call holds again."""
+        with self._lock:
+            return _Restoring(self, self._switch(value), next(self._numbers))
+
+    def _switch(self, value: T) -> T:
+        """Set the setting, and return the one that held before."""
+        self._apply(value)
+        before, self.value = self.value, value
+        return before
+
+
+class _Restoring(AbstractContextManager[None], Generic[T]):
+    """At the end of a block, restores the setting that held before.
+
+    Blocks of two threads may overlap. One that ends while later ones are open changes nothing: the first of these restores
+    in its place.
+    """
+
+    def __init__(self, setting: ProcessSetting[T], before: T, number: int) -> None:
+        self._setting, self._before, self._number = setting, before, number
+
+    def __enter__(self) -> None:
+        with self._setting._lock:
+            insort(self._setting._open, self, key=attrgetter("_number"))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._setting._lock:
+            blocks = self._setting._open
+            at = blocks.index(self)
+            del blocks[at]
+            if at < len(blocks):
+                blocks[at]._before = self._before
+            else:
+                self._setting._switch(self._before)
