@@ -57,6 +57,8 @@ NAVIGATION = {
         "installation",
         "quickstart",
         "choosing-algorithms",
+        "tuning",
+        "planning-without-a-gpu",
         "arrays-and-streams",
         "operations",
         "graphs",

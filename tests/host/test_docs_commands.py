@@ -1,0 +1,134 @@
+"""The commands and the files of problems in the documentation: the command's own parsers read them, and a page's run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pages
+import pytest
+
+import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
+from cudnnpy import raw
+from cudnnpy._planning import notation, problem_file
+from cudnnpy.cli import command
+
+FILES = {"README.md": pages.ROOT / "README.md", **{page: pages.ROOT / "docs" / page for page in pages.PAGES}}
+
+
+def blocks(text: str, *kinds: str) -> list[str]:
+    """The fenced blocks of these kinds; "" is a fence without a word."""
+    found = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.M | re.DOTALL)
+    return [content for kind, content in found if kind in kinds]
+
+
+def commands(text: str) -> Iterator[str]:
+    """The lines of a page's blocks that call the command `cudnnpy`."""
+    for block in blocks(text, "", "console", "sh", "bash"):
+        yield from re.findall(r"^(?:\$ )?(cudnnpy(?: .*)?)$", block, re.M)
+
+
+def arguments(line: str) -> list[str]:
+    """The arguments of a line, without a comment and without what the shell does with input and output."""
+    return shlex.split(re.split(r" [<>|] ", line)[0], comments=True)[1:]
+
+
+COMMANDS = [(page, line) for page, file in FILES.items() for line in commands(file.read_text())]
+
+
+class Parsed(Exception):
+    """The command's options: raised in place of running it."""
+
+
+@pytest.fixture
+def parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = argparse.ArgumentParser.parse_args
+
+    def parse_args(self: argparse.ArgumentParser, *arguments: object) -> None:
+        raise Parsed(real(self, *arguments))  # type: ignore[call-overload]
+
+    monkeypatch.setattr(command._Parser, "parse_args", parse_args, raising=False)
+
+
+def test_there_are_commands() -> None:
+    lines = [line for _, line in COMMANDS]
+    for name in ("info", "edges", "explain", "plan", "device-profile", "tune"):
+        assert any(line.startswith(f"cudnnpy {name}") for line in lines), name
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_the_parsers_accept_a_pages_commands(
+    page: str, line: str, parse: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Parsed) as found:
+        command.main(arguments(line))
+        pytest.fail(f"{page}: {line}: {capsys.readouterr().err}")
+    options = found.value.args[0]
+    if line.startswith("cudnnpy explain"):
+        notation.parse(" ".join(options.problem))
+
+
+@pytest.mark.parametrize("line", ["cudnnpy tune problems.toml --second 3 --fast", "cudnnpy plan problems.toml"])
+def test_a_command_that_does_not_exist_is_found(line: str, parse: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(arguments(line)) == 2
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("page", "number"),
+    [(page, number) for page, file in FILES.items() for number, _ in enumerate(blocks(file.read_text(), "toml"))],
+)
+def test_a_pages_files_of_problems_are_read(page: str, number: int, tmp_path: Path) -> None:
+    block = blocks(FILES[page].read_text(), "toml")[number]
+    if "problems = [" not in block:
+        pytest.skip("a TOML file of another kind")
+    file = tmp_path / "problems.toml"
+    file.write_text(block)
+    requests = problem_file.read(file)
+    assert [request.text for request in requests] == re.findall(r'^    "(.*)",$', block, re.M)
+
+
+# planning-without-a-gpu.md, from its first command to its last
+
+
+PLANNING = FILES["planning-without-a-gpu.md"]
+PROFILE = pages.ROOT / "tests" / "data" / "h200-cudnn-9.28.json"
+
+
+@pytest.mark.skipif(raw.version() != 92800, reason="the page's profile and its report are cuDNN 9.28.0's")
+def test_plans_are_made_and_imported_as_the_page_says(tmp_path: Path) -> None:
+    text = PLANNING.read_text()
+    shutil.copy(PROFILE, tmp_path / "h200.json")
+    (problems,) = blocks(text, "toml")
+    (tmp_path / "problems.toml").write_text(problems)
+    lines = [line for block in blocks(text, "console") for line in block.splitlines()]
+    printed = ""
+    for line in lines:
+        if any(word in line for word in ("device-profile", "train.py", "measured.sqlite")):  # where the GPU is
+            continue
+        python = shlex.quote(sys.executable)
+        program = re.sub("^python ", f"{python} ", re.sub("^cudnnpy ", f"{python} -m cudnnpy ", line))
+        done = subprocess.run(
+            program,
+            shell=True,
+            cwd=tmp_path,
+            env={**os.environ, "CUDNNPY_STORE": str(tmp_path / "store.sqlite"), "PYTHONPATH": str(pages.ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        printed += done.stdout
+    report = [line for block in blocks(text, "text") for line in block.splitlines()]
+    assert len(report) > 10
+    assert [line for line in report if line not in printed.splitlines()] == []
+    count = problems.count('    "')
+    assert f"{count} plans\n" in printed
+    assert printed.endswith(f"\n{count} plans\n")
