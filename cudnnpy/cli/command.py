@@ -1,8 +1,8 @@
-"""The command `cudnnpy`: `info` reports whether cuDNN is usable, `edges` finds the edges of a picture, `tune` tunes problems.
+"""The command `cudnnpy`: `info`, `edges`, `tune`, `explain`, `plan` and `device-profile`, each in a module of its own.
 
-Exit status: 0 on success; 1 if cuDNN cannot be used (info), if it failed, or if a problem was not tuned; 2 for wrong arguments
-or files, with one line on stderr, and for options that no algorithm meets, with the table of rejection reasons on stderr; 130
-after Ctrl-C; 141 if the reader of the output closed the pipe.
+Exit status: 0 on success; 1 if cuDNN cannot be used (info), if it failed, or if a problem was not tuned or planned; 2 for wrong
+arguments or files, with one line on stderr, and for options that no algorithm meets, with the table of rejection reasons on
+stderr; 130 after Ctrl-C; 141 if the reader of the output closed the pipe.
 """
 
 from __future__ import annotations

@@ -237,9 +237,9 @@ def _tune(
 
 
 def _stored(store: Store, wanted: _Wanted) -> Entry | None:
-    """Return what the store has of a problem, unless measuring for longer could tell more."""
+    """Return what was measured of a problem earlier; None if nothing was, or if measuring for longer could tell more."""
     entry = store.get(wanted.key)
-    if entry is None or not (entry.complete or entry.tune_seconds >= wanted.job.seconds):
+    if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= wanted.job.seconds):
         return None
     return entry
 
