@@ -19,7 +19,7 @@ _PRODUCTS = 1 << 24  # about the most products that are summed for them
 _LEAST = 4  # the fewest elements, however many products they have
 _CHUNK = 1 << 26  # bytes of a result that are compared at a time
 _CHUNKS = 8  # the most chunks, spread over the result
-_SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 22  # the most elements of one result alone, and about the most products for them
+_SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 21  # the most elements of one result alone, and about the most products for them
 
 
 class Arbiter:
