@@ -24,6 +24,13 @@ COUNT = 60
 PAGE = 4096
 
 
+class Content(bytes):
+    """A file's content, which is not printed when a test fails."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} bytes"
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The file of a store with 60 entries, some longer than a page, without a log."""
@@ -32,7 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     for number in range(COUNT):
         store.put(entry(number))
     assert not Path(f"{path}-wal").exists()
-    return path.read_bytes()
+    return Content(path.read_bytes())
 
 
 def number_of(one: Entry) -> int:
@@ -57,7 +64,9 @@ def opened(path: Path, content: bytes, log: bytes = b"") -> tuple[list[int], lis
     assert found == [entry(number) for number in numbers]
     assert all(one is None or one == entry(number) for number, one in enumerate(first))
     with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        # Damage that no reading meets, as in a pointer after the last part of a row, is left until a change meets it.
+        assert not caught or connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert {one.key for one in Store(path)} == {*(one.key for one in found), key(COUNT)}
     aside = [
         file.read_bytes()
         for file in path.parent.glob(f"{path.name}.damaged-*")
