@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from threading import Lock
 from types import TracebackType
@@ -53,6 +54,7 @@ class Freeze(AbstractContextManager["Freeze"]):
 
 
 _lock = Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _open: list[Freeze] = []
 _has_guesses = False  # whether a plan that stands in for a measured one may be in the cache
 

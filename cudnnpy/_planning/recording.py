@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from os import PathLike
 from threading import Lock
@@ -60,6 +61,7 @@ class Recording(AbstractContextManager["Recording"]):
 
 
 _lock = Lock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _open: list[Recording] = []
 
 
@@ -74,7 +76,7 @@ def record() -> Recording:
 
     Notes
     -----
-    These are convolutions and their gradients, transposed and fused convolutions, and graphs, also those of `cudnnpy.torch`.
+    These are convolutions and their gradients, transposed and fused convolutions, and graphs, also those of PyTorch programs.
     Operations whose algorithm is forced are left out, and those that have one plan only, such as pooling, are not recorded. A
     recording starts with an empty plan cache (`cudnnpy.clear_cache`), since only operations that are planned are seen.
 

@@ -18,6 +18,7 @@ VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
 USER = "user"
 
 _lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _chosen: str | Store | None = None  # what `use` was given
 _added: list[Store] = []
 _current: tuple[tuple[str | None, ...], Layers] | None = None

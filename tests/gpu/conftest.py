@@ -13,7 +13,8 @@ WITHOUT_TORCH = frozenset(
         "test_handle.py",
         "test_known_issues.py",
         "test_torch_for_the_gpu.py",
-        "test_tune_command.py",
+        "test_messages_gpu.py",
+        "test_tune_command_gpu.py",
     }
 )
 collect_ignore = files_that_need_torch(Path(__file__).parent, WITHOUT_TORCH)

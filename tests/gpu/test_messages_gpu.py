@@ -22,7 +22,7 @@ class Kept(logging.Handler):
 def test_the_records_of_calls_on_a_handle() -> None:
     logger, kept = logging.Logger("calls"), Kept()
     logger.addHandler(kept)
-    with Handle(0) as handle, cudnnpy.log_to(logger):
+    with cudnnpy.log_to(logger), Handle(0) as handle:
         assert handle.stream == 0
         address = handle.address
     functions = {vars(record)["cudnn_function"] for record in kept.records}

@@ -143,6 +143,8 @@ cudnnpy.DeviceArray
 cudnnpy.workspace.Allocator
 cudnnpy.errors
 cudnnpy.store.default()
+cudnnpy.freeze().end()
+cudnnpy.record().end()
 cudnnpy.CudnnError
 cudnnpy.NoAlgorithmError
 cudnnpy.names.short_names(raw.cudnnActivationMode_t)

@@ -241,13 +241,16 @@ def test_forks_while_threads_make_and_close_objects() -> None:
 
 
 def test_every_lock_of_the_package_is_minded_when_a_process_forks() -> None:
-    """A lock that another thread holds is held for ever in a forked child."""
+    """A lock that another thread holds is held for ever in a forked child, unless it is minded or replaced there."""
     package = Path(raw.__file__).parents[1]
     locking = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         if re.search(r"\b(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(\)", path.read_text())
     }
-    forgetting = {name for name in locking if "register_at_fork" not in (package / name).read_text()}
+    minded = re.compile(r"register_at_fork|_process != os\.getpid\(\)")
+    forgetting = {name for name in locking if not minded.search((package / name).read_text())}
     assert locking >= {"raw/_library.py"}
-    assert forgetting == set()
+    assert forgetting == {
+        "cli/tuning_workers.py"
+    }  # of the command's own process, which forks nothing: it spawns workers

@@ -270,7 +270,7 @@ def test_a_result_that_no_engine_writes_is_copied(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("op", ["max", "min", "amax", "norm1", "norm2"])
-@pytest.mark.parametrize("shape", [(7,), (1, 33), (3, 513), (97, 3), (2, 31, 5), (2, 32, 3), (1024,)])
+@pytest.mark.parametrize("shape", [(7, 2), (2, 33), (3, 513), (97, 3), (2, 31, 5), (2, 32, 3), (2, 1024)])
 @pytest.mark.parametrize("scales", [(1.0, 0.0), (-2.0, 0.5)])
 def test_float64_is_reduced_by_halves(op: str, shape: tuple[int, ...], scales: tuple[float, float]) -> None:
     axis = shape.index(max(shape))
@@ -285,21 +285,25 @@ def test_float64_is_reduced_by_halves(op: str, shape: tuple[int, ...], scales: t
 
 
 def test_the_nan_of_a_half_is_the_maximum() -> None:
-    found = _by_halves(0, TensorSpec((9,), "float64", (1,)), TensorSpec((1,), "float64", (1,)), "max", 1.0, 0.0)
+    found = _by_halves(0, TensorSpec((2, 9), "float64", (9, 1)), TensorSpec((2, 1), "float64", (1, 1)), "max", 1.0, 0.0)
     assert found is not None
     for at in range(9):
-        x, out = np.arange(9.0), np.zeros(1)
+        x, out = np.arange(18.0), np.zeros(2)
         x[at] = np.nan
         run_steps(*found, x, out)
         assert np.isnan(out[0])
+        assert out[1] == 17
 
 
 @pytest.mark.parametrize("op", ["max", "min", "amax", "norm1", "norm2", "mul", "add"])
-@pytest.mark.parametrize("length", [511, 512])
-def test_short_runs_are_left_to_the_function(op: str, length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rows", "length"), [(4, 511), (4, 512), (1, 512)])
+def test_short_runs_and_single_results_are_left_to_the_function(
+    op: str, rows: int, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(halves, "SHORTEST", 512)
-    spec, y = TensorSpec((4, length), "float64", (length, 1)), TensorSpec((4, 1), "float64", (1, 1))
-    assert (_by_halves(0, spec, y, op, 1.0, 0.0) is None) == (length == 511 or op in ("mul", "add"))
+    spec, y = TensorSpec((rows, length), "float64", (length, 1)), TensorSpec((rows, 1), "float64", (1, 1))
+    is_taken = (rows, length) == (4, 512) and op not in ("mul", "add")
+    assert (_by_halves(0, spec, y, op, 1.0, 0.0) is not None) == is_taken
 
 
 # Everything
