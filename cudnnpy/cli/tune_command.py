@@ -43,6 +43,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
     parser.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler, or its scheduler file",
+    )
+    parser.add_argument(
         "--seconds",
         type=seconds,
         help=f"the most that tuning one problem takes (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",

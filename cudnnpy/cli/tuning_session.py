@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +23,10 @@ from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
 from cudnnpy.cli.output_files import OutputError
+from cudnnpy.cli.tuning_cluster import Cluster
 from cudnnpy.cli.tuning_progress import progress
 from cudnnpy.cli.tuning_report import Row
+from cudnnpy.cli.tuning_roster import ClusterError
 from cudnnpy.cli.tuning_workers import PATIENCE, Job, Result, Work, Workers
 from cudnnpy.errors import LibraryNotFoundError
 
@@ -35,7 +38,15 @@ class _RequestError(ValueError):
 
 
 # Errors of which one line is all that a user needs.
-BAD_INPUT = (ProblemTextError, OutputError, UnavailableError, LibraryNotFoundError, ImportError, _RequestError)
+BAD_INPUT = (
+    ProblemTextError,
+    OutputError,
+    UnavailableError,
+    LibraryNotFoundError,
+    ImportError,
+    ClusterError,
+    _RequestError,
+)
 
 
 class Machine(NamedTuple):
@@ -49,12 +60,15 @@ class Machine(NamedTuple):
         For Workers; `start` takes the path of the store first.
     patience : float
         For Workers.
+    cluster : callable
+        Returns the Cluster of a scheduler.
     """
 
     kinds: Callable[[], Sequence[str]] = tuning.kinds_of_gpus
     work: Work = tuning.tune_one
     start: Callable[[str, int], None] = tuning.make_ready
     patience: float = PATIENCE
+    cluster: Callable[[str], Cluster] = Cluster
 
 
 class _Wanted(NamedTuple):
@@ -71,10 +85,13 @@ def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
     if options.report_only:
         return _report_only(options)
     machine = machine or Machine()
-    devices = _devices(options, machine)
-    with _opened(options.store, read_only=False) as store:
+    with ExitStack() as stack:
+        cluster = None if options.dask is None else stack.enter_context(closing(_joined(options.dask, machine)))
+        devices = _devices(options, machine) if cluster is None else cluster.devices
+        store = stack.enter_context(_opened(options.store, read_only=False))
+        workers = cluster or Workers(devices, machine.work, partial(machine.start, store.path), machine.patience)
         status, requests = _requests(options)
-        entries, failed = _tune(options, machine, devices, requests, store)
+        entries, failed = _tune(options, workers, devices, requests, store)
         _report(options, entries, failed)
     return 1 if failed or status else 0
 
@@ -94,6 +111,10 @@ def _check_arguments(options: argparse.Namespace) -> None:
             raise _RequestError(f"--record must be followed by a program; there is no file {options.record[0]}")
     elif options.save is not None:
         raise _RequestError("--save must be with --record; got it without")
+    if options.dask is not None and (options.report_only or options.gpus is not None):
+        raise _RequestError(
+            f"--dask must be without --gpus and --report-only; got --dask {options.dask} with one of them"
+        )
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
@@ -126,6 +147,14 @@ def _check_writable(path: Path) -> None:
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
         raise _RequestError(f"--store must be a file that may be written; got {path}")
+
+
+def _joined(scheduler: str, machine: Machine) -> Cluster:
+    """Return the cluster of a scheduler, and tell which GPUs it has."""
+    cluster = machine.cluster(scheduler)
+    for note in cluster.notes:
+        _say(note)
+    return cluster
 
 
 def _devices(options: argparse.Namespace, machine: Machine) -> list[tuple[int, str]]:
@@ -204,7 +233,7 @@ def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Seq
 
 def _tune(
     options: argparse.Namespace,
-    machine: Machine,
+    workers: Workers | Cluster,
     devices: Sequence[tuple[int, str]],
     requests: Sequence[Request],
     store: Store,
@@ -216,7 +245,6 @@ def _tune(
     if found:
         _say(f"{len(found)} of {len(wanted)} problems are in the store")
     failed: dict[Job, str] = {}
-    workers = Workers(devices, machine.work, partial(machine.start, store.path), machine.patience)
     try:
         with progress(len(jobs), sys.stderr) as shown:
             for report in workers.run(jobs) if jobs else ():
@@ -225,7 +253,7 @@ def _tune(
                 elif isinstance(report, Result):
                     failed[report.job] = report.reason
                 shown.note(report)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ClusterError):
         _say(
             f"stopped; {len(found)} of {len(wanted)} problems are in {store.path}. The same command goes on from there"
         )

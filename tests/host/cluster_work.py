@@ -1,0 +1,181 @@
+"""Work for the workers of test_cluster.py, whose GPUs are made up; what it does follows from the text of the problem."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+from uuid import uuid4
+
+import stand_in_tuning
+from distributed import get_worker
+
+import cudnnpy
+from cudnnpy import raw
+from cudnnpy._store.entry import Entry, Key
+from cudnnpy.cli import tuning_worker
+from cudnnpy.cli.tuning_worker import SeenGpu
+
+H200 = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
+L4 = json.dumps({"deviceName": "NVIDIA L4", "deviceVer": 890, "multiProcessorCount": 58})
+CUDNN = 92800
+STARTING = 0.5  # seconds, after which a nanny knows of its new worker; it starts no other for one that ended before
+CUDNN_HERE = [CUDNN]  # of this process
+
+
+class Try(NamedTuple):
+    """A try of a problem: on which GPU, in which process, and the name of the task."""
+
+    device: int
+    process: int
+    task: str
+
+
+class MadeUp(NamedTuple):
+    """Each process sees the same GPUs, as the processes of one machine do. `folder` gets a file for each try.
+
+    One process, whichever comes first, may see `odd_kinds` instead, or have other versions of cudnnpy and cuDNN.
+    """
+
+    folder: str
+    kinds: tuple[str, ...] = (H200, H200)
+    odd_kinds: tuple[str, ...] | None = None
+    odd_version: str = cudnnpy.__version__
+    odd_cudnn: int = CUDNN
+
+    def gpus(self) -> list[SeenGpu]:
+        is_odd = self._is_odd()
+        kinds = self.odd_kinds if is_odd and self.odd_kinds is not None else self.kinds
+        vars(tuning_worker)["__version__"] = self.odd_version if is_odd else cudnnpy.__version__
+        CUDNN_HERE[:] = [self.odd_cudnn if is_odd else CUDNN]
+        if not kinds:
+            raise RuntimeError("no CUDA-capable device is detected\nand more lines")
+        return [SeenGpu(f"GPU-{number}", number, kind) for number, kind in enumerate(kinds)]
+
+    def cudnn(self) -> int:
+        return CUDNN_HERE[0]
+
+    def _is_odd(self) -> bool:
+        with suppress(FileExistsError):
+            Path(self.folder, "odd").touch(exist_ok=False)
+            return True
+        return False
+
+    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+        earlier = self.tries(text)
+        file = Path(self.folder, f"{text[:60]}.{device}.{os.getpid()}.{uuid4().hex[:6]}")
+        file.with_suffix(".part").write_text(str(get_worker().get_current_task()))
+        file.with_suffix(".part").rename(file)
+        if text.startswith(("poison", "unlucky", "broken")):
+            time.sleep(STARTING)
+        if text.startswith("poison") or (text.startswith("unlucky") and not earlier):
+            os.kill(os.getpid(), signal.SIGKILL)
+        while text.startswith("stuck") and not Path(self.folder, "go").exists():
+            time.sleep(0.01)
+        if text.startswith("wrong"):
+            raise ValueError(f"{text} is no problem\nand a second line")
+        if text.startswith("fails"):
+            raise MemoryError("no memory is left")
+        if text.startswith("broken"):
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        return entry_of(text, L4 if text.startswith("of an L4") else self.kinds[device], tune_seconds)
+
+    def check(self, device: int) -> None:
+        if any(one.process == os.getpid() for one in self.tries("broken")):
+            raise RuntimeError("the context is lost")
+
+    def tries(self, text: str) -> list[Try]:
+        """The tries of the problems whose text begins so."""
+        files = [path for path in Path(self.folder).glob(f"{text[:60]}*.*.*.*") if path.suffix != ".part"]
+        return [Try(int(path.name.split(".")[-3]), int(path.name.split(".")[-2]), path.read_text()) for path in files]
+
+
+def entry_of(text: str, kind: str, tune_seconds: float) -> Entry:
+    """The entry that tuning a problem gives, wherever that is done."""
+    made_at = datetime(2026, 1, 31, tzinfo=UTC).isoformat()
+    gpu = json.loads(kind)
+    capability = f"{gpu['deviceVer'] // 100}.{gpu['deviceVer'] // 10 % 10}"
+    key = Key(f'"{text}"', "{}", gpu["deviceName"], capability, gpu["multiProcessorCount"], CUDNN)
+    return Entry(key, text, "{}", float(len(text)), 0.1, None, 64, tune_seconds, True, made_at, {}, ())
+
+
+class Planned(NamedTuple):
+    """Entries of problems in the notation, as stand_in_tuning makes them; `poison` is one that kills its worker."""
+
+    folder: str
+    kinds: tuple[str, ...]
+    poison: str = ""
+    slow: bool = False
+
+    def gpus(self) -> list[SeenGpu]:
+        return [SeenGpu(f"GPU-{number}", number, kind) for number, kind in enumerate(self.kinds)]
+
+    def cudnn(self) -> int:
+        return raw.version()
+
+    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+        Path(self.folder, f"{uuid4().hex}.try").touch()
+        if text == self.poison:
+            time.sleep(STARTING)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.slow:
+            time.sleep(0.3)
+        return stand_in_tuning.tuned(text, 0, tune_seconds, stand_in_tuning.KINDS.index(self.kinds[device]))
+
+    def check(self, device: int) -> None:
+        """Every GPU stays well."""
+
+
+class ForProfile(NamedTuple):
+    """Plans of the real libcudnn for the GPU that a profile describes, of which there are two; the driver is a stand-in.
+
+    The first try of `unlucky` ends its worker while it plans.
+    """
+
+    folder: str
+    profile: str
+    unlucky: str = ""
+
+    @property
+    def kind(self) -> str:
+        content = json.loads(self.profile)
+        return json.dumps({name: content[name] for name in ("deviceName", "deviceVer", "multiProcessorCount")})
+
+    def gpus(self) -> list[SeenGpu]:
+        return [SeenGpu(f"GPU-{number}", number, self.kind) for number in range(2)]
+
+    def cudnn(self) -> int:
+        return raw.version()
+
+    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+        from cudnnpy._planning.engines import Target
+        from cudnnpy._planning.notation import parse
+        from cudnnpy._planning.plan import Plan
+        from cudnnpy._planning.remembered import entry_of
+        from cudnnpy._planning.selection import choose
+        from cudnnpy.convolution import plans  # noqa: F401  (texts of convolutions can be read)
+
+        problem, options = parse(text)
+        target = Target(profile=self.profile)
+        candidate, tried = choose(problem, options, target, 1 << 37)
+        if text == self.unlucky:
+            with suppress(FileExistsError):
+                Path(self.folder, "unlucky").touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+        made = entry_of(problem, options, target, Plan(problem, candidate), tried, complete=True)
+        return made._replace(made_at=datetime(2026, 1, 31, tzinfo=UTC).isoformat())
+
+    def check(self, device: int) -> None:
+        """There is none."""
+
+
+if __name__ == "__main__":  # in one process: PROFILE TEXT ... -> a line of JSON for each entry
+    work = ForProfile("", Path(sys.argv[1]).read_text())
+    for text in sys.argv[2:]:
+        print(json.dumps(work.tune(text, 0, 2.0).plain()))
