@@ -1,0 +1,109 @@
+"""A Dask cluster on this machine's GPUs, and the data-parallel example: ranks that share a store choose alike."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from cudnnpy import raw
+from cudnnpy import store as stores
+from cudnnpy.cli.tuning import key_for, kinds_of_gpus, tune_one
+from cudnnpy.cli.tuning_cluster import Cluster
+from cudnnpy.cli.tuning_workers import Job
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = ROOT / "tests" / "host"
+EXAMPLE = ROOT / "docs" / "examples" / "data_parallel.py"
+PROBLEMS = (
+    "forward 8x32x14x14 64x32x3x3 pad=1 float16 channels_last",
+    "backward_data 8x32x14x14 64x32x3x3 pad=1 float16 channels_last",
+    "backward_filter 8x32x14x14 64x32x3x3 pad=1 bfloat16 channels_last",
+    "forward 8x32x14x14 64x32x1x1",
+)
+
+
+@pytest.fixture
+def scheduler() -> Iterator[str]:
+    """The address of a scheduler that has a worker for each GPU; each worker sees all of them."""
+    pytest.importorskip("distributed", reason="tuning on a cluster needs dask.distributed")
+    sys.path.append(str(HOST))
+    try:
+        from local_clusters import local_cluster
+
+        with local_cluster(str(torch.cuda.device_count())) as (address, _):
+            yield address
+    finally:
+        sys.path.remove(str(HOST))
+
+
+def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
+    from cudnnpy._planning.notation import parse
+
+    with closing(Cluster(scheduler)) as cluster:
+        assert [kind for _, kind in cluster.devices] == kinds_of_gpus()
+        kind = cluster.devices[0][1]
+        jobs = [Job(text, 0.5, kind) for text in PROBLEMS]
+        found = {one.job.text: one for one in cluster.run([*jobs, Job("forward nonsense", 0.5, kind)])}
+    assert "nonsense" in found.pop("forward nonsense").reason
+    for text, one in found.items():
+        assert one.reason == ""
+        assert one.entry is not None
+        assert one.entry.key == key_for(*parse(text), kind)
+        assert one.entry.milliseconds is not None
+        assert one.entry.key.cudnn == raw.version()
+    with stores.open("") as store:  # the entries serve this process: nothing is measured again
+        for one in found.values():
+            assert one.entry is not None
+            store.put(one.entry)
+        stores.use(store)
+        try:
+            assert [tune_one(text, 0, 0.5) for text in PROBLEMS] == [found[text].entry for text in PROBLEMS]
+        finally:
+            stores.use(None)
+
+
+def trained(*arguments: str, gpus: int, launcher: tuple[str, ...] = ()) -> str:
+    given = [*launcher, str(EXAMPLE), "--tune-seconds", "0.3", *arguments]
+    done = subprocess.run(
+        [sys.executable, *given, *(() if launcher else ("--gpus", str(gpus)))],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    return done.stdout
+
+
+def check(printed: str) -> None:
+    assert "the ranks run the same kernels: yes" in printed
+    assert "not in the store" not in printed
+    assert re.search(r"convolutions of rank 0 on cudnnpy: \{'forward': [1-9]\d*, .*left to torch: \{\}", printed)
+
+
+def test_one_rank_learns_the_digits(tmp_path: Path) -> None:
+    printed = trained("--store", str(tmp_path / "s.sqlite"), gpus=1)
+    check(printed)
+    found = re.search(r"accuracy on 360 pictures not trained on: ([\d.]+)%", printed)
+    assert found is not None
+    assert 97 <= float(found[1]) <= 100
+    with stores.open(tmp_path / "s.sqlite", read_only=True) as store:
+        assert len(store) >= 8  # three layers forward and to the filter, two of them to the input
+
+
+@pytest.mark.skipif("torch.cuda.device_count() < 2", reason="several ranks need several GPUs")
+@pytest.mark.parametrize("how", ["rank 0 measures", "together", "torchrun"])
+def test_ranks_choose_alike(how: str, tmp_path: Path) -> None:
+    arguments = ["--store", str(tmp_path / "s.sqlite"), *(["--together"] if how == "together" else [])]
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2") if how == "torchrun" else ()
+    check(trained(*arguments, gpus=2, launcher=launcher))
