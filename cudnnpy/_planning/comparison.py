@@ -104,10 +104,19 @@ class Largest:
         return float(np.abs(found).max())
 
     def _reduced(self, flat: TensorDescriptor, address: int, dtype: ElementName) -> float:
-        """Return the largest absolute element of a whole tensor, by cudnnReduceTensor."""
+        """Return the largest absolute element of a whole tensor."""
         import numpy as np
         from cuda.bindings import driver
 
+        # cudnnReduceTensor rejects a tensor of one element: reduction-of-one-shape in docs/known-issues.md
+        found = address if flat.shape == (1, 1, 1, 1) else self._reduction(flat, address, dtype)
+        host = np.zeros(1, numpy_dtype(dtype))
+        driver.cuMemcpyDtoHAsync(host.ctypes.data, found, host.nbytes, self._stream)
+        driver.cuStreamSynchronize(self._stream)
+        return abs(float(host[0]))
+
+    def _reduction(self, flat: TensorDescriptor, address: int, dtype: ElementName) -> int:
+        """Return the address of the largest absolute element of a tensor, by cudnnReduceTensor."""
         double = dtype == "float64"
         how = ReduceTensorDescriptor("amax", compute_dtype="float64" if double else "float32", propagate_nan=True)
         one = TensorDescriptor((1, 1, 1, 1), dtype)
@@ -121,7 +130,4 @@ class Largest:
             "cudnnReduceTensor",
             *(self._handle, how, None, 0, space, size, byref(scale), flat, address, byref(zero), one, found),
         )
-        host = np.zeros(1, numpy_dtype(dtype))
-        driver.cuMemcpyDtoHAsync(host.ctypes.data, found, host.nbytes, self._stream)
-        driver.cuStreamSynchronize(self._stream)
-        return abs(float(host[0]))
+        return found

@@ -42,8 +42,8 @@ class VariantPack(c_void_p):
         super().__init__()
         self.destroy, self.process = destroy, _process
 
-    def __del__(self) -> None:
-        if self and self.process is _process and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and self and self.process is _process:  # at exit, the names of this module may be gone
             self.destroy(self)
 
 

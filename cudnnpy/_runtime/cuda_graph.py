@@ -97,8 +97,9 @@ class Graph:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    # At exit, the names of this module may be gone.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             from cuda.bindings import driver
 
             driver.cuGraphDestroy(self.handle)
@@ -110,8 +111,9 @@ class Executable:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    # At exit, the names of this module may be gone.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing():
             from cuda.bindings import driver
 
             driver.cuGraphExecDestroy(self.handle)

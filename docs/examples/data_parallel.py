@@ -39,7 +39,7 @@ STEPS = {"digits": 400, "resnet50": 50}
 # Batch normalizations of each rank keep their own statistics. Newer releases of torch have another name for that.
 _names = inspect.signature(DistributedDataParallel).parameters
 OWN_STATISTICS = {"forward_sync_buffers" if "forward_sync_buffers" in _names else "broadcast_buffers": False}
-WARM_UP = 5  # steps before those that are timed
+WARM_UP = 10  # steps before those that are timed
 WANTED_ACCURACY = 0.97
 
 
@@ -215,22 +215,29 @@ def set_up(options, rank, ranks, device):
     return seconds, unknown
 
 
+def warmed_up(options, rank, ranks, device, group=None):
+    """A trainer of the ranks of a group, by default of all, after a few steps; and its network."""
+    module, data = fresh(options, rank, ranks, device)
+    devices = [device.index] if device.type == "cuda" else None
+    wrapped = DistributedDataParallel(
+        module, device_ids=devices, process_group=group, gradient_as_bucket_view=True, **OWN_STATISTICS
+    )
+    trainer = Trainer(wrapped, data, options, device)
+    for _ in range(WARM_UP):
+        trainer.step()
+    return trainer, module
+
+
 def train(options, rank, ranks, device):
     """Train, and return the Report of this rank and the network."""
     seconds, unknown = set_up(options, rank, ranks, device)
     alone = 0.0
-    dist.barrier()
+    first = dist.new_group([0])  # which all ranks have to call
     if rank == 0 and ranks > 1:
-        trainer = Trainer(*fresh(options, rank, ranks, device), options, device)
-        trainer.run(WARM_UP)
+        trainer, _ = warmed_up(options, rank, ranks, device, first)
         alone = trainer.run(options.steps)
     dist.barrier()
-    module, data = fresh(options, rank, ranks, device)
-    devices = [device.index] if device.type == "cuda" else None
-    wrapped = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **OWN_STATISTICS)
-    trainer = Trainer(wrapped, data, options, device)
-    for _ in range(WARM_UP):
-        trainer.step()
+    trainer, module = warmed_up(options, rank, ranks, device)
     dist.barrier()
     rate = trainer.run(options.steps)
     loss = float(trainer.loss.detach())

@@ -61,3 +61,27 @@ def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
     largest = Largest(None, 0, 0)  # type: ignore[arg-type]
     np.testing.assert_equal(largest(TensorSpec((8,), "int32"), 100, 32, minus=500), abs(value))
     assert asked == [(100, 12, 500), (112, 12, 512), (124, 8, 524)]
+
+
+def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cudnnReduceTensor rejects tensors of one shape, so that no candidate for such a result could be compared."""
+    memory = np.array([-3.5], np.float32)
+
+    real = comparison.raw.call
+
+    def called(name: str, *arguments: Any) -> Any:
+        assert "Reduc" not in name
+        if name != "cudnnAddTensor":
+            return real(name, *arguments)
+        memory[0] -= 1.0  # in place
+        return None
+
+    monkeypatch.setattr(comparison.raw, "call", called)
+    monkeypatch.setattr(
+        "cuda.bindings.driver.cuMemcpyDtoHAsync",
+        lambda to, at, size, stream: ctypes.memmove(to, memory.ctypes.data, size),
+    )
+    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
+    largest = Largest(None, 0, 0)  # type: ignore[arg-type]
+    assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4) == 3.5
+    assert largest(TensorSpec((1, 1, 1, 1), "float32"), memory.ctypes.data, 4, minus=64) == 4.5
