@@ -64,12 +64,13 @@ class ConvolutionProblem(Problem):
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering."""
         strict = is_strict(self, options)
-        found = list(lowerings(self, strict))
-        yield from measured.candidates(features(self, strict), found, target)
+        found, looked_up = list(lowerings(self, strict)), features(self, strict)
+        yield from measured.candidates(looked_up, found, target)
         for lowering in found:
             if is_for_winograd(lowering.part, strict):
                 yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
-            yield from proposed(lowering, target)
+            plain = looked_up if not lowering.suffix else None
+            yield from measured.replaced(plain, lowering, target, strict, proposed(lowering, target))
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""

@@ -17,7 +17,7 @@ from planning import Planner, _started, profile
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
 from cudnnpy._planning import known_issues, measured
-from cudnnpy._planning.candidates import Engine
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.measured import Configuration, Features, Table, file_name
 from cudnnpy.convolution.features import features
@@ -227,7 +227,7 @@ def cut(text: str) -> str:
     [
         cut,
         lambda text: text.replace("[32,64,", "[33,64,"),
-        lambda text: text.replace('"format": 1', '"format": 2'),
+        lambda text: text.replace('"format": 2', '"format": 3'),
         lambda text: text.replace('"cudnn": "9.99"', '"cudnn": "9.98"'),
         lambda text: text.replace('"capability": "9.0"', '"capability": "8.0"'),
         lambda text: "",
@@ -248,15 +248,15 @@ def test_a_table_that_cannot_be_read_is_ignored_with_one_warning(folder: Path, c
         assert measured.table_for(GPU) is None
 
 
-def written(configurations: Any, problems: Any, kind: Any = KIND) -> str:
+def written(configurations: Any, problems: Any, kind: Any = KIND, replacements: Any = ()) -> str:
     """A table with any content, and its digest."""
-    rest = "".join(
-        json.dumps(line) + "\n" for line in ({"configurations": configurations}, {"kind": kind, "problems": problems})
-    )
+    first = {"configurations": configurations, "replacements": replacements}
+    rest = "".join(json.dumps(line) + "\n" for line in (first, {"kind": kind, "problems": problems}))
     header = {"format": measured.FORMAT, "capability": KEY[0], "cudnn": KEY[1], "sha256": measured.digest(rest)}
     return json.dumps(header) + "\n" + rest
 
 
+CLASS = list(HERE.problem_class)
 GOOD = [["", 3, [[2, 5], [12, -1]]]]
 FASTEST = [[list(HERE.sizes), [0, 0], 1000]]
 
@@ -292,6 +292,48 @@ def test_a_good_table_of_any_content_is_read(folder: Path) -> None:
     found = measured.table_for(GPU)
     assert found is not None
     assert proposed(found, HERE) == [Configuration("", 3, ((2, 5), (12, -1)))]
+
+
+@pytest.mark.parametrize(
+    "replacements", [5, [3], [[CLASS, 3]], [[CLASS, 3, -1]], [[CLASS, "3", 1]], [[5, 3, 1]], {}, None]
+)
+def test_wrong_replacements_are_refused(replacements: Any) -> None:
+    with pytest.raises((ValueError, TypeError, KeyError)):
+        Table(written(GOOD, FASTEST, replacements=replacements), KEY)
+
+
+def proposal(index: int, notes: tuple[str, ...] = (), refused: str = "") -> Candidate:
+    return Candidate("heuristics", f"engine {index}", notes, True, lambda: None, engine=Engine(index), refused=refused)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize(
+    ("strict", "given", "expected"),
+    [
+        (False, [28, 5], [0, 28, 5]),  # by default, with the knobs of its own
+        (False, [28, 5, 0], [0, 28, 5]),
+        (False, [5, 28], [5, 28]),  # another engine is the first
+        (False, ["tf32 5", 28], ["tf32 5", 28]),
+        (True, ["tf32 5", 28], [0, "tf32 5", 28]),  # which does not count
+        (False, ["refused 5", 28], [0, "refused 5", 28]),
+        (False, [], []),
+    ],
+)
+def test_an_engine_that_was_always_faster_comes_before_the_first_proposal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, strict: bool, given: list[Any], expected: list[Any]
+) -> None:
+    (folder / file_name(*KEY)).write_text(written(GOOD, FASTEST, replacements=[[CLASS, 28, 0]]))
+    lowering: Any = SimpleNamespace(suffix="", facts=known_issues.Facts("forward"))
+    monkeypatch.setattr(measured, "with_engine", lambda _, __, engine: proposal(engine.index))
+    made = {"tf32 5": proposal(5, ("tensor_core",)), "refused 5": proposal(5, refused="for a reason")}
+    found = list(measured.replaced(HERE, lowering, GPU, strict, (made.get(one) or proposal(one) for one in given)))
+    assert [one.name for one in found] == [made[one].name if one in made else f"engine {one}" for one in expected]
+    sources = {one.engine: one.source for one in found}
+    assert sources.get(Engine(0), "measured for its class") == "measured for its class"
+    assert measured.is_source("measured for its class")
+    other = HERE._replace(kind=(*HERE.kind[:6], "grouped", *HERE.kind[7:]))
+    assert [one.source for one in measured.replaced(other, lowering, GPU, strict, iter([proposal(28)]))] == [
+        "heuristics"
+    ]
 
 
 def test_problems_with_another_number_of_sizes_are_not_near() -> None:

@@ -28,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--capability", required=True, help="its compute capability, such as 9.0")
     parser.add_argument("--cudnn", required=True, help="the release that was measured, such as 9.19")
     parser.add_argument("--out", type=Path, default=TABLES, help="the folder of tables (the package's)")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the problems of the present table that the files lack"
+    )
     given = parser.parse_args(arguments)
     rows = read(given.files, given.capability, given.cudnn)
     if not rows:
@@ -42,8 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(judge.summary(f"{LONG_MS} ms or more", long))
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / measured.file_name(given.capability, given.cudnn)
-    file.write_text(write.table(rows, given.capability, given.cudnn, GPU=given.gpu), encoding="utf-8")
-    print(f"wrote {file}: {len(rows):,} problems, {file.stat().st_size:,} bytes")
+    kept = write.read(file.read_text(encoding="utf-8")) if given.keep and file.exists() else []
+    text = write.table(rows, given.capability, given.cudnn, kept, GPU=given.gpu)
+    file.write_text(text, encoding="utf-8")
+    print(f"wrote {file}: {len(write.read(text)):,} problems, {file.stat().st_size:,} bytes")
     return 0
 
 
