@@ -50,6 +50,11 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
     )
 
 
+def choice_text(problem: Problem, options: PlanningOptions) -> str:
+    """Return the text of a problem with those options that a choice depends on, the ones of its key."""
+    return text_of(problem, PlanningOptions(**{option: getattr(options, option) for option in _OPTIONS}))
+
+
 def _gpu(target: Target) -> tuple[str, int]:
     """Return the name of the GPU of a target and the number of its multiprocessors."""
     if target.profile is not None:
@@ -109,7 +114,7 @@ def entry_of(
     found = next((one for one in tried if one.name == plan.name and not one.refused), None)
     return Entry(
         key_of(problem, options, target),
-        text_of(problem, options),
+        choice_text(problem, options),
         plan.to_json(),
         plan.milliseconds,
         None if found is None else _finite(found.spread),

@@ -85,7 +85,7 @@ class Entry(NamedTuple):
     key : Key
         What it is the choice for.
     text : str
-        The problem and its options in the notation that people read.
+        The problem in the notation that people read, with the options of the key.
     plan : str
         The serialized plan.
     milliseconds : float or None

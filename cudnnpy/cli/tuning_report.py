@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -61,7 +60,7 @@ class Row(NamedTuple):
     @property
     def text(self) -> str:
         """The problem with the options that its choice depends on."""
-        return problem_text(self.entry.text)
+        return self.entry.text
 
     @property
     def name(self) -> str:
@@ -98,12 +97,6 @@ def row_of(entry: Entry) -> Row:
         next(iter(ran), None),
         next((one for one in ran if one.source == "heuristics"), None),
     )
-
-
-def problem_text(text: str) -> str:
-    """Return the text of a problem without `prefer` and `tune_seconds`, which do not change what a choice is for."""
-    head, brace, tail = text.rpartition("}")  # no words of the JSON of a graph
-    return head + brace + re.sub(r"(^| )(?:prefer|tune_seconds)=\S+", "", tail)
 
 
 def _choice(entry: Entry) -> Measured | None:

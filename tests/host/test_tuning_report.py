@@ -15,7 +15,6 @@ from cudnnpy.cli.tuning_report import (
     comma_separated,
     plot,
     plots,
-    problem_text,
     row_of,
     summary,
     table,
@@ -67,22 +66,6 @@ def test_what_was_not_measured_has_no_time() -> None:
     assert re.split(r"  +", table([row]).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
     assert summary([row]) == "1 problem"
     assert plots([row]) == b""
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("forward 1x1 prefer=autotune", "forward 1x1"),
-        (
-            "forward 1x1 prefer=autotune workspace_limit=1MiB tf32=False tune_seconds=2.5",
-            "forward 1x1 workspace_limit=1MiB tf32=False",
-        ),
-        ("prefer=autotune forward 1x1", " forward 1x1"),
-        ('graph {"name":"a prefer=autotune"} prefer=autotune', 'graph {"name":"a prefer=autotune"}'),
-    ],
-)
-def test_a_problem_is_shown_without_what_its_choice_is_not_for(text: str, shown: str) -> None:
-    assert problem_text(text) == shown
 
 
 # The table
