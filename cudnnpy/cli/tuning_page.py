@@ -88,7 +88,9 @@ def _facts(row: Row) -> dict[str, str]:
         "measured": f"{others}, in at most {entry.tune_seconds:g} s",
         "made": f"{entry.made_at} with {', '.join(f'{name} {version}' for name, version in entry.made_with.items())}",
     }
-    if not entry.complete:
+    if entry.milliseconds is None:
+        facts["measured"] = f"nothing: planned without measuring, from {len(entry.candidates)} candidates"
+    elif not entry.complete:
         facts["measured"] += "; the time was used up before all had their turn"
     if entry.error is not None:
         facts["largest error"] = f"{entry.error:.3g} of the tolerance, against float64"

@@ -18,6 +18,7 @@ from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_file import Request
+from cudnnpy._planning.remembered import choice_text
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import UnavailableError
@@ -131,7 +132,9 @@ def _opened(path: str | None, *, read_only: bool) -> Store:
     """Open the store. Raises _RequestError unless it can be read, and written if it is to be."""
     try:
         store = stores.open(path, read_only=read_only)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise _RequestError(f"--store: {error.filename or path}: {error.strerror or error}") from None
+    except ValueError as error:
         raise _RequestError(f"--store: {error}") from None
     if not store.path:
         raise _RequestError("CUDNNPY_STORE must name a file for choices to be kept in; got ''. Name one with --store")
@@ -217,14 +220,15 @@ def _status_text(status: int) -> str:
 
 
 def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Sequence[str]) -> list[_Wanted]:
-    """Return each problem for each kind of GPU, once."""
+    """Return each problem for each kind of GPU, once, with the most seconds that it is given."""
     found: dict[Key, _Wanted] = {}
     for request in requests:
         given: PlanningOptions = request.options
         seconds = given.tune_seconds if options.seconds is None else options.seconds
         for kind in kinds:
             key = tuning.key_for(request.problem, given, kind)
-            found.setdefault(key, _Wanted(key, Job(tuning_report.problem_text(request.text), seconds, kind)))
+            if key not in found or found[key].job.seconds < seconds:
+                found[key] = _Wanted(key, Job(choice_text(request.problem, given), seconds, kind))
     return list(found.values())
 
 
@@ -281,7 +285,9 @@ def _report_only(options: argparse.Namespace) -> int:
         entries, missing = list(store), []
         if options.problems is not None:
             wanted = {one.key[:2]: one.job for one in _wanted(options, _read(options.problems), ["{}"])}
+            order = {parts: number for number, parts in enumerate(wanted)}
             entries = [entry for entry in entries if entry.key[:2] in wanted]
+            entries.sort(key=lambda entry: order[entry.key[:2]])
             known = {entry.key[:2] for entry in entries}
             missing = [(job.text, "not in the store") for parts, job in wanted.items() if parts not in known]
     _report(options, entries, missing)
@@ -293,16 +299,18 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
     rows = [tuning_report.row_of(entry) for entry in entries]
     if rows:
         _print_table(rows)
-        print(tuning_report.summary(rows))
+    print(tuning_report.summary(rows))
     for text, reason in failed:
         _say(f"not tuned: {text}: {reason}")
     if options.output is not None:
         table = f"{tuning_report.table(rows)}\n{tuning_report.summary(rows)}\n"
         contents: tuple[str | bytes, ...] = (table, tuning_report.comma_separated(rows), tuning_report.plots(rows))
         for name, content in zip(_FILES, contents, strict=True):
-            if content:  # of plots, there may be none
-                output_files.write(Path(options.output, name), content, overwrite=options.force)
-                _say(f"{Path(options.output, name)} is written")
+            if not content:
+                _say(f"{Path(options.output, name)} is not written, since no candidate was measured")
+                continue
+            output_files.write(Path(options.output, name), content, overwrite=options.force)
+            _say(f"{Path(options.output, name)} is written")
     if options.html is not None:
         output_files.write(options.html, tuning_page.page(rows, failed), overwrite=options.force)
         _say(f"{options.html} is written")

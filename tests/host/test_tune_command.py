@@ -118,6 +118,13 @@ def test_the_seconds_of_a_problem_are_its_own_unless_they_are_given() -> None:
     assert [entry.tune_seconds for entry in stored("b.sqlite").values()] == [0.25, 0.25]
 
 
+def test_a_problem_that_is_listed_twice_gets_the_most_seconds() -> None:
+    texts = [f"{PROBLEMS[0]}{word}" for word in ("", " prefer=autotune tune_seconds=7", " tune_seconds=3")]
+    write_problems("problems.toml", *texts)
+    assert tune("problems.toml") == 0
+    assert {text: entry.tune_seconds for text, entry in stored().items()} == {PROBLEMS[0]: 7.0}
+
+
 def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.CaptureFixture[str]) -> None:
     write_problems("problems.toml", PROBLEMS[0], f"{PROBLEMS[0]} prefer=autotune", f"{PROBLEMS[0]} tf32=False")
     assert tune("problems.toml") == 0
@@ -190,18 +197,36 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
 def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
     with stores.open("mine.sqlite") as store:
         for text in PROBLEMS[:2]:
-            store.put(tuned(f"{text} prefer=autotune", 0, 2.0))
+            store.put(tuned(text, 0, 2.0))
         store.export("export.jsonl")
     for source in ("mine.sqlite", "export.jsonl"):
         assert tune("--report-only", "--store", source, "--html", f"{source}.html", machine=NEVER) == 0
         out = capsys.readouterr().out
         assert [line.startswith(PROBLEMS[:2]) for line in out.splitlines()] == [False, True, True, False]
-        assert "prefer" not in out
         assert PROBLEMS[0] in Path(f"{source}.html").read_text()
     assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 1
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 4
     assert printed.err == f"cudnnpy tune: not tuned: {PROBLEMS[2]}: not in the store\n"
+
+
+def test_a_report_of_a_file_has_the_order_of_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with stores.open("mine.sqlite") as store:
+        for text in PROBLEMS:
+            store.put(tuned(text, 0, 2.0))
+    for order in (PROBLEMS, PROBLEMS[::-1]):
+        write_problems("problems.toml", *order)
+        assert tune("problems.toml", "--report-only", "--store", "mine.sqlite", machine=NEVER) == 0
+        _, *lines, _ = capsys.readouterr().out.splitlines()
+        assert [re.split(r"  +", line)[0] for line in lines] == list(order)
+
+
+def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    stores.open("empty.sqlite").export("empty.jsonl")
+    assert tune("--report-only", "--store", "empty.jsonl", "-o", "out", machine=NEVER) == 0
+    printed = capsys.readouterr()
+    assert printed.out == "0 problems\n"
+    assert "out/plots.pdf is not written, since no candidate was measured\n" in printed.err
 
 
 # Bad input
@@ -228,7 +253,7 @@ def test_a_report_is_made_from_a_store_without_measuring(capsys: pytest.CaptureF
             "export.jsonl, which is an export",
         ),
         (["problems.toml", "--store", ""], "CUDNNPY_STORE must name a file"),
-        (["--report-only", "--store", "missing.sqlite"], "--store: "),
+        (["--report-only", "--store", "missing.sqlite"], "missing.sqlite: no such store"),
         (["problems.toml", "--record", "script.py"], "problems must come from a file or from --record; got both"),
         (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
         (["--record", "missing.py"], "there is no file missing.py"),

@@ -25,7 +25,7 @@ NASTY = 'forward </script><script>document.title = "taken"</script> <img src="ht
 ENTRIES = [
     drawn("forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last", 1),
     drawn("backward_data 1x512x7x7 512x512x3x3 pad=1", 2),
-    entry("forward 2x3x8x8 4x3x3x3 pad=1 tune_seconds=4", milliseconds=0.25),
+    entry("forward 2x3x8x8 4x3x3x3 pad=1", milliseconds=0.25),
     entry(NASTY, chosen=0),
 ]
 FAILED = [("backward_filter 9x9x9x9 9x9x3x3", "the worker was ended by SIGSEGV")]
@@ -73,10 +73,15 @@ def test_the_page_has_all_that_it_was_given(file: Path) -> None:
     rows = [row_of(one) for one in ENTRIES]
     assert given == json.loads(json.dumps(content(rows, FAILED)))
     assert [problem["text"] for problem in given["problems"]] == [row.text for row in rows]
-    assert "tune_seconds" not in given["problems"][2]["text"]
     first = given["problems"][2]["candidates"]
     assert [one["roles"] for one in first] == ["first guess, heuristics' choice", "", "choice", "", "", ""]
     assert given["failed"] == [{"text": FAILED[0][0], "reason": FAILED[0][1]}]
+
+
+def test_a_choice_that_was_only_planned_names_no_seconds() -> None:
+    planned = entry("forward 1x1", (candidate("engine 1", "heuristics", None, 5),), 0, milliseconds=None)
+    (problem,) = content([row_of(planned)])["problems"]
+    assert dict(problem["facts"])["measured"] == "nothing: planned without measuring, from 1 candidates"
 
 
 def test_a_page_of_nothing_is_a_page() -> None:
