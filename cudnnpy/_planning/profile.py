@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
@@ -104,9 +103,9 @@ class DeviceProfile(NamedTuple):
 
 def read(path: str | os.PathLike[str]) -> DeviceProfile:
     """Read a profile from a file. Raises ProfileError if it is not one."""
-    source = str(path)
+    source = os.fspath(path) or "''"
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb") as file:
             content = file.read(_LONGEST + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -48,14 +48,14 @@ def _fail(status: int, error: Exception) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
-    from cudnnpy._planning import problem_file, profile
+    from cudnnpy._planning import profile
     from cudnnpy.cli import output_files, stub_driver
     from cudnnpy.cli.planner import Planner
 
     if options.output == "-":
         raise output_files.OutputError("-: plans must be written to a file; got standard output")
     output_files.check_writable(options.output, overwrite=options.force)
-    requests = problem_file.read(options.problems)
+    requests = _read(options.problems)
     device = profile.read(options.device)
     profile.check_release()
     if note := stub_driver.note(options.stub_driver):
@@ -67,10 +67,19 @@ def _plan(options: argparse.Namespace) -> int:
             planned.append((request, _entry(request, planner, options.problems)))
         _show_progress("")
     entries = [entry for _, entry in planned if entry is not None]
-    if entries:
-        _write(entries, options.output)
-    _print_summary(planned, options)
+    written = _write(entries, options.output) if entries else 0
+    _print_summary(planned, written, options)
     return 0 if len(entries) == len(planned) else 1
+
+
+def _read(path: str) -> list[Request]:
+    from cudnnpy._planning import problem_file
+    from cudnnpy._planning.notation import ProblemTextError
+
+    try:
+        return problem_file.read(path)
+    except OSError as error:
+        raise ProblemTextError(error.strerror or str(error), file=path) from None
 
 
 def _entry(request: Request, planner: Planner, file: str) -> Entry | None:
@@ -91,19 +100,19 @@ def _show_progress(text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _write(entries: list[Entry], path: str) -> None:
-    """Write the export of a store with these entries, the first one for each key."""
+def _write(entries: list[Entry], path: str) -> int:
+    """Write the export of a store with these entries, the first one for each key. Return how many they are."""
     from cudnnpy._store import exports
     from cudnnpy.cli.output_files import OutputError
 
     distinct = {entry.key: entry for entry in reversed(entries)}
     try:
-        exports.write(Path(os.path.realpath(path)), distinct.values())
+        return exports.write(Path(os.path.realpath(path)), distinct.values())
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _print_summary(planned: list[tuple[Request, Entry | None]], options: argparse.Namespace) -> None:
+def _print_summary(planned: list[tuple[Request, Entry | None]], written: int, options: argparse.Namespace) -> None:
     from cudnnpy._planning.candidates import bytes_text
     from cudnnpy.cli import explanation, text_table
 
@@ -114,12 +123,10 @@ def _print_summary(planned: list[tuple[Request, Entry | None]], options: argpars
             continue
         usable = sum(not one.refused for one in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
-        rows.append((entry.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
+        rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
     text_table.show(text_table.table(rows, text_table.width()))
-    written = sum(entry is not None for _, entry in planned)
-    failed = len(planned) - written
-    print(
-        f"{options.output}: {written} plans" if written else f"{options.output}: not written, since nothing was planned"
-    )
+    failed = sum(entry is None for _, entry in planned)
+    count = f"{written} plan{'s' * (written != 1)}"
+    print(f"{options.output}: {count}" if written else f"{options.output}: not written, since nothing was planned")
     if failed:
         print(f"{failed} of {len(planned)} problems cannot be planned")

@@ -295,7 +295,7 @@ def test_a_text_that_is_no_problem_is_one_line_with_the_column(capsys, text, mes
             "--measure must be used on a GPU of this machine; got the device profile x.json",
         ),
         ((TEXT, "--device", "x.json"), "x.json: cannot be read as a device profile: No such file or directory"),
-        ((TEXT, "--device", ""), ": cannot be read as a device profile: Is a directory"),
+        ((TEXT, "--device", ""), "'': cannot be read as a device profile: No such file or directory"),
     ],
 )
 def test_arguments_that_do_not_fit_are_one_line(capsys, arguments, message):
@@ -334,7 +334,8 @@ def test_without_a_gpu_it_says_how_to_go_on(monkeypatch, capsys):
 @pytest.mark.parametrize(("count", "there"), [(1, "0, the only GPU here"), (4, "an ordinal from 0 to 3")])
 def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, there):
     monkeypatch.setattr(devices, "why_unavailable", lambda: None)
-    monkeypatch.setattr("cuda.core.system.get_num_devices", lambda: count)
+    monkeypatch.setattr("cuda.core.system.get_num_devices", lambda: 8)  # CUDA_VISIBLE_DEVICES hides the others
+    monkeypatch.setattr(devices, "visible_gpus", lambda: count * ("a GPU",))
     assert command.main(["explain", TEXT, "--device", "7"]) == 2
     assert f"--device must be {there}; got 7" in capsys.readouterr().err
 
