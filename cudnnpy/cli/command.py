@@ -116,7 +116,7 @@ def _info(options: argparse.Namespace) -> int:
         print(json.dumps(asdict(found), indent=2))
         return 0 if found.why_unavailable is None else 1
     rows = list(found.rows())
-    if not (sys.stdout.isatty() and _print_table(rows)):
+    if not (sys.stdout is not None and sys.stdout.isatty() and _print_table(rows)):
         width = max(len(label) for label, _text in rows)
         for label, text in rows:
             print(f"{label:{width}}  {text}")

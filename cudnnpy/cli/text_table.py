@@ -28,7 +28,7 @@ def width() -> int:
 
 def show(lines: Iterable[Line]) -> None:
     """Print lines on standard output, in colours on a terminal if rich is installed."""
-    if sys.stdout.isatty():
+    if sys.stdout is not None and sys.stdout.isatty():
         try:
             from rich.console import Console
             from rich.text import Text

@@ -16,6 +16,7 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy.cli import command as cli
+from cudnnpy.cli import text_table
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
@@ -80,6 +81,16 @@ def test_a_full_disk_is_one_line(tmp_path, arguments, unbuffered):
     with open("/dev/full", "wb") as full:
         done = run_into(full, tmp_path, arguments, unbuffered)
     assert (done.returncode, done.stderr) == (2, "cudnnpy: standard output: No space left on device\n")
+
+
+def test_without_standard_output_it_does_its_work(monkeypatch, capsys):
+    with_output = cli.main(["info"])
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdout", None)  # as Python starts with a closed one
+    assert cli.main(["info"]) == with_output
+    text_table.show([text_table.Line("a line")])
+    monkeypatch.undo()
+    assert capsys.readouterr() == ("", "")
 
 
 def run_into(output, folder, arguments, unbuffered):
