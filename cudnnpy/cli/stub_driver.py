@@ -96,9 +96,14 @@ def environment(base: Mapping[str, str] | None = None) -> Iterator[dict[str, str
     """Build the stand-in in a private temporary folder, and yield the environment of a child process that loads it.
 
     `base` is the environment that it is added to, by default this process's. The folder is removed after the block.
+    Raises StubDriverError if the stand-in cannot be built, or not loaded from that folder.
     """
     inherited = dict(os.environ if base is None else base)
     with tempfile.TemporaryDirectory(prefix="cudnnpy-stub-driver-") as folder:
+        if set(folder) & set(":;"):  # the marks between the folders of LD_LIBRARY_PATH
+            raise StubDriverError(
+                f"TMPDIR must be a folder without ':' and ';' in its name; got {os.path.dirname(folder)}"
+            )
         build(Path(folder))
         before = inherited.get("LD_LIBRARY_PATH")
         yield {**inherited, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [folder, before]))}

@@ -78,6 +78,17 @@ def test_a_compiler_that_fails_is_quoted_in_one_line(monkeypatch, tmp_path, text
 
 
 @needs_compiler
+def test_a_temporary_folder_that_the_loader_does_not_find_is_named(monkeypatch, tmp_path):
+    place = tmp_path / "a:b"
+    place.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    with pytest.raises(
+        StubDriverError, match=says(f"TMPDIR must be a folder without ':' and ';' in its name; got {place}")
+    ):
+        environment().__enter__()
+    assert list(place.iterdir()) == []
+
+
 def test_it_lies_in_a_private_folder_that_goes_away():
     before = dict(os.environ)
     with environment({"LD_LIBRARY_PATH": "/mine", "OTHER": "1"}) as found:
