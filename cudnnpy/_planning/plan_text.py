@@ -157,12 +157,13 @@ def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Targe
     """Return the candidate that a text describes for a problem that is known, not yet planned.
 
     cuDNN does not read its part of the text, nor run code from it: the engine is configured again, with its knobs. That takes
-    no longer than reading does, and what is known of the engine, its notes and its issues, holds as for any candidate.
+    no longer than reading does, and what is known of the engine, its notes and its issues, holds as for any candidate. The
+    digest is not compared, since the store has a checksum of the whole entry, and nothing of the text is built upon.
 
     Raises ValueError if the text is not of a plan for this problem, LibraryVersionError if another release of cuDNN made it.
     """
     try:
-        content = _fields(text, parsed_at_once)
+        content = _typed(text, parsed_at_once)
     except RecursionError as error:
         raise invalid_text("it is nested too deep") from error
     if (content["kind"], content["problem"]) != (problem.kind, problem.plain()):
@@ -188,8 +189,16 @@ def rebuilt(text: str, problem: Problem, options: PlanningOptions, target: Targe
     return found
 
 
-def _fields(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
+def _fields(text: str) -> dict[str, Any]:
     """Return the fields of a text, whose types and digest are checked."""
+    content = _typed(text, parsed)
+    if digest({name: value for name, value in content.items() if name != "sha256"}) != content["sha256"]:
+        raise invalid_text("its digest does not match: the text was changed or truncated")
+    return content
+
+
+def _typed(text: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the fields of a text, whose types are checked."""
     if not isinstance(text, str):
         raise TypeError(f"text must be a str from to_json; got a {type(text).__name__}")
     content = parse(text)
@@ -204,8 +213,6 @@ def _fields(text: str, parse: Callable[[str], Any] = parsed) -> dict[str, Any]:
             raise invalid_text(f"{name!r} is a {type(content[name]).__name__}")
     if unknown := sorted(content.keys() - FIELDS.keys()):
         raise invalid_text(f"it has an unknown key, {unknown[0][:60]!r}")
-    if digest({name: value for name, value in content.items() if name != "sha256"}) != content["sha256"]:
-        raise invalid_text("its digest does not match: the text was changed or truncated")
     return content
 
 

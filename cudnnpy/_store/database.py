@@ -189,7 +189,8 @@ class Store:
 
     def _failed_in_memory(self, entry: Entry) -> bool:
         """Return whether the plan of an entry was forgotten when the file could not be written."""
-        return self._rows.has_in_memory(row_number(FORGOTTEN, entry.key, entry.plan))
+        rows = self._rows
+        return len(rows.memory) > 0 and rows.memory.read(row_number(FORGOTTEN, entry.key, entry.plan)) is not None
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
         """Return whether the plan of a key was marked as checked in an environment.

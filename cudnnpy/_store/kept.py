@@ -19,13 +19,14 @@ class Kept:
     Raises Foreign if the file is not of this package. Of everything else that is wrong with it, one warning tells.
     """
 
+    memory: Memory  # the rows that could not be written to the file
     reason: str  # why changes are kept in memory; "" if they are not
 
     def __init__(self, path: Path | None = None, *, read_only: bool = False, rows: Iterable[Row] = ()) -> None:
         self.reason = "" if path is not None else "it has no file"
         self._path = path
         self._file: Rows | None = None
-        self._memory = Memory(rows)
+        self.memory = Memory(rows)
         if path is not None:
             self._open(path, read_only)
 
@@ -40,20 +41,16 @@ class Kept:
         except Damaged:
             self._use_readable()
 
-    def has_in_memory(self, number: int) -> bool:
-        """Return whether a row of a number could not be written to the file."""
-        return self._memory.read(number) is not None
-
     def read(self, number: int) -> Row | None:
         """Return the row of a number; None if there is none."""
-        row = self._memory.read(number)
+        row = self.memory.read(number)
         return row if row is not None else self._reading(lambda rows: rows.read(number), None)
 
     def all(self, kind: str) -> list[Row]:
         """Return the rows of a kind, in the order of their numbers."""
         nothing: list[Row] = []
         found = {row.number: row for row in self._reading(lambda rows: rows.all(kind), nothing)}
-        found.update((row.number, row) for row in self._memory.all(kind))
+        found.update((row.number, row) for row in self.memory.all(kind))
         return [row for _, row in sorted(found.items())]
 
     def change(self, changes: Sequence[Change], removed: Sequence[Row] = ()) -> list[Row]:
@@ -65,12 +62,12 @@ class Kept:
                 self._use_readable()
             except (Unusable, Foreign) as error:
                 self._stop_writing(error)
-        self._memory.change([], removed)
+        self.memory.change([], removed)
         return [self._changed_in_memory(change) for change in changes]
 
     def _changed_in_memory(self, change: Change) -> Row:
         found = self.read(change.row.number)
-        return found if found is not None and not change.beats(found) else self._memory.change([change])[0]
+        return found if found is not None and not change.beats(found) else self.memory.change([change])[0]
 
     def _reading(self, work: Callable[[Rows], _T], otherwise: _T) -> _T:
         if self._file is None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
 from cudnnpy._store.rows import ENTRY, Row, number_of, row_of
 
+_AFTER_CANDIDATES = '","complete":'  # in the canonical JSON of an entry
+
 
 class Forgotten(NamedTuple):
     """A plan that failed, and that is not kept again for its key.
@@ -86,10 +88,19 @@ def entry_from_row(row: Row, *, brief: bool = False) -> Entry | None:
     if row.schema != SCHEMA:
         return None
     try:
-        plain = json.loads(row.content)
-        return Entry.of({**plain, "candidates": [] if brief else json.loads(plain["candidates"])})
+        plain = json.loads(_without_candidates(row.content) if brief else row.content)
+        return Entry.of({**plain, "candidates": json.loads(plain["candidates"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _without_candidates(content: str) -> str:
+    """Return the content of an entry with no candidates, which are most of it and its first field.
+
+    They are a text with every quotation mark escaped, so that the first one that is not ends them.
+    """
+    _, end, rest = content.partition(_AFTER_CANDIDATES)
+    return f'{{"candidates":"[]{end}{rest}' if end else content
 
 
 def forgotten_from_row(row: Row) -> Forgotten:

@@ -80,6 +80,9 @@ class Memory:
         self._rows = {row.number: row for row in rows}
         self._lock, self._process = threading.Lock(), os.getpid()
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def read(self, number: int) -> Row | None:
         """Return the row of a number; None if there is none."""
         return self._rows.get(number)
