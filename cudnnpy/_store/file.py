@@ -1,8 +1,8 @@
 """The rows of a store in an SQLite file: connections, locks, and what SQLite's errors mean.
 
-Each operation opens a connection and closes it. So a process that forks hands none to its child, threads share none, and the
-path may come to be another file. A process reads an entry once, and most often when nobody changes the file: without a lock
-of SQLite, that takes a twentieth of a millisecond.
+Each change opens a connection and closes it, and so does a read while others change the file. A read of one row from a file
+that nobody changes needs no lock; the connection for it is kept while the file stays as it is. It holds no lock and is not
+used in a fork, and the path may come to be another file.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import contextlib
 import os
 import random
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Iterable
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 
 from cudnnpy._store import lock, rebuild
@@ -30,11 +32,31 @@ _MOST_REBUILT = 3  # times in one operation
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_SCHEMA}
 # Errors of a connection that may write, after which one that only reads may succeed: in a read-only folder, on a full disk.
 _UNWRITABLE = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
+_COARSE = 2_000_000_000  # nanoseconds, the most by which the clock of a file system is behind
 _COLUMNS = "number, kind, schema, content, checksum"
 _OF_NUMBER = "WHERE number = ?"
 
 _T = TypeVar("_T")
 _Work = Callable[[sqlite3.Connection], _T]
+
+
+# Held while a kept connection is used, and during a fork, so that no child has a connection that another thread uses.
+_turn = threading.RLock()
+os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
+
+
+class _State(NamedTuple):
+    """What differs in another process, for another file, and after a change."""
+
+    process: int
+    device: int
+    inode: int
+    size: int
+    changed: int  # when, in nanoseconds
+
+    def is_told_from_later(self) -> bool:
+        """Return whether the time of a later change differs, though clocks of file systems are coarse."""
+        return time.time_ns() - self.changed > _COARSE
 
 
 class File:
@@ -46,6 +68,8 @@ class File:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path, self.read_only = path, read_only
+        self._kept: tuple[_State, sqlite3.Connection] | None = None  # the last connection that needs no lock
+        self._drop: Callable[[], object] = int
 
     def read(self, number: int) -> Row | None:
         """Return the row of a number; None if there is none."""
@@ -83,7 +107,7 @@ class File:
 
     def _rows(self, where: str, *values: str | int) -> list[Row]:
         def work(connection: sqlite3.Connection) -> list[Row]:
-            return _selected(connection, where, *values)
+            return _selected(connection, where, *values) if has_table(connection) else []
 
         return self._run(work) if os.path.exists(self.path) else []
 
@@ -97,11 +121,52 @@ class File:
             with lock.held(self.path, 0.0, make=False):
                 if self._is_in_change():
                     return []
-                with closing(self._connection("ro&immutable=1")) as connection:
+                state = self._state()
+                with self._at_rest(state) as connection:
                     rows = _selected(connection, _OF_NUMBER, number)
-                return [] if self._is_in_change() else rows
+                return [] if self._is_in_change() or self._state() != state else rows
         except (sqlite3.Error, Damaged, Foreign, Unusable):  # which the other way to read tells apart
             return []
+
+    @contextlib.contextmanager
+    def _at_rest(self, state: _State) -> Iterator[sqlite3.Connection]:
+        """Give a connection that needs no lock: the one that is kept, if the file is in the state that it was opened in."""
+        if not _turn.acquire(blocking=False):  # another thread reads
+            with closing(self._connected_at_rest()) as connection:
+                yield connection
+            return
+        is_kept = False
+        try:
+            if self._kept is None or self._kept[0] != state:
+                self._drop()
+                connection = self._connected_at_rest()
+                self._drop = weakref.finalize(self, connection.close)
+                self._kept = state, connection
+            yield self._kept[1]
+            is_kept = state.is_told_from_later()
+        finally:
+            if not is_kept:
+                self._kept = None
+                self._drop()
+            _turn.release()
+
+    def _connected_at_rest(self) -> sqlite3.Connection:
+        connection = self._connection("ro&immutable=1")
+        try:
+            if has_table(connection):
+                return connection
+            raise Unusable("it is empty")
+        except BaseException:
+            connection.close()
+            raise
+
+    def _state(self) -> _State:
+        """Return the state of the file. Raises Unusable if it is gone."""
+        try:
+            found = os.stat(self.path)
+        except OSError as error:
+            raise Unusable(str(error)) from error
+        return _State(os.getpid(), found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
 
     def _run(self, work: _Work[_T], *, writes: bool = False) -> _T:
         """Return the result of work on a connection: again while the file is locked, and after a damaged one was replaced."""
@@ -135,14 +200,16 @@ class File:
             except sqlite3.Error as error:
                 if rebuild.code_of(error) not in _UNWRITABLE or not modes:
                     raise
-                if (
-                    "immutable" in modes[0] and self._has("-wal")
+                if "immutable" in modes[0] and self._has(
+                    "-wal"
                 ):  # without its log, a file may be in the middle of a change
                     raise
 
     def _connection(self, mode: str) -> sqlite3.Connection:
         uri = f"file:{quote(os.fspath(self.path))}?mode={mode}"
-        connection = sqlite3.connect(uri, uri=True, timeout=min(_BUSY_SECONDS, PATIENCE), isolation_level=None)
+        connection = sqlite3.connect(
+            uri, uri=True, timeout=min(_BUSY_SECONDS, PATIENCE), isolation_level=None, check_same_thread=False
+        )
         connection.text_factory = lambda text: text.decode(errors="replace")
         return connection
 
@@ -197,8 +264,6 @@ class File:
 
 
 def _selected(connection: sqlite3.Connection, where: str, *values: str | int) -> list[Row]:
-    if not has_table(connection):
-        return []
     return _whole(connection.execute(f"SELECT {_COLUMNS} FROM {NAME} {where}", values))
 
 
@@ -212,7 +277,7 @@ def _whole(found: Iterable[tuple[object, ...]]) -> list[Row]:
 
 def _standing(connection: sqlite3.Connection, row: Row, beats: Callable[[Row], bool]) -> Row:
     """Add a row within a transaction, unless one stands that it does not beat. Return the one that stands."""
-    found = _whole(connection.execute(f"SELECT {_COLUMNS} FROM {NAME} {_OF_NUMBER}", (row.number,)))
+    found = _selected(connection, _OF_NUMBER, row.number)
     if found and not beats(found[0]):
         return found[0]
     connection.execute(f"INSERT OR REPLACE INTO {NAME} VALUES (?, ?, ?, ?, ?)", row)

@@ -113,7 +113,7 @@ def test_a_child_that_was_forked_while_a_thread_changed_the_memory_can_change_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store("")
-    with store._rows._memory._alone():  # as another thread of the parent would have it
+    with store._rows.memory._alone():  # as another thread of the parent would have it
         monkeypatch.setattr(os, "getpid", lambda: -1)
         assert store.put(entry(1)) == entry(1)
 
