@@ -40,7 +40,8 @@ _T = TypeVar("_T")
 _Work = Callable[[sqlite3.Connection], _T]
 
 
-# Held while a kept connection is used, and during a fork, so that no child has a connection that another thread uses.
+# Held while SQLite works, and during a fork: SQLite has locks of its own for all of a process, which a child that was forked
+# while another thread held one would wait for without end.
 _turn = threading.RLock()
 os.register_at_fork(before=_turn.acquire, after_in_parent=_turn.release, after_in_child=_turn.release)
 
@@ -122,7 +123,7 @@ class File:
                 if self._is_in_change():
                     return []
                 state = self._state()
-                with self._at_rest(state) as connection:
+                with _turn, self._at_rest(state) as connection:
                     rows = _selected(connection, _OF_NUMBER, number)
                 return [] if self._is_in_change() or self._state() != state else rows
         except (sqlite3.Error, Damaged, Foreign, Unusable):  # which the other way to read tells apart
@@ -131,10 +132,6 @@ class File:
     @contextlib.contextmanager
     def _at_rest(self, state: _State) -> Iterator[sqlite3.Connection]:
         """Give a connection that needs no lock: the one that is kept, if the file is in the state that it was opened in."""
-        if not _turn.acquire(blocking=False):  # another thread reads
-            with closing(self._connected_at_rest()) as connection:
-                yield connection
-            return
         is_kept = False
         try:
             if self._kept is None or self._kept[0] != state:
@@ -148,7 +145,6 @@ class File:
             if not is_kept:
                 self._kept = None
                 self._drop()
-            _turn.release()
 
     def _connected_at_rest(self) -> sqlite3.Connection:
         connection = self._connection("ro&immutable=1")
@@ -195,7 +191,7 @@ class File:
         while True:
             mode = modes.pop(0)
             try:
-                with closing(self._connection(mode)) as connection:
+                with _turn, closing(self._connection(mode)) as connection:
                     return work(connection)
             except sqlite3.Error as error:
                 if rebuild.code_of(error) not in _UNWRITABLE or not modes:

@@ -143,9 +143,24 @@ if child:
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, timeout=60)
 
 
-def test_a_thread_that_comes_second_has_a_connection_of_its_own(store: Store, settled: None, runs: list[int]) -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as other, file._turn:
-        assert other.submit(store.get, key(1)).result(timeout=30) == entry(1)
-    assert (runs, opened(store)) == ([], 0)
+def test_a_fork_waits_until_sqlite_has_ended_in_other_threads(store: Store) -> None:
+    """SQLite's own locks would stay locked in the child."""
+    program = f"""
+import os, threading, time
+from cudnnpy.store import Store
+inside, ended = threading.Event(), []
+def work(connection):
+    inside.set()
+    time.sleep(0.3)
+    ended.append(True)
+thread = threading.Thread(target=Store({store.path!r})._rows._file._run, args=[work])
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
+    os._exit(not ended)
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
