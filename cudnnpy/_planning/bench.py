@@ -258,7 +258,7 @@ class Bench:
         for candidate in close:
             found = times[candidate.name]
             candidate.milliseconds = median(found)
-            if len(found) > 1:
+            if len(found) > 1 and candidate.milliseconds:
                 candidate.spread = (max(found) - min(found)) / candidate.milliseconds
 
     def note_error(self, candidate: Candidate) -> None:
