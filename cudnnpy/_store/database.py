@@ -346,6 +346,7 @@ class Store:
 
     def close(self) -> None:
         """End the use of the store. Nothing is left to be written: each entry is kept when it is put."""
+        self._kept.close()
         self._closed, self._kept = True, Kept()
 
     def __enter__(self) -> Store:

@@ -101,6 +101,12 @@ class File:
             raise Unusable(str(error)) from error
         return self._run(work, writes=True)
 
+    def close(self) -> None:
+        """Close the connection that is kept; a later read opens another one."""
+        with _turn:
+            self._kept = None
+            self._drop()
+
     def check(self) -> None:
         """Raise what reading would, but for damage that only reading a row finds."""
         if os.path.exists(self.path):

@@ -65,6 +65,11 @@ class Kept:
         self.memory.change([], removed)
         return [self._changed_in_memory(change) for change in changes]
 
+    def close(self) -> None:
+        """Close what is open of the file."""
+        if self._file is not None:
+            self._file.close()
+
     def _changed_in_memory(self, change: Change) -> Row:
         found = self.read(change.row.number)
         return found if found is not None and not change.beats(found) else self.memory.change([change])[0]

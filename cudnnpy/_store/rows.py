@@ -72,6 +72,9 @@ class Rows(Protocol):
     def change(self, changes: Iterable[Change], removed: Iterable[Row] = ()) -> list[Row]:
         """Remove rows as they are given, then add others. Return the row that stands for each change."""
 
+    def close(self) -> None:
+        """Close what is open; it is opened again where it is needed."""
+
 
 class Memory:
     """Rows in the memory of this process."""
@@ -99,6 +102,9 @@ class Memory:
                 if self._rows.get(row.number) == row:
                     del self._rows[row.number]
             return [self._standing(*change) for change in changes]
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _standing(self, row: Row, beats: Callable[[Row], bool]) -> Row:
         standing = self._rows.get(row.number)

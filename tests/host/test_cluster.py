@@ -226,8 +226,8 @@ def test_a_worker_without_a_gpu_is_left_out(scheduler: str, tmp_path: Path) -> N
     Path(tmp_path, "odd").unlink()
     with closing(Cluster(scheduler, odd(tmp_path, odd_kinds=()))) as cluster:
         assert len(cluster.devices) == 1
-        note = cluster.notes[-1]
-        assert tells(note, "worker tcp://... is left out: no CUDA-capable device is detected")
+        left_out = "worker tcp://... is left out: no CUDA-capable device is detected"
+        assert any(tells(note, left_out) for note in cluster.notes)
         assert len(results(cluster, jobs(*"abcd"))) == 4
 
 
@@ -240,8 +240,8 @@ def test_a_cluster_without_a_gpu_is_refused(scheduler: str, tmp_path: Path) -> N
 
 def test_a_worker_too_many_for_the_gpus_is_left_out(scheduler: str, tmp_path: Path) -> None:
     with closing(ready(scheduler, MadeUp(str(tmp_path), (H200,)), workers=1)) as cluster:
-        note = cluster.notes[-1]
-        assert tells(note, "worker tcp://... is left out: other workers have the GPUs that it sees")
+        left_out = "worker tcp://... is left out: other workers have the GPUs that it sees"
+        assert any(tells(note, left_out) for note in cluster.notes)
         assert len(results(cluster, jobs("a", "unlucky"))) == 2  # the other one takes over
 
 
