@@ -239,6 +239,8 @@ def test_a_cluster_without_a_gpu_is_refused(scheduler: str, tmp_path: Path) -> N
 
 
 def test_a_worker_too_many_for_the_gpus_is_left_out(scheduler: str, tmp_path: Path) -> None:
+    ready(scheduler, MadeUp(str(tmp_path))).close()  # both workers are there
+    Path(tmp_path, "odd").unlink(missing_ok=True)
     with closing(ready(scheduler, MadeUp(str(tmp_path), (H200,)), workers=1)) as cluster:
         left_out = "worker tcp://... is left out: other workers have the GPUs that it sees"
         assert any(tells(note, left_out) for note in cluster.notes)
