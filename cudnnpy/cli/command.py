@@ -12,11 +12,44 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
 from cudnnpy._version import __version__
 
 # A command's imports are done when it runs: they take long enough to be interrupted by Ctrl-C, which `main` handles.
+
+# Each command but `info`: the module that has its `add_arguments` and `run`, its line of help, and its description.
+_COMMANDS = {
+    "edges": (
+        "edges_command",
+        "find the edges of a picture",
+        "Convolve a picture with a 3x3 edge kernel and write the result, by cuDNN or by NumPy.",
+    ),
+    "tune": (
+        "tune_command",
+        "measure the candidates of problems on all GPUs, and keep the choices",
+        (
+            "Tune the problems of a file, or those that a program plans, and keep the choices in the store, where "
+            'prefer="autotune" finds them. What is in the store already is not measured again.'
+        ),
+    ),
+    "explain": (
+        "explain_command",
+        "which engine is chosen for a problem, why, and why not the others",
+        "Report the candidates for a problem on a GPU, the choice, and the reasons.",
+    ),
+    "plan": (
+        "plan_command",
+        "plan problems for a GPU that a device profile describes, without the GPU",
+        "Choose engines for a file of problems without a GPU, and write the plans for a store to import.",
+    ),
+    "device-profile": (
+        "profile_command",
+        "write what cuDNN needs to know of a GPU to plan for it elsewhere",
+        "Read the device profile of a GPU of this machine, for cudnnpy plan and cudnnpy explain.",
+    ),
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -58,11 +91,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"cudnnpy {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=_Parser)
     _add_info(commands)
-    _add_edges(commands)
-    _add_tune(commands)
-    _add_explain(commands)
-    _add_plan(commands)
-    _add_device_profile(commands)
+    for name, (module, text, description) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=description)
+        there = import_module(f"cudnnpy.cli.{module}")
+        there.add_arguments(command)
+        command.set_defaults(run=there.run)
     try:
         options = parser.parse_args(arguments)
     except SystemExit as ended:  # after --help, --version, or a wrong argument
@@ -140,64 +173,3 @@ def _print_table(rows: list[tuple[str, str]]) -> bool:
         table.add_row(*row)
     Console(highlight=False, markup=False).print(table)
     return True
-
-
-def _add_edges(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "edges",
-        help="find the edges of a picture",
-        description="Convolve a picture with a 3x3 edge kernel and write the result, by cuDNN or by NumPy.",
-    )
-    from cudnnpy.cli import edges_command
-
-    edges_command.add_arguments(parser)
-    parser.set_defaults(run=edges_command.run)
-
-
-def _add_tune(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "tune",
-        help="measure the candidates of problems on all GPUs, and keep the choices",
-        description="Tune the problems of a file, or those that a program plans, and keep the choices in the store, where "
-        'prefer="autotune" finds them. What is in the store already is not measured again.',
-    )
-    from cudnnpy.cli import tune_command
-
-    tune_command.add_arguments(parser)
-    parser.set_defaults(run=tune_command.run)
-
-
-def _add_explain(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "explain",
-        help="which engine is chosen for a problem, why, and why not the others",
-        description="Report the candidates for a problem on a GPU, the choice, and the reasons.",
-    )
-    from cudnnpy.cli import explain_command
-
-    explain_command.add_arguments(parser)
-    parser.set_defaults(run=explain_command.run)
-
-
-def _add_plan(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "plan",
-        help="plan problems for a GPU that a device profile describes, without the GPU",
-        description="Choose engines for a file of problems without a GPU, and write the plans for a store to import.",
-    )
-    from cudnnpy.cli import plan_command
-
-    plan_command.add_arguments(parser)
-    parser.set_defaults(run=plan_command.run)
-
-
-def _add_device_profile(commands: argparse._SubParsersAction[_Parser]) -> None:
-    parser = commands.add_parser(
-        "device-profile",
-        help="write what cuDNN needs to know of a GPU to plan for it elsewhere",
-        description="Read the device profile of a GPU of this machine, for cudnnpy plan and cudnnpy explain.",
-    )
-    from cudnnpy.cli import profile_command
-
-    profile_command.add_arguments(parser)
-    parser.set_defaults(run=profile_command.run)
