@@ -25,6 +25,7 @@ from cudnnpy._planning import autotune, remembered, selection
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine, table
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
@@ -202,15 +203,18 @@ def text(request: dict[str, Any]) -> Any:
     ]
 
 
-def stored(request: dict[str, Any]) -> Any:
-    """A chosen plan, of a convolution or a graph, and the plan again from its entry in a store."""
+def asked(request: dict[str, Any]) -> tuple[Any, PlanningOptions]:
+    """The problem of a request, of a convolution or a graph, and its options."""
     if "name" in request:
         made = own_graph(request)
-        problem: Any = made.problem()
-        options = made.options
-    else:
-        operation, problem = problem_of(request)
-        options = operation.options.planning
+        return made.problem(), made.options
+    operation, problem = problem_of(request)
+    return problem, operation.options.planning
+
+
+def stored(request: dict[str, Any]) -> Any:
+    """A chosen plan, of a convolution or a graph, and the plan again from its entry in a store."""
+    problem, options = asked(request)
     chosen, tried = selection.choose(problem, options, TARGET, 1 << 37)
     plan = plans.Plan(problem, chosen)
     entry = remembered.entry_of(problem, options, TARGET, plan, tried, complete=True)
@@ -307,13 +311,7 @@ def own_plan(request: dict[str, Any]) -> Any:
 
 def tuned(request: dict[str, Any]) -> Any:
     """The plan of a convolution or a graph that autotune chooses with the store of a file, as a process that starts now."""
-    if "name" in request:
-        made = own_graph(request)
-        problem: Any = made.problem()
-        options = made.options
-    else:
-        operation, problem = problem_of(request)
-        options = operation.options.planning
+    problem, options = asked(request)
     layers.use(request["store"])
     TARGET._shared.clear()
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
