@@ -6,7 +6,6 @@ import os
 from contextlib import AbstractContextManager
 from threading import Lock
 from types import TracebackType
-from typing import Self
 
 from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions
@@ -43,9 +42,6 @@ class Freeze(AbstractContextManager["Freeze"]):
                 _has_guesses = False
         if is_last and had_guesses:
             clear_cache()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

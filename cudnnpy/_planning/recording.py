@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from os import PathLike
 from threading import Lock
 from types import TracebackType
-from typing import Self
 
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import text_of
@@ -50,9 +49,6 @@ class Recording(AbstractContextManager["Recording"]):
         with _lock:
             if self in _open:
                 _open.remove(self)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
