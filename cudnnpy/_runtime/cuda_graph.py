@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ctypes import c_void_p
 from typing import Any
 
-from cudnnpy._core.driver import driver_library, relaxed_capture
-from cudnnpy.handle import Handle, in_use
-
-Launch = Callable[[], int]
+from cudnnpy._core.driver import driver_library
+from cudnnpy._runtime.captures import Captures, Launch
+from cudnnpy.handle import Handle
 
 
 class Replay:
@@ -32,77 +30,8 @@ class Replay:
         """Capture one launch on a separate stream. Return None if it cannot be captured."""
         with Captures.on(handle) as captures:
             graph = None if captures is None else captures.of(launch)
-            executable = None if captures is None or graph is None else captures.executable(graph)
+            executable = None if captures is None or graph is None else Executable.of(graph.handle, captures.stream)
             return None if executable is None else cls(executable, launch)
-
-
-class Captures:
-    """Captures of launches on a separate stream of the current device."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    @classmethod
-    @contextmanager
-    def on(cls, handle: Handle) -> Iterator[Captures | None]:
-        """Point a handle to the stream of the captures within the block. None if there is no stream."""
-        from cuda.bindings import driver
-
-        with relaxed_capture():
-            before = handle._address
-            status, stream = driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING)
-            if status != driver.CUresult.CUDA_SUCCESS:
-                yield None
-                return
-            try:
-                with in_use(handle, int(stream)):
-                    yield cls(stream)
-            finally:
-                handle.set_stream(before)
-                driver.cuStreamDestroy(stream)
-
-    def of(self, launch: Launch) -> Graph | None:
-        """Capture a launch, which goes to the handle's stream. Return None if it fails or cannot be captured."""
-        from cuda.bindings import driver
-
-        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        if driver.cuStreamBeginCapture(self._stream, mode)[0] != driver.CUresult.CUDA_SUCCESS:
-            return None  # without a capture the launch would run
-        captured, failed = None, 1
-        try:
-            failed = launch()
-        finally:
-            status, graph = driver.cuStreamEndCapture(self._stream)
-            if status == driver.CUresult.CUDA_SUCCESS:
-                captured = Graph(graph)
-        return None if failed else captured
-
-    def executable(self, graph: Graph) -> Executable | None:
-        """Instantiate a captured graph, and upload it."""
-        from cuda.bindings import driver
-
-        status, executable = driver.cuGraphInstantiate(graph.handle, 0)
-        if status != driver.CUresult.CUDA_SUCCESS:
-            return None
-        made = Executable(executable)
-        # Otherwise the first launch uploads it, which is not allowed while another stream is being captured.
-        driver.cuGraphUpload(executable, self._stream)
-        driver.cuStreamSynchronize(self._stream)
-        return made
-
-
-class Graph:
-    """Owner of a CUgraph."""
-
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
-
-    # At exit, the names of this module may be gone.
-    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
-            from cuda.bindings import driver
-
-            driver.cuGraphDestroy(self.handle)
 
 
 class Executable:
@@ -110,6 +39,20 @@ class Executable:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+
+    @classmethod
+    def of(cls, graph: Any, stream: int) -> Executable | None:
+        """Instantiate a captured graph, and upload it on a stream."""
+        from cuda.bindings import driver
+
+        status, executable = driver.cuGraphInstantiate(graph, 0)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            return None
+        made = cls(executable)
+        # Otherwise the first launch uploads it, which is not allowed while another stream is being captured.
+        driver.cuGraphUpload(executable, stream)
+        driver.cuStreamSynchronize(stream)
+        return made
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -1,4 +1,4 @@
-"""What launchers keep: ready launches and CUDA graphs, few of each over the whole process.
+"""What launchers keep: ready launches, direct launches and CUDA graphs, few of each over the whole process.
 
 Each launcher has tables of its own, which it looks up without a lock. A Bound counts the entries of all tables of one
 kind and drops the oldest beyond its limit. An entry is worth keeping if it is used again, so a launch is admitted when
@@ -74,12 +74,6 @@ class Bound(Generic[EntryT]):
         with self._lock:  # another thread may be between adding an entry and dropping another one
             return len(self._entries)
 
-    def count_moved(self) -> int:
-        """Return the number of CUDA graphs that are moved to other addresses."""
-        with self._lock:
-            tables = [reference() for reference in list(self._entries.values())]  # garbage collection may end a table
-        return sum(table is not None and table.moved for table in tables)
-
     def keep(self, table: Table[EntryT], pointers: Pointers, entry: EntryT) -> None:
         """Put an entry into a table, and drop the oldest entries beyond the limit, of whichever table."""
         with self._lock:
@@ -153,16 +147,12 @@ class Bound(Generic[EntryT]):
 
 
 class Table(dict[Pointers, EntryT]):
-    """The entries of one launcher by their addresses. They are added and dropped by the Bound.
+    """The entries of one launcher by their addresses. They are added and dropped by the Bound."""
 
-    `moved` says that they are CUDA graphs that are moved to other addresses.
-    """
+    __slots__ = ("__weakref__", "bound", "reference")
 
-    __slots__ = ("__weakref__", "bound", "moved", "reference")
-
-    def __init__(self, bound: Bound[EntryT], *, moved: bool = False) -> None:
-        self.bound, self.moved = bound, moved
-        self.reference = ref(self)
+    def __init__(self, bound: Bound[EntryT]) -> None:
+        self.bound, self.reference = bound, ref(self)
 
     def __del__(self) -> None:
         self.bound.forget(self, *self)
@@ -192,46 +182,40 @@ class Seen:
 class Limits:
     """The largest numbers of entries. That of CUDA graphs follows from a number and from a number of bytes.
 
-    `moving` says whether CUDA graphs are moved to other addresses.
+    `direct` says whether kernels may be passed to the driver directly. There may be as many direct launches as launches.
     """
 
-    def __init__(self, launches: int, replays: int, replay_bytes: int, moving: bool) -> None:
-        self.replays, self.replay_bytes, self.moving = replays, replay_bytes, moving
+    def __init__(self, launches: int, replays: int, replay_bytes: int, direct: bool) -> None:
+        self.replays, self.replay_bytes, self.direct = replays, replay_bytes, direct
         LAUNCHES.set_limit(launches)
+        DIRECT.set_limit(launches if direct else 0)
         REPLAYS.set_limit(min(replays, replay_bytes // REPLAY_BYTES))
 
 
 LAUNCHES: Bound[Any] = Bound(0)
+DIRECT: Bound[Any] = Bound(0)
 REPLAYS: Bound[Any] = Bound(0)
 SEEN = Seen()
-limits = Limits(launches=8192, replays=448, replay_bytes=64 << 20, moving=True)
+limits = Limits(launches=8192, replays=448, replay_bytes=64 << 20, direct=True)
 
 
-def may_move() -> bool:
-    """Return whether CUDA graphs may be moved to other addresses."""
-    return limits.moving
-
-
-def set_limits(launches: int | None, replays: int | None, replay_bytes: int | None, moving: bool | None) -> None:
+def set_limits(launches: int | None, replays: int | None, replay_bytes: int | None, direct: bool | None) -> None:
     """Set the limits that are not None, and drop what is beyond them."""
     global limits
-    before = limits.moving
     limits = Limits(
         LAUNCHES.limit if launches is None else launches,
         limits.replays if replays is None else replays,
         limits.replay_bytes if replay_bytes is None else replay_bytes,
-        limits.moving if moving is None else moving,
+        limits.direct if direct is None else direct,
     )
-    if limits.moving != before:  # other threads make what is moved, or nothing of it, from here on
-        REPLAYS.clear()  # those of use are made again
 
 
 def clear() -> None:
-    """Drop every launch and every CUDA graph, in every thread. A launch that is running is not affected."""
+    """Drop everything that is kept, in every thread. A launch that is running is not affected."""
     SEEN.clear()
-    for bound in (REPLAYS, LAUNCHES):
+    for bound in (REPLAYS, DIRECT, LAUNCHES):
         bound.clear()
 
 
-for _bound in (LAUNCHES, REPLAYS):
+for _bound in (LAUNCHES, DIRECT, REPLAYS):
     os.register_at_fork(after_in_child=_bound.forked)

@@ -1,11 +1,12 @@
-"""The launches of a plan: replayed as CUDA graphs where addresses return, or where a graph can be moved to new ones.
+"""The launches of a plan: by cuDNN, by the driver directly, or replayed as CUDA graphs.
 
 A plain launch binds the addresses and calls cudnnBackendExecute (about 10 us of host time on the machine of an H200), and
-nothing is kept. A tuple of addresses that is used again keeps its launch, so that cudnnBackendExecute remains (about 6
-us). After a few launches, the work that they queue is captured into a CUDA graph, if there is room for one, and later
-launches are one cuGraphLaunch (1.6 us) of the same kernels. A plan that is launched at many tuples gets one graph that is
-moved to the addresses of each launch (about 5 us), if it is certain how (moved_graph.py). kept.py bounds all of this over
-the process. A stream that is itself being captured cannot take a graph launch: there the plain launch is recorded.
+nothing is kept. A tuple of addresses that is used again keeps its launch, so that cudnnBackendExecute remains (about 7
+us). A plan that is launched often passes its kernels to the driver directly, at any addresses (about 5 us,
+direct_launch.py), if it is certain how. Where the GPU waits for the host (pace.py), the work of addresses that are used
+a few times is captured into a CUDA graph, if there is room for one, and later launches are one cuGraphLaunch (1.6 us) of
+the same kernels. kept.py bounds all of this over the process. A stream that is itself being captured cannot take a graph
+launch: there the kernels are recorded.
 """
 
 from __future__ import annotations
@@ -15,24 +16,28 @@ from typing import Protocol
 from cudnnpy import raw
 from cudnnpy._core.driver import capture_nearby, current_device, make_current, several_devices
 from cudnnpy._runtime.addresses import Pointers
-from cudnnpy._runtime.cuda_graph import Launch, Replay
+from cudnnpy._runtime.captures import Launch
+from cudnnpy._runtime.cuda_graph import Replay
+from cudnnpy._runtime.direct_launch import DirectLaunch
 from cudnnpy._runtime.executables import Executable
-from cudnnpy._runtime.kept import LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish, may_move
-from cudnnpy._runtime.moved_graph import SPACE_ALIGNMENT, MovedGraph
+from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT
+from cudnnpy._runtime.kept import DIRECT, LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish
+from cudnnpy._runtime.pace import Pace
 from cudnnpy.handle import Handle, on_device
 
-# Plain launches before a graph is made: about as many as cost, in all, what making it costs (0.1 and 1.5 ms).
-_UNTIL_REPLAY = 4  # of one tuple; fewer, since most programs leave room for graphs
-_UNTIL_MOVED = 200  # at new addresses
-# Launches in which a graph that takes the place of another one proves to be used more often.
+# Plain launches before a graph or a direct launch is made: about as many as cost, in all, what making it costs.
+_UNTIL_REPLAY = 4  # of one tuple, for 0.1 ms; fewer, since most programs leave room for graphs
+_UNTIL_DIRECT = 50  # of a plan, for 3 ms; fewer, since it is for all addresses
+# Launches in which what takes the place of another one proves to be used more often.
 _CONTEST = 16
+_ANYWHERE = ()  # the key of what serves all addresses
 
 
 class Planned(Protocol):
     """The result of planning, as dispatch uses it: an executable, and what its launcher needs to know.
 
     A Plan is one, and so is a Program. `name` is for errors, `workspace_size` is in bytes, `replayable` says whether
-    launches are worth a CUDA graph, and `movable` whether one may serve all addresses, which are multiples of 16 then.
+    launches are worth keeping, and `movable` whether the same kernels serve all addresses, which are multiples of 16 then.
     """
 
     name: str
@@ -52,7 +57,7 @@ class Planned(Protocol):
 class Kept(Wish):
     """The launch of a tuple of addresses that is used again, and its wish for a CUDA graph.
 
-    The launch is None where a graph that is moved makes it unnecessary.
+    The launch is None where a direct launch makes it unnecessary.
     """
 
     __slots__ = ("launch",)
@@ -63,9 +68,9 @@ class Kept(Wish):
 
 
 class Launcher:
-    """A plan in one thread: the thread's cuDNN handle, and the launches of addresses that were used repeatedly."""
+    """A plan in one thread: the thread's cuDNN handle, and what is kept of its launches."""
 
-    __slots__ = ("_several", "_wish", "device", "handle", "launches", "moved", "planned", "replays")
+    __slots__ = ("_several", "_wish", "device", "direct", "handle", "launches", "pace", "planned", "replays")
 
     def __init__(self, planned: Planned) -> None:
         self.planned, self.device = planned, planned.device
@@ -73,50 +78,51 @@ class Launcher:
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
         self._several = several_devices()
+        self.pace = Pace.of_thread(self.device)
         self.launches: Table[Kept] = Table(LAUNCHES)
         self.replays: Table[Replay] = Table(REPLAYS)
-        # By the stream, since CUDA runs the launches of one graph in sequence.
-        self.moved: Table[MovedGraph] = Table(REPLAYS, moved=True)
-        self._wish = Wish(_UNTIL_MOVED, _CONTEST) if planned.replayable and planned.movable else None
+        self.direct: Table[DirectLaunch] = Table(DIRECT)
+        self._wish = Wish(_UNTIL_DIRECT, _CONTEST) if planned.replayable and planned.movable else None
 
     def run(self, pointers: Pointers, stream: int) -> None:
         """Queue the work on the addresses (of the operands, then of the workspace) and the stream."""
         if self._several and current_device() != self.device:
             with on_device(self.device):
                 return self._run(pointers, stream)
-        replay = self.replays.get(pointers)
-        if replay is not None and (not stream or not capture_nearby(stream)):
-            replay.uses += 1
-            return _check_launch(replay.launch(replay.graph, stream))
         return self._run(pointers, stream)
 
     def _run(self, pointers: Pointers, stream: int) -> None:
-        """Queue the work on the current device, not by the graph of these addresses."""
+        """Queue the work on the current device."""
+        gpu_waits = self.pace.launches(stream)
+        if gpu_waits:
+            replay = self.replays.get(pointers)
+            if replay is not None and (not stream or not capture_nearby(stream)):
+                replay.uses += 1
+                return _check_launch(replay.launch(replay.graph, stream))
+        direct = self.direct.get(_ANYWHERE)
         kept = self.launches.get(pointers)
-        if kept is None:
+        if kept is None and (direct is None or pointers != direct.pointers):
             self.planned.check_addresses(pointers[:-1], pointers[-1])
-            launch = None
-        else:
-            launch = kept.launch
-        moved = self.moved.get((stream,))
-        if moved is None or (stream and capture_nearby(stream)) or not moved.move(pointers):
+        launch = None if kept is None else kept.launch
+        if direct is None or not direct.launch(pointers, stream):
             launch = self._launch(pointers, stream, launch)
-        else:
-            _check_launch(moved.launch(stream))
+        elif not gpu_waits:
+            return None  # nothing is quicker then
         if kept is not None:
             kept.launch, kept.uses = launch, kept.uses + 1
-            if kept.uses >= kept.due and self.planned.replayable:
+            if kept.uses >= kept.due and gpu_waits and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
-        elif (moved is None or not moved.uses & 3) and SEEN.again(self, pointers) and pointers not in self.replays:
-            # With a graph that is moved, a graph of its own saves little: one launch in four is looked at.
+        elif (direct is None or not direct.uses & 3) and SEEN.again(self, pointers) and pointers not in self.replays:
+            # With a direct launch, a graph saves less: one launch in four is looked at.
             LAUNCHES.keep(self.launches, pointers, Kept(launch))
+        return None
 
     def _launch(self, pointers: Pointers, stream: int, launch: Launch | None) -> Launch:
         """Queue the work by a plain launch, which is made if there is none. Return it."""
-        handle, wish = self.handle, None
+        handle, wish = self.handle, self._wish
         if launch is None:
-            replay = self.replays.get(pointers)  # of a stream that is being captured
-            launch, wish = (self._bind(pointers), self._wish) if replay is None else (replay.plain, None)
+            replay = self.replays.get(pointers)
+            launch = self._bind(pointers) if replay is None else replay.plain
         interrupted = handle._in_use  # as handle.in_use does, without the cost of a context manager in each launch
         try:
             handle._in_use = stream
@@ -133,7 +139,7 @@ class Launcher:
         if wish is not None:
             wish.uses += 1
             if wish.uses >= wish.due:
-                self._make_moved(pointers, stream, wish)
+                self._make_direct(pointers, stream, wish)
         return launch
 
     def _bind(self, pointers: Pointers) -> Launch:
@@ -150,14 +156,14 @@ class Launcher:
         REPLAYS.keep(self.replays, pointers, replay)
         LAUNCHES.forget(self.launches, pointers)
 
-    def _make_moved(self, pointers: Pointers, stream: int, wish: Wish) -> None:
-        """Make the graph that is moved, for a stream, unless there is no room or a capture is going on."""
-        if pointers[-1] % SPACE_ALIGNMENT or not may_move() or not REPLAYS.has_room(wish) or capture_nearby(stream):
+    def _make_direct(self, pointers: Pointers, stream: int, wish: Wish) -> None:
+        """Make the launch for all addresses, unless there is no room or a capture is going on."""
+        if pointers[-1] % SPACE_ALIGNMENT or self.direct or not DIRECT.has_room(wish) or capture_nearby(stream):
             return
-        moved = MovedGraph.of(self._bind, self.handle, pointers)
-        self._wish = None if moved is None else Wish(_UNTIL_MOVED, _CONTEST)
-        if moved is not None:
-            REPLAYS.keep(self.moved, (stream,), moved)
+        made = DirectLaunch.of(self._bind, self.handle, pointers)
+        self._wish = None if made is None else Wish(_UNTIL_DIRECT, _CONTEST)
+        if made is not None:
+            DIRECT.keep(self.direct, _ANYWHERE, made)
 
 
 def _check_launch(status: int) -> None:

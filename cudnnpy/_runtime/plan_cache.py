@@ -45,10 +45,11 @@ class CacheInfo(NamedTuple):
         An estimate of the memory of the CUDA graphs in bytes, of which three quarters are device memory.
     replay_bytes_limit : int
         The largest estimate.
-    moved_replays : int
-        The number of CUDA graphs, among `replays`, that are moved to the addresses of each launch of their plan.
-    moving : bool
-        Whether CUDA graphs are moved to other addresses.
+    direct_launches : int
+        The number of plans, in all threads, whose kernels are passed to the driver directly, at any addresses. Their
+        largest number is `launch_limit`.
+    direct : bool
+        Whether kernels are passed to the driver directly.
     """
 
     size: int
@@ -61,8 +62,8 @@ class CacheInfo(NamedTuple):
     replay_limit: int
     replay_bytes: int
     replay_bytes_limit: int
-    moved_replays: int
-    moving: bool
+    direct_launches: int
+    direct: bool
 
 
 class PlanCache(OrderedDict[Hashable, Any]):
@@ -159,8 +160,8 @@ def cache_info() -> CacheInfo:
         limits.replays,
         replays * kept.REPLAY_BYTES,
         limits.replay_bytes,
-        kept.REPLAYS.count_moved(),
-        limits.moving,
+        len(kept.DIRECT),
+        limits.direct,
     )
 
 
@@ -182,7 +183,7 @@ def set_cache_limit(
     launches: int | None = None,
     replays: int | None = None,
     replay_bytes: int | None = None,
-    moving: bool | None = None,
+    direct: bool | None = None,
 ) -> None:
     """Set how much is kept. None leaves a limit as it is.
 
@@ -192,20 +193,20 @@ def set_cache_limit(
         The largest number of signatures in the cache of each thread, 1 or more. The default is 16,384.
     launches : int or None
         The largest number of launches that are kept for addresses that were used repeatedly, in all threads, 0 or more.
-        The default is 8,192. A launch takes some KiB of host memory.
+        The default is 8,192. A launch takes some KiB of host memory. This is also the largest number of direct launches.
     replays : int or None
         The largest number of CUDA graphs that launches are replayed from, in all threads, 0 or more. The default is 448.
     replay_bytes : int or None
         The largest memory of these CUDA graphs, which is estimated at 144 KiB for each. The default is 64 MiB.
-    moving : bool or None
-        Whether a plan that is launched at many addresses may keep one CUDA graph that is moved to the addresses of each
-        launch. This is done only for kernels whose parameters were confirmed, bit for bit, to depend on the addresses in a
-        simple way. The default is True.
+    direct : bool or None
+        Whether the kernels of a plan that is launched often may be passed to the driver directly, without cuDNN. This is
+        done only for kernels whose parameters were confirmed, bit for bit, to depend on the addresses in a simple way. The
+        default is True.
 
     Raises
     ------
     TypeError
-        If a limit is not an integer, or `moving` is not a bool.
+        If a limit is not an integer, or `direct` is not a bool.
     ValueError
         If `entries` is less than 1, or another limit less than 0.
     """
@@ -215,7 +216,7 @@ def set_cache_limit(
     for name, limit in (("launches", launches), ("replays", replays), ("replay_bytes", replay_bytes)):
         if limit is not None:
             check_integer(name, limit, 0)
-    if moving is not None:
-        check_flag("moving", moving)
+    if direct is not None:
+        check_flag("direct", direct)
     _limit = _limit if entries is None else entries
-    kept.set_limits(launches, replays, replay_bytes, moving)
+    kept.set_limits(launches, replays, replay_bytes, direct)

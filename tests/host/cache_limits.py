@@ -18,5 +18,5 @@ def cache_limits() -> Iterator[None]:
         launches=before.launch_limit,
         replays=before.replay_limit,
         replay_bytes=before.replay_bytes_limit,
-        moving=before.moving,
+        direct=before.direct,
     )

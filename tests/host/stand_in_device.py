@@ -1,7 +1,7 @@
 """Stand-ins for arrays, C's functions and a device, for calls without a GPU. Keys, caches, launchers and handles are real.
 
 Every call of an operation on the stand-ins is checked: its launches must be on the memory of that call's arrays, or in the
-workspace of its stream, and on its stream and device, whether they are launched or replayed as a CUDA graph.
+workspace of its stream, and on its stream and device, whether they are launched, launched directly or replayed as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import cuda_graph, dispatch, launcher, moved_graph, plan_cache, substitutes
+from cudnnpy._runtime import cuda_graph, direct_launch, dispatch, launcher, pace, plan_cache, substitutes
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -123,26 +123,19 @@ class ThreadState(threading.local):
         self.handles: dict[int, Handle] = {}
 
 
-class MovedLaunch:
-    """A stand-in for a CUDA graph that is moved to the addresses of each launch."""
+class Direct:
+    """A stand-in for a launch of a plan's kernels without cuDNN."""
 
     def __init__(self, stand_in: StandInDevice, bind: Callable[[tuple[int, ...]], Callable[[], int]]) -> None:
         self.stand_in, self.bind, self.uses = stand_in, bind, 0
+        self.pointers: tuple[int, ...] | None = None
 
-    def move(self, pointers: tuple[int, ...]) -> bool:
-        captured = self.stand_in.thread_state.captured = []
-        try:
-            assert self.bind(pointers)() == 0
-        finally:
-            self.stand_in.thread_state.captured = None
-        self.captured = captured
-        return True
-
-    def launch(self, stream: int) -> int:
-        self.uses += 1
-        for launch in self.captured:
+    def launch(self, pointers: tuple[int, ...], stream: int) -> bool:
+        self.uses, self.pointers = self.uses + 1, pointers
+        for launch in self.stand_in.captured(self.bind(pointers)):
+            self.stand_in.c_calls[launch.name] += 1
             self.stand_in.note(launch._replace(stream=stream))
-        return 0
+        return True
 
 
 class StandInDevice:
@@ -168,7 +161,8 @@ class StandInDevice:
         self.constants: list[Memory] = []
         self.cuda_graphs: list[list[Launch]] = []
         self.replayed = 0
-        self.moved_graphs = 0
+        self.direct_launches = 0  # that were made
+        self.gpu_waits = True
         self.packs: set[int] = set()  # the variant packs that have not been destroyed, by their numbers
 
     def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
@@ -261,22 +255,19 @@ class StandInDevice:
         addresses = zip(uids, held[raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS], strict=True)
         return {**{names.get(uid, str(uid)): address for uid, address in addresses}, "workspace": space or 0}
 
-    def capture(self, launch: Callable[[], int]) -> cuda_graph.Replay | None:
-        """A CUDA graph of one launch."""
+    def captured(self, launch: Callable[[], int]) -> list[Launch]:
+        """What a launch queues."""
         captured = self.thread_state.captured = []
         try:
             assert launch() == 0
         finally:
             self.thread_state.captured = None
-        self.cuda_graphs.append(captured)
-        return cuda_graph.Replay(SimpleNamespace(handle=len(self.cuda_graphs)), launch)
+        return captured
 
-    def moved(
-        self, bind: Callable[[tuple[int, ...]], Callable[[], int]], handle: Handle, pointers: tuple[int, ...]
-    ) -> MovedLaunch:
-        """A CUDA graph of one launch that is moved to other addresses."""
-        self.moved_graphs += 1
-        return MovedLaunch(self, bind)
+    def capture(self, launch: Callable[[], int]) -> cuda_graph.Replay | None:
+        """A CUDA graph of one launch."""
+        self.cuda_graphs.append(self.captured(launch))
+        return cuda_graph.Replay(SimpleNamespace(handle=len(self.cuda_graphs)), launch)
 
     def replay(self, graph: c_void_p, stream: int) -> int:
         """cuGraphLaunch: what was captured runs on the stream."""
@@ -285,6 +276,13 @@ class StandInDevice:
             self.c_calls[launch.name] += 1
             self.note(launch._replace(stream=stream))
         return 0
+
+    def direct(
+        self, bind: Callable[[tuple[int, ...]], Callable[[], int]], handle: Handle, pointers: tuple[int, ...]
+    ) -> Direct:
+        """A launch of a plan's kernels at all addresses."""
+        self.direct_launches += 1
+        return Direct(self, bind)
 
     def check(self, arrays: list[Array], stream: int, launches: list[Launch]) -> None:
         """What was launched for a call: on the call's arrays, all of them, and on its stream and device."""
@@ -387,7 +385,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
     monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
     monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
-    monkeypatch.setattr(moved_graph.MovedGraph, "of", stand_in.moved)
+    monkeypatch.setattr(direct_launch.DirectLaunch, "of", stand_in.direct)
+    monkeypatch.setattr(pace.Pace, "launches", lambda self, stream: stand_in.gpu_waits)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))

@@ -1,11 +1,11 @@
-"""A stand-in for the driver's CUDA graphs: kernels whose parameters are bytes that follow the addresses in any way."""
+"""A stand-in for the driver: kernels whose parameters are bytes that follow the addresses in any way, and captures."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import POINTER, addressof, c_size_t, c_void_p, cast, create_string_buffer, string_at
+from ctypes import POINTER, addressof, c_size_t, c_uint64, c_void_p, cast, create_string_buffer, string_at
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pytest
 from cuda.bindings import driver
 
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import cuda_graph, launcher, moved_graph, plan_cache
+from cudnnpy._runtime import captured_kernels, cuda_graph, direct_launch, launcher, pace, plan_cache
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
@@ -25,7 +25,11 @@ Parameters = Callable[[Pointers], Sequence[bytes]]
 
 
 class Kernel(NamedTuple):
-    """A kernel that a launch queues: its parameters at some addresses, its number, and what kind of node it becomes."""
+    """A kernel that a launch queues: its parameters at some addresses, its number, and what kind of node it becomes.
+
+    `fill` makes it a fill, of (value, item bytes, width, height, pitch), whose parameter is the address. `edge` is how
+    it depends on the kernel before: the two ports and the kind.
+    """
 
     parameters: Parameters
     function: int = 0x400
@@ -33,6 +37,9 @@ class Kernel(NamedTuple):
     grid: Callable[[Pointers], int] = lambda pointers: 1
     kind: int = 0
     extra: bool = False
+    attributes: tuple[tuple[int, bytes], ...] = ()
+    edge: tuple[int, int, int] = (0, 0, 0)
+    fill: tuple[int, ...] = ()
 
 
 class Node:
@@ -57,10 +64,14 @@ class StandInGraphs:
         self.capture: list[Node] | None = None  # the nodes of our own capture
         self.nodes: dict[int, Node] = {}
         self.graphs: dict[int, list[int]] = {}
-        self.executables: dict[int, dict[int, list[bytes]]] = {}
-        self.launched: list[tuple[list[list[bytes]], int]] = []
+        self.executables: dict[int, list[list[bytes]]] = {}
         self.instantiated = 0
-        self.plain = 0  # launches that were not by a graph
+        self.gpu_waits = True  # for the host
+        self.launched: list[tuple[list[list[bytes]], int]] = []
+        self.confirmed = 0  # captures of kernels that went to the driver directly
+        self.defaults: dict[int, bytes] = {}  # attributes of all kernels
+        self.plain = 0  # launches by cuDNN
+        self.shared_bytes: dict[int, int] = {}  # that functions may have
         self.sizes: dict[int, list[int]] = {}  # of the parameters of functions and kernels
         self.failing = ""
         self.before_launch: Callable[[], object] = lambda: None
@@ -112,19 +123,17 @@ class StandInGraphs:
         return GOOD, graph
 
     def cuGraphInstantiate(self, graph: int, _flags: int) -> tuple[Any, int]:
-        if self.failing == "cuGraphInstantiate":
-            return FAILED, 0
         executable = next(self.numbers)
         self.instantiated += 1
-        self.executables[executable] = {number: list(self.nodes[number].values) for number in self.graphs[graph]}
+        self.executables[executable] = [list(self.nodes[number].values) for number in self.graphs[graph]]
         return GOOD, executable
+
+    def cuGraphExecDestroy(self, executable: int) -> None:
+        del self.executables[executable]
 
     def cuGraphDestroy(self, graph: int) -> None:
         for number in self.graphs.pop(graph):
             del self.nodes[number]
-
-    def cuGraphExecDestroy(self, executable: int) -> None:
-        del self.executables[executable]
 
     def nothing(self, *_: Any) -> tuple[Any, int]:
         return GOOD, 0
@@ -139,7 +148,28 @@ class StandInGraphs:
         return 0
 
     def cuGraphNodeGetType(self, node: c_void_p, kind: Any) -> int:
-        kind._obj.value = self.nodes[node.value or 0].kernel.kind
+        kernel = self.nodes[node.value or 0].kernel
+        kind._obj.value = 2 if kernel.fill else kernel.kind
+        return 0
+
+    def cuGraphGetEdges_v2(self, graph: c_void_p, before: Any, after: Any, data: Any, count: Any) -> int:
+        numbers = self.graphs[graph.value or 0]
+        count._obj.value = len(numbers) - 1
+        for at, pair in enumerate(itertools.pairwise(numbers)):
+            before[at], after[at] = pair
+            data[at].from_port, data[at].to_port, data[at].kind = self.nodes[pair[1]].kernel.edge
+        return 0
+
+    def cuGraphKernelNodeGetAttribute(self, node: c_void_p, number: int, value: Any) -> int:
+        if number == 14:
+            return BAD  # an older driver
+        value.raw = {**self.defaults, **dict(self.nodes[node.value or 0].kernel.attributes)}.get(number, bytes(64))
+        return 0
+
+    def cuGraphMemsetNodeGetParams(self, node: c_void_p, given: Any) -> int:
+        there, wanted = self.nodes[node.value or 0], given._obj
+        wanted.address = int.from_bytes(there.values[0], "little")
+        wanted.value, wanted.item_bytes, wanted.width, wanted.height, wanted.pitch = there.kernel.fill
         return 0
 
     def cuGraphKernelNodeGetParams_v2(self, node: c_void_p, given: Any) -> int:
@@ -167,29 +197,66 @@ class StandInGraphs:
     def cuKernelGetParamInfo(self, *given: Any) -> int:
         return self._parameter(*given)
 
-    def cuGraphExecKernelNodeSetParams_v2(self, executable: c_void_p, node: c_void_p, given: Any) -> int:
-        if self.failing == "cuGraphExecKernelNodeSetParams_v2":
+    def cuLaunchKernelEx(self, configuration: Any, function: c_void_p, values: Any, extra: Any) -> int:
+        hook, self.before_launch = self.before_launch, lambda: None
+        hook()
+        given, number = configuration._obj, function.value or 0
+        if self.failing == "cuLaunchKernelEx" or given.shared_bytes > self.shared_bytes.get(number, 1 << 10):
             return BAD
-        there, wanted = self.nodes[node.value or 0], given._obj
-        kernel = there.kernel
-        assert (wanted.func or 0, wanted.kernel or 0) == (kernel.function, kernel.handle)
-        assert (tuple(wanted.grid), tuple(wanted.block), wanted.shared_bytes) == ((there.grid, 1, 1), (128, 1, 1), 64)
-        if kernel.extra:
-            assert not wanted.values
-            keys = dict(zip(wanted.extra[0:4:2], wanted.extra[1:4:2], strict=True))
-            values = [string_at(keys[1], c_size_t.from_address(keys[2]).value)]
+        assert (tuple(given.grid)[1:], tuple(given.block), given.shared_bytes) == ((1, 1), (128, 1, 1), 64)
+        assert (values is None) != (extra is None)
+        if extra is not None:
+            keys = dict(zip(extra[0:4:2], extra[1:4:2], strict=True))
+            found = [string_at(keys[1], c_size_t.from_address(keys[2]).value)]
         else:
-            assert not wanted.extra
-            values = [string_at(wanted.values[at], len(value)) for at, value in enumerate(there.values)]
-        self.executables[executable.value or 0][node.value or 0] = values
+            found = [string_at(values[at], size) for at, size in enumerate(self.sizes[number])]
+        passed = [given.attributes[at] for at in range(given.count)]
+        attributes = {one.number: bytes(one.value) for one in passed}
+        early = attributes.pop(6, None) is not None
+        kernel = Kernel(
+            lambda pointers: found,
+            number,
+            grid=lambda pointers: given.grid[0],
+            extra=extra is not None,
+            attributes=tuple(attributes.items()),
+            edge=(1, 0, 1) if early else (0, 0, 0),
+        )
+        return self._queued(kernel, found, given.stream or 0)
+
+    def _queued(self, kernel: Kernel, values: list[bytes], stream: int) -> int:
+        """What is queued without cuDNN, one kernel after another."""
+        if self.capture is not None and stream == CAPTURES:
+            self.confirmed += not self.capture
+            self.capture.append(Node(kernel, ()))
+        else:
+            self.launched.append(([values], stream))
+        return 0
+
+    def _filled(
+        self, address: c_uint64, pitch: int, value: Any, width: Any, height: int, stream: Any, size: int
+    ) -> int:
+        values = [int(address.value).to_bytes(8, "little")]
+        fill = (value.value, size, width.value, height, pitch)
+        return self._queued(Kernel(lambda pointers: values, fill=fill), values, stream.value or 0)
+
+    def cuMemsetD8Async(self, address: Any, value: Any, width: Any, stream: Any) -> int:
+        return self._filled(address, 0, value, width, 1, stream, 1)
+
+    def cuMemsetD32Async(self, address: Any, value: Any, width: Any, stream: Any) -> int:
+        return self._filled(address, 0, value, width, 1, stream, 4)
+
+    def cuMemsetD2D8Async(self, address: Any, pitch: Any, value: Any, width: Any, height: Any, stream: Any) -> int:
+        return self._filled(address, pitch.value, value, width, height.value, stream, 1)
+
+    def cuFuncSetAttribute(self, function: c_void_p, number: int, value: Any) -> int:
+        assert number == 8
+        self.shared_bytes[function.value or 0] = value.value
         return 0
 
     def cuGraphLaunch(self, executable: c_void_p, stream: int) -> int:
-        hook, self.before_launch = self.before_launch, lambda: None
-        hook()
         if self.failing == "cuGraphLaunch":
             return BAD
-        self.launched.append((list(self.executables[executable.value or 0].values()), stream))
+        self.launched.append((self.executables[executable.value or 0], stream))
         return 0
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
@@ -217,8 +284,9 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
             patch.setattr(driver, name, getattr(stand_in, name))
         for name in ("cuStreamDestroy", "cuGraphUpload", "cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode"):
             patch.setattr(driver, name, stand_in.nothing)
-        for module in (driver_calls, cuda_graph, moved_graph):
+        for module in (driver_calls, captured_kernels, cuda_graph, direct_launch):
             patch.setattr(module, "driver_library", lambda: stand_in)
+        patch.setattr(pace.Pace, "launches", lambda self, stream: stand_in.gpu_waits)
         patch.setattr(launcher, "several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         plan_cache.clear_cache()

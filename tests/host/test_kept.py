@@ -24,9 +24,9 @@ STEP = 1 << 20  # bytes between the operands of a tuple
 
 
 @pytest.fixture(autouse=True)
-def _unmoved(cache_limits: None) -> None:
-    """No graph is moved to other addresses here: test_moved_launches.py is about those."""
-    cudnnpy.set_cache_limit(moving=False)
+def _not_direct(cache_limits: None) -> None:
+    """No launch is direct here: test_direct_launches_of_plans.py is about those."""
+    cudnnpy.set_cache_limit(direct=False)
 
 
 def planned(stand_in: StandInDevice, channels: int = 3, *, replayable: bool = True) -> Plan:
@@ -333,19 +333,6 @@ def test_a_table_may_end_while_its_graphs_are_compared() -> None:
     assert (len(bound), [key[1] for key, _ in wish.rivals]) == (1, [(2,)])
     wish.rivals = [(ending(bound, 3), 0)]
     assert bound.has_room(wish)
-    assert len(bound) == 1
-
-
-def test_a_table_may_end_while_graphs_are_counted() -> None:
-    """Garbage collection may run at any time."""
-    bound: Bound[Any] = Bound(9)
-    tables: list[Table[Any]] = [Table(bound, moved=True) for _ in range(3)]
-    for number, table in enumerate(tables):
-        bound.keep(table, (number,), SimpleNamespace(uses=0))
-    del table
-    bound._entries[0, (9,)] = tables.clear  # type: ignore[assignment]
-    bound._entries.move_to_end((0, (9,)), last=False)
-    assert bound.count_moved() == 0
     assert len(bound) == 1
 
 

@@ -16,6 +16,7 @@ from cudnnpy._runtime import cuda_graph
 from cudnnpy._runtime import launcher as launcher_module
 from cudnnpy._runtime.cuda_graph import Replay
 from cudnnpy._runtime.launcher import Launcher, Pointers
+from cudnnpy._runtime.pace import Pace
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -117,6 +118,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     for module in (driver_calls, cuda_graph):
         monkeypatch.setattr(module, "driver_library", lambda: fake)
     monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
+    monkeypatch.setattr(Pace, "launches", lambda self, stream: True)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
 
     def of(launch: Any, handle: Any) -> Replay:

@@ -1,4 +1,4 @@
-"""A CUDA graph is moved to other addresses only where it is certain how, and does there what a plain launch does."""
+"""Kernels are passed to the driver directly only where it is certain what cuDNN queues, and are the same elsewhere."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from stand_in_graphs import Kernel, Pointers, StandInGraphs, stand_in_graphs
 
 from cudnnpy import raw
-from cudnnpy._runtime import moved_graph
-from cudnnpy._runtime.moved_graph import MovedGraph
+from cudnnpy._runtime import direct_launch
+from cudnnpy._runtime.direct_launch import DirectLaunch
+from cudnnpy.errors import StatusError
 
 STREAM = 0x5000
 HERE: Pointers = (0x7F00_0010_0000, 0x7F00_0020_0000, 0x7F00_0030_0000, 0x7F00_0040_0000)
@@ -58,8 +59,8 @@ def kernel(*words: Word, **options: Any) -> Kernel:
     return bare(*words, *map(address, range(3)), **options)
 
 
-def made(graphs: StandInGraphs, *kernels: Kernel, pointers: Pointers = HERE) -> MovedGraph | None:
-    return MovedGraph.of(graphs.bind(kernels), graphs.handle, pointers)
+def made(graphs: StandInGraphs, *kernels: Kernel, pointers: Pointers = HERE) -> DirectLaunch | None:
+    return DirectLaunch.of(graphs.bind(kernels), graphs.handle, pointers)
 
 
 # Words that follow the addresses in other ways, each with the addresses where this shows
@@ -92,7 +93,7 @@ def test_words_that_follow_in_another_way_are_not_moved(graphs: StandInGraphs, w
     assert made(graphs, kernel(address(0), word, address(1))) is None
     assert made(graphs, kernel(address(0), address(1)), kernel(constant(3), word, function=0x500)) is None
     assert graphs.capture is None
-    assert graphs.graphs == graphs.executables == {}
+    assert graphs.graphs == {}
 
 
 words = st.one_of(
@@ -115,17 +116,14 @@ def test_what_is_moved_gets_the_parameters_of_a_plain_launch(
         assert moved is not None
         for pointers in (there, here, there):
             graphs.launched.clear()
-            assert moved.move(pointers)
-            assert moved.launch(STREAM) == 0
+            assert moved.launch(pointers, STREAM)
+            assert {stream for _, stream in graphs.launched} == {STREAM}
+            recorded = [values for (values,), _ in graphs.launched]
             graphs.queue(queued, pointers)
-            (by_graph, stream), (plain, _) = graphs.launched
-            assert stream == STREAM
-            for one, got, wanted in zip(kernels, by_graph, plain, strict=True):
+            for one, got, wanted in zip(kernels, recorded, graphs.launched[-1][0], strict=True):
                 known = [word is not padding for word in one] + [True] * 3
                 assert list(itertools.compress(got, known)) == list(itertools.compress(wanted, known))
-        assert len(graphs.graphs) == len(graphs.executables) == 1
-        del moved
-        assert graphs.graphs == graphs.executables == {}
+        assert graphs.graphs == {}  # nothing is kept on the device
 
 
 def test_parameters_of_any_size_keep_their_bytes(graphs: StandInGraphs) -> None:
@@ -137,8 +135,7 @@ def test_parameters_of_any_size_keep_their_bytes(graphs: StandInGraphs) -> None:
     moved = made(graphs, Kernel(parameters))
     assert moved is not None
     there = (*(pointer + 0x1230 for pointer in HERE[:3]), HERE[3] + 0x1300)
-    assert moved.move(there)
-    moved.launch(STREAM)
+    assert moved.launch(there, STREAM)
     assert graphs.launched == [([parameters(there)], STREAM)]
 
 
@@ -151,8 +148,7 @@ def test_padding_that_holds_what_a_capture_before_left_is_no_address(graphs: Sta
 
     moved = made(graphs, kernel(address(0), stale, address(1)))
     assert moved is not None
-    assert moved.move(HERE)
-    moved.launch(STREAM)
+    assert moved.launch(HERE, STREAM)
     (((first, _, second, *_),), _) = graphs.launched[-1]
     assert (first, second) == tuple(struct.pack("Q", pointer) for pointer in HERE[:2])
 
@@ -169,9 +165,8 @@ def test_a_workspace_that_the_engine_aligns_is_moved_where_it_is_aligned(graphs:
     for alignment in (128, 256):
         moved = made(graphs, kernel(aligned_up(3, alignment)))
         assert moved is not None
-        assert not moved.move((*HERE[:3], HERE[3] + 128))
-        assert moved.move((*HERE[:3], HERE[3] + 256))
-        moved.launch(STREAM)
+        assert not moved.launch((*HERE[:3], HERE[3] + 128), STREAM)
+        assert moved.launch((*HERE[:3], HERE[3] + 256), STREAM)
         assert graphs.launched[-1][0][0][0] == struct.pack("Q", HERE[3] + 256 + 0x40)
     assert made(graphs, kernel(aligned_up(3, 512))) is None
     assert made(graphs, kernel(aligned_up(0, 32))) is None
@@ -199,7 +194,9 @@ def test_an_operand_that_is_not_among_the_parameters_is_not_moved(graphs: StandI
 
 OTHER_NODES = {
     "memcpy": kernel(address(0), kind=1),
-    "memset": kernel(address(0), kind=2),
+    "a fill that may begin early": bare(address(0), fill=(0, 1, 64, 1, 0), edge=(1, 0, 1)),
+    "a fill of 8-byte items": bare(address(0), fill=(0, 8, 64, 1, 0)),
+    "an event between kernels": kernel(address(0), edge=(2, 0, 1)),
     "no parameters": Kernel(lambda pointers: []),
     "another grid": kernel(address(0), grid=lambda pointers: 1 + (pointers[0] % 32 == 0)),
 }
@@ -219,20 +216,18 @@ def test_parameters_in_one_buffer(graphs: StandInGraphs) -> None:
     moved = made(graphs, Kernel(parameters, extra=True))
     assert moved is not None
     there = (*(pointer + 0x1230 for pointer in HERE[:3]), HERE[3] + 0x1300)
-    assert moved.move(there)
-    moved.launch(STREAM)
+    assert moved.launch(there, STREAM)
     assert graphs.launched == [([parameters(there)], STREAM)]
 
 
 def test_kernels_of_a_library_are_read_by_their_handles(graphs: StandInGraphs) -> None:
     moved = made(graphs, kernel(address(0), function=0, handle=0x600))
     assert moved is not None
-    assert moved.move(HERE)
-    assert moved.launch(STREAM) == 0
+    assert moved.launch(HERE, STREAM)
 
 
 def test_many_kernels_are_launched_as_they_are(graphs: StandInGraphs) -> None:
-    most = moved_graph.MOST_KERNELS
+    most = direct_launch.MOST_KERNELS
     assert made(graphs, *[kernel(address(0))] * most) is not None
     assert made(graphs, *[kernel(address(0))] * (most + 1)) is None
 
@@ -241,7 +236,7 @@ def test_another_number_of_kernels_elsewhere_is_not_moved(graphs: StandInGraphs)
     def bind(pointers: Pointers) -> Callable[[], int]:
         return lambda: graphs.queue([kernel(address(0))] * (1 + pointers[0] // 16 % 2), pointers)
 
-    assert MovedGraph.of(bind, graphs.handle, HERE) is None
+    assert DirectLaunch.of(bind, graphs.handle, HERE) is None
 
 
 def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
@@ -252,9 +247,9 @@ def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
     assert graphs.graphs == {}
     assert graphs.handle._address == 0
     graphs.rejects = lambda pointers: False
-    for graphs.failing in ("cuGraphInstantiate", "cuGraphKernelNodeGetParams_v2", "cuGraphExecKernelNodeSetParams_v2"):
+    for graphs.failing in ("cuGraphKernelNodeGetParams_v2", "cuLaunchKernelEx"):
         assert made(graphs, kernel(address(0))) is None
-    assert graphs.graphs == graphs.executables == {}
+    assert graphs.graphs == {}
 
 
 def test_a_capture_that_is_interrupted_is_ended(graphs: StandInGraphs) -> None:
@@ -268,7 +263,7 @@ def test_a_capture_that_is_interrupted_is_ended(graphs: StandInGraphs) -> None:
         return launch
 
     with pytest.raises(KeyboardInterrupt):
-        MovedGraph.of(bind, graphs.handle, HERE)
+        DirectLaunch.of(bind, graphs.handle, HERE)
     assert (graphs.capture, graphs.graphs) == (None, {})
     assert (graphs.handle._address, graphs.handle._in_use) == (0, None)
 
@@ -279,7 +274,7 @@ def test_addresses_that_cudnn_does_not_bind_leave_nothing(graphs: StandInGraphs)
             raise raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize")
         return graphs.bind([kernel(address(0))])(pointers)
 
-    assert MovedGraph.of(bind, graphs.handle, HERE) is None
+    assert DirectLaunch.of(bind, graphs.handle, HERE) is None
     assert graphs.graphs == {}
     assert graphs.capture is None
 
@@ -289,29 +284,92 @@ def test_an_older_driver_moves_nothing(graphs: StandInGraphs, monkeypatch: pytes
     assert made(graphs, kernel(address(0))) is None
 
 
-def test_what_is_no_address_moves_nothing_and_does_no_harm(graphs: StandInGraphs) -> None:
+def test_what_is_no_address_launches_nothing_and_does_no_harm(graphs: StandInGraphs) -> None:
     moved = made(graphs, kernel(address(0)))
     assert moved is not None
     for bad in (16.0, "16", None, 1 << 64, -(1 << 64)):
-        assert not moved.move((bad, *HERE[1:]))  # type: ignore[arg-type]
+        assert not moved.launch((bad, *HERE[1:]), STREAM)  # type: ignore[arg-type]
     assert graphs.launched == []
-    assert moved.move(HERE)
+    assert moved.launch(HERE, STREAM)
 
 
-def test_nothing_is_moved_between_moving_and_launching(graphs: StandInGraphs) -> None:
+def test_nothing_is_launched_while_a_launch_is_being_queued(graphs: StandInGraphs) -> None:
+    """Garbage collection may run any code before the driver has read the parameters."""
     moved = made(graphs, kernel(address(0)))
     assert moved is not None
-    assert moved.move(HERE)
-    assert not moved.move(tuple(pointer + 256 for pointer in HERE))
-    moved.launch(STREAM)
+    graphs.before_launch = lambda: nested.append(moved.launch(tuple(pointer + 256 for pointer in HERE), STREAM))
+    nested: list[bool] = []
+    assert moved.launch(HERE, STREAM)
+    assert nested == [False]
     assert graphs.launched == [([[struct.pack("Q", HERE[at]) for at in (0, 0, 1, 2)]], STREAM)]
-    assert moved.move(HERE)
+    assert moved.launch(HERE, STREAM)
 
 
-def test_a_graph_whose_parameters_are_rejected_is_not_launched_again(graphs: StandInGraphs) -> None:
+def test_a_kernel_that_the_driver_rejects_raises(graphs: StandInGraphs) -> None:
     moved = made(graphs, kernel(address(0)))
     assert moved is not None
-    graphs.failing = "cuGraphExecKernelNodeSetParams_v2"
-    assert not moved.move(HERE)
+    graphs.failing = "cuLaunchKernelEx"
+    with pytest.raises(StatusError, match="cuLaunchKernelEx returned CUDNN_STATUS_EXECUTION_FAILED"):
+        moved.launch(HERE, STREAM)
     graphs.failing = ""
-    assert not moved.move(HERE)
+    assert moved.launch(HERE, STREAM)
+
+
+def test_a_function_gets_its_shared_memory_again_where_another_plan_took_it(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0)), kernel(address(1), function=0x500))
+    assert moved is not None
+    graphs.shared_bytes[0x500] = 32
+    assert moved.launch(HERE, STREAM)
+    assert graphs.shared_bytes[0x500] == 64
+    assert len(graphs.launched) == 2
+
+
+def test_kernels_go_to_any_stream_in_their_order(graphs: StandInGraphs) -> None:
+    fill = bare(address(3, 512), fill=(0xFF, 1, 4096, 1, 0))
+    moved = made(graphs, fill, kernel(address(0)), kernel(address(3), function=0x500))
+    assert moved is not None
+    for stream in (STREAM, 0, 2, STREAM):
+        graphs.launched.clear()
+        assert moved.launch(HERE, stream)
+        first = [values[0] for (values,), at in graphs.launched if at == stream]
+        assert first == [struct.pack("Q", one) for one in (HERE[3] + 512, HERE[0], HERE[3])]
+
+
+@pytest.mark.parametrize("fill", [(7, 1, 100, 1, 0), (1 << 31, 4, 9, 1, 0), (0, 1, 64, 3, 256)])
+def test_fills_follow_their_operand(graphs: StandInGraphs, fill: tuple[int, ...]) -> None:
+    moved = made(graphs, bare(address(2, 16), fill=fill), kernel(address(0)))
+    assert moved is not None
+    there = (*(pointer + 0x1230 for pointer in HERE[:3]), HERE[3] + 0x1300)
+    assert moved.launch(there, STREAM)
+    assert graphs.launched[0] == ([[struct.pack("Q", there[2] + 16)]], STREAM)
+
+
+CLUSTER = struct.pack("III", 2, 1, 1).ljust(64, b"\0")
+ATTRIBUTES = {
+    "a cooperative launch": ((2, (1).to_bytes(64, "little")),),
+    "a cluster of one block": ((4, struct.pack("III", 1, 1, 1).ljust(64, b"\0")),),
+    "a cluster and its policy": ((4, CLUSTER), (5, (1).to_bytes(64, "little"))),
+    "a preferred cluster": ((4, CLUSTER), (11, CLUSTER)),
+}
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES.values(), ids=ATTRIBUTES)
+def test_attributes_of_a_launch_are_passed(graphs: StandInGraphs, attributes: tuple[tuple[int, bytes], ...]) -> None:
+    """The capture of the record's own launch, which has them too, confirms it."""
+    before = graphs.confirmed
+    assert made(graphs, kernel(address(0), attributes=attributes), kernel(address(1), edge=(1, 0, 1))) is not None
+    assert graphs.confirmed == before + 1
+
+
+def test_attributes_that_are_not_passed_are_left_to_cudnn(graphs: StandInGraphs) -> None:
+    window = (1, struct.pack("QQ", HERE[0], 4096).ljust(64, b"\0"))
+    assert made(graphs, kernel(address(0), attributes=(window,))) is None
+
+
+def test_a_policy_of_clusters_is_not_passed_without_a_cluster(graphs: StandInGraphs) -> None:
+    """It has a default, which the driver tells of every kernel."""
+    policy = ((5, (1).to_bytes(64, "little")),)
+    graphs.defaults = dict(policy)
+    assert made(graphs, kernel(address(0), attributes=policy)) is not None
+    graphs.defaults = {}
+    assert made(graphs, kernel(address(0), attributes=policy)) is None
