@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.addresses import AddressCheck, address_check
 from cudnnpy._runtime.executables import Executable, Steps, is_movable
 from cudnnpy._runtime.launcher import Launcher
+from cudnnpy._runtime.pace import is_long
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device
 
@@ -74,6 +76,7 @@ class _Work:
     workspace_size: int
     replayable: bool
     movable: bool
+    is_long: bool
     executable: Executable
     check_addresses: AddressCheck
 
@@ -99,7 +102,8 @@ class Plan:
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
     replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
-    movable: bool  #: whether one CUDA graph may serve all addresses, if cuDNN's kernels allow it
+    movable: bool  #: whether the same kernels serve all addresses, if cuDNN's kernels allow it
+    is_long: bool  #: whether the GPU takes longer for a launch than the host does
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
     remembered: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
@@ -122,6 +126,8 @@ class Plan:
         self.device = problem.device
         self.replayable = self.source != "legacy"
         self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
+        products = math.prod(problem.specs[-problem.results].shape) * problem.reduction_length
+        self.is_long = is_long(problem.specs, products)
         self.remembered, self.candidates = "", []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
@@ -178,6 +184,7 @@ class Plan:
             self.workspace_size,
             self.replayable,
             self.movable,
+            self.is_long,
             self.executable,
             self.check_addresses,
         )

@@ -11,6 +11,7 @@ from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, extent, same_memory
 from cudnnpy._options.arguments import check_scales
 from cudnnpy._runtime.addresses import address_check
+from cudnnpy._runtime.pace import is_long
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -229,6 +230,7 @@ class Program:
         self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps)
         self.movable = self.executable.movable and all(operand.spec.alignment >= 16 for operand in operands)
+        self.is_long = plan.is_long if plan is not None else is_long(operand.spec for operand in operands)
         self.check_addresses = address_check(
             [extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],

@@ -37,7 +37,8 @@ class Planned(Protocol):
     """The result of planning, as dispatch uses it: an executable, and what its launcher needs to know.
 
     A Plan is one, and so is a Program. `name` is for errors, `workspace_size` is in bytes, `replayable` says whether
-    launches are worth keeping, and `movable` whether the same kernels serve all addresses, which are multiples of 16 then.
+    launches are worth keeping, `movable` whether the same kernels serve all addresses, which are multiples of 16 then, and
+    `is_long` whether the GPU takes longer for a launch than the host does.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Planned(Protocol):
     workspace_size: int
     replayable: bool
     movable: bool
+    is_long: bool
 
     @property
     def executable(self) -> Executable:
@@ -93,8 +95,8 @@ class Launcher:
 
     def _run(self, pointers: Pointers, stream: int) -> None:
         """Queue the work on the current device."""
-        gpu_waits = self.pace.launches(stream)
-        if gpu_waits:
+        wants_graph = self.pace.wants_graph(stream, self.planned.is_long)
+        if wants_graph:
             replay = self.replays.get(pointers)
             if replay is not None and (not stream or not capture_nearby(stream)):
                 replay.uses += 1
@@ -106,11 +108,11 @@ class Launcher:
         launch = None if kept is None else kept.launch
         if direct is None or not direct.launch(pointers, stream):
             launch = self._launch(pointers, stream, launch)
-        elif not gpu_waits:
+        elif not wants_graph:
             return None  # nothing is quicker then
         if kept is not None:
             kept.launch, kept.uses = launch, kept.uses + 1
-            if kept.uses >= kept.due and gpu_waits and self.planned.replayable:
+            if kept.uses >= kept.due and wants_graph and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
         elif (direct is None or not direct.uses & 3) and SEEN.again(self, pointers) and pointers not in self.replays:
             # With a direct launch, a graph saves less: one launch in four is looked at.

@@ -1,33 +1,51 @@
-"""Whether the GPU waits for the host, or the host for the GPU: which way of launching takes less time depends on it.
+"""Whether the GPU waits for the host, or launches wait for the GPU: which way of launching takes less time depends on it.
 
 Where the GPU waits, the host's time counts, and a CUDA graph takes the least of it. Where launches wait in the stream's
 queue, the GPU's time counts, and a CUDA graph takes it longer than the same kernels one after another. So an event is
-recorded every few launches, and the next look tells whether the GPU has reached it.
+recorded now and then, and later launches tell how soon the GPU reaches it.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import byref, c_int, c_void_p
 
 from cudnnpy._core.driver import capture_nearby, driver_library
+from cudnnpy._core.layouts import TensorSpec, extent
 
-_LOOKS = {True: 4, False: 16}  # launches between two looks; each takes the host 1 us, and the GPU less
-_AGREEING = 2  # looks, one after another, that change the answer: a single one may be chance
+_LOOK = 8  # launches between two looks at the event; a power of two
+_SOON = 3  # events, one after another, that the GPU reaches by the next look, until it is taken to wait for the host
+_BEHIND = 5 * _LOOK  # launches after an event by which a GPU has fallen behind that has not reached it
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _of_thread = threading.local()
+# What the GPU needs at least for a launch that is long, in microseconds; and what no GPU exceeds in one.
+_LONG = 6.0
+_BYTES = 5e6
+_PRODUCTS = {"float32": 1e8, "float64": 2e7}  # other types: _HALF_PRODUCTS
+_HALF_PRODUCTS = 4e8
+
+
+def is_long(specs: Iterable[TensorSpec], products: int = 0) -> bool:
+    """Return whether the GPU takes longer than the host for a launch, by its operands and its number of multiplications."""
+    specs = list(specs)
+    moved = sum(map(extent, specs)) / _BYTES
+    return max(moved, products / _PRODUCTS.get(specs[0].dtype, _HALF_PRODUCTS)) >= _LONG
 
 
 class Pace:
-    """The pace of one thread's launches on one device. `gpu_waits` is the latest answer."""
+    """The pace of one thread's launches on one device.
 
-    __slots__ = ("_contrary", "_event", "_left", "gpu_waits")
+    `gpu_waits` is True or False where the events tell, and None where the host and the GPU are about as fast.
+    """
+
+    __slots__ = ("_count", "_event", "_recorded", "_soon", "gpu_waits")
 
     def __init__(self) -> None:
-        self.gpu_waits, self._contrary, self._left = True, 0, _LOOKS[True]
+        self.gpu_waits: bool | None = None
+        self._count = self._soon = self._recorded = 0
         self._event: c_void_p | None = None  # a null event is one that could not be made
 
     @classmethod
@@ -39,39 +57,50 @@ class Pace:
             found = paces[device] = cls()
         return found
 
-    def launches(self, stream: int) -> bool:
-        """Count a launch on a stream of the current device, and return whether the GPU waits for the host."""
-        self._left -= 1
-        if not self._left:
+    def wants_graph(self, stream: int, long: bool) -> bool:
+        """Count a launch on a stream of the current device, and return whether the host's time counts.
+
+        `long` says that the GPU takes longer for the launch than the host does. It decides where the events do not tell.
+        """
+        self._count += 1
+        if not self._count % _LOOK:
             self._look(stream)
-        return self.gpu_waits
+        return not long if self.gpu_waits is None else self.gpu_waits
 
     def _look(self, stream: int) -> None:
-        self._left = _LOOKS[self.gpu_waits]
         if capture_nearby(stream):
             return
         library, mode = driver_library(), c_int(_RELAXED)
         # A query is not allowed while any thread captures, unless the mode of the calling thread is relaxed.
         library.cuThreadExchangeStreamCaptureMode(byref(mode))
         try:
-            self._take(bool(self._event) and library.cuEventQuery(self._event) != 0)
             if self._event is None:
                 self._event = c_void_p()
                 library.cuEventCreate(byref(self._event), _DISABLE_TIMING)
+            elif self._event and not self._answered(library.cuEventQuery(self._event) == 0):
+                return
             if self._event:
                 library.cuEventRecord(self._event, c_void_p(stream))
+                self._recorded = self._count
         finally:
             library.cuThreadExchangeStreamCaptureMode(byref(mode))
 
-    def _take(self, is_behind: bool) -> None:
-        """Take account of whether the GPU had not reached the event of the last look."""
-        if is_behind is not self.gpu_waits:
-            self._contrary = 0
-            return
-        self._contrary += 1
-        if self._contrary == _AGREEING:
-            self.gpu_waits, self._contrary = not is_behind, 0
-            self._left = _LOOKS[self.gpu_waits]
+    def _answered(self, is_reached: bool) -> bool:
+        """Take account of whether the GPU has reached the event. Return whether that tells something."""
+        launches = self._count - self._recorded
+        if is_reached and launches <= _LOOK:
+            self._soon += 1
+            if self._soon >= _SOON:
+                self.gpu_waits = True
+        elif is_reached:
+            self._soon = 0
+            if self.gpu_waits:
+                self.gpu_waits = None
+        elif launches >= _BEHIND:
+            self._soon, self.gpu_waits = 0, False
+        else:
+            return False
+        return True
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

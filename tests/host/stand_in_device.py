@@ -386,7 +386,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
     monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
     monkeypatch.setattr(direct_launch.DirectLaunch, "of", stand_in.direct)
-    monkeypatch.setattr(pace.Pace, "launches", lambda self, stream: stand_in.gpu_waits)
+    monkeypatch.setattr(pace.Pace, "wants_graph", lambda self, stream, long: stand_in.gpu_waits)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))

@@ -286,7 +286,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
             patch.setattr(driver, name, stand_in.nothing)
         for module in (driver_calls, captured_kernels, cuda_graph, direct_launch):
             patch.setattr(module, "driver_library", lambda: stand_in)
-        patch.setattr(pace.Pace, "launches", lambda self, stream: stand_in.gpu_waits)
+        patch.setattr(pace.Pace, "wants_graph", lambda self, stream, long: stand_in.gpu_waits)
         patch.setattr(launcher, "several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         plan_cache.clear_cache()

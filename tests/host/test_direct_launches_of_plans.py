@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("cache_limits")
 class Planned:
     """The launch of one kernel, whose parameters are the addresses."""
 
-    name, device, workspace_size, replayable = "fake plan", 0, 0, True
+    name, device, workspace_size, replayable, is_long = "fake plan", 0, 0, True, False
 
     def __init__(self, graphs: StandInGraphs, *, movable: bool = True, certain: bool = True) -> None:
         self.graphs, self.movable, self.bound, self.checked = graphs, movable, 0, 0

@@ -280,7 +280,7 @@ def test_results_lie_in_memory_as_the_first_input_does(stand_in: StandInDevice, 
 class Recorded:
     """A plan that keeps the addresses it is given."""
 
-    name, device, replayable, movable, workspace_size = "recorded", 0, False, False, 0
+    name, device, replayable, movable, is_long, workspace_size = "recorded", 0, False, False, False, 0
 
     def __init__(self) -> None:
         self.bound: list[tuple[int, ...]] = []

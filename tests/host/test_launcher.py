@@ -44,7 +44,7 @@ class FakeHandle:
 
 
 class FakePlan:
-    name, device, workspace_size, movable = "fake plan", 0, 0, False
+    name, device, workspace_size, movable, is_long = "fake plan", 0, 0, False, False
 
     def __init__(self, log: Log, *, replayable: bool = False) -> None:
         self._log, self.replayable, self.status = log, replayable, 0
@@ -118,7 +118,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     for module in (driver_calls, cuda_graph):
         monkeypatch.setattr(module, "driver_library", lambda: fake)
     monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
-    monkeypatch.setattr(Pace, "launches", lambda self, stream: True)
+    monkeypatch.setattr(Pace, "wants_graph", lambda self, stream, long: True)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
 
     def of(launch: Any, handle: Any) -> Replay:

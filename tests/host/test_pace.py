@@ -1,4 +1,4 @@
-"""Whether the GPU waits for the host: told by events, of which few are recorded, and never in a capture."""
+"""Whether the GPU waits for the host: told by events, of which few are recorded, and none in a capture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from cudnnpy import TensorSpec
 from cudnnpy._core import driver as driver_calls
+from cudnnpy._core.layouts import packed_strides
 from cudnnpy._runtime import pace as pace_module
 from cudnnpy._runtime.pace import Pace
 
@@ -17,13 +19,14 @@ NOT_READY, BAD, RELAXED, GLOBAL = 600, 1, 2, 0
 
 
 class FakeDriver:
-    """The driver's events. `behind` says that the GPU has not reached the latest event."""
+    """The driver's events. `lag` is the number of launches by which the GPU is behind the host."""
 
     def __init__(self) -> None:
-        self.behind = False
+        self.lag = 0
         self.capturing: set[int] = set()
         self.mode = GLOBAL
-        self.events: set[int] = set()
+        self.launches = 0
+        self.events: dict[int, int] = {}  # with the launch after which each was recorded
         self.recorded: list[int] = []
         self.failing = ""
 
@@ -36,21 +39,21 @@ class FakeDriver:
         if self.failing == "cuEventCreate":
             return BAD
         event._obj.value = 0x100 + len(self.events)
-        self.events.add(event._obj.value)
+        self.events[event._obj.value] = 0
         return 0
 
     def cuEventQuery(self, event: Any) -> int:
         assert self.mode == RELAXED
-        assert event.value in self.events
-        return NOT_READY if self.behind else 0
+        return NOT_READY if self.events[event.value] > self.launches - self.lag else 0
 
     def cuEventRecord(self, event: Any, stream: Any) -> int:
         assert event.value in self.events
+        self.events[event.value] = self.launches
         self.recorded.append(stream.value or 0)
         return 0
 
     def cuEventDestroy_v2(self, event: Any) -> int:
-        self.events.remove(event.value)
+        del self.events[event.value]
         return 0
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
@@ -68,55 +71,66 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     assert fake.mode == GLOBAL
 
 
-def run(pace: Pace, launches: int, stream: int = STREAM) -> list[bool]:
-    return [pace.launches(stream) for _ in range(launches)]
+def run(driver: FakeDriver, pace: Pace, launches: int, stream: int = STREAM, long: bool = False) -> list[bool]:
+    found = []
+    for _ in range(launches):
+        found.append(pace.wants_graph(stream, long))
+        driver.launches += 1
+    return found
 
 
-def test_at_first_the_gpu_waits(driver: FakeDriver) -> None:
-    assert run(Pace(), 100) == [True] * 100
-    assert len(driver.recorded) == 25
+def test_the_length_of_a_launch_decides_until_events_tell(driver: FakeDriver) -> None:
+    driver.lag = 20  # the GPU is about as fast as the host
+    for long in (False, True):
+        pace = Pace()
+        assert run(driver, pace, 300, long=long) == [not long] * 300
+        assert pace.gpu_waits is None
 
 
-def test_a_gpu_that_is_behind_for_two_looks_changes_the_answer(driver: FakeDriver) -> None:
+def test_a_gpu_that_reaches_events_soon_waits(driver: FakeDriver) -> None:
     pace = Pace()
-    run(pace, 40)
-    driver.behind = True
-    found = run(pace, 40)
-    assert found == [True] * found.index(False) + [False] * (40 - found.index(False))
-    assert found.index(False) <= 8
+    assert run(driver, pace, 31, long=True) == [False] * 31
+    assert run(driver, pace, 200, long=True) == [True] * 200
+    assert len(driver.recorded) <= 30
+    driver.lag = 20
+    assert run(driver, pace, 100, long=True)[-1] is False
+
+
+def test_a_gpu_that_is_behind_is_known_after_tens_of_launches(driver: FakeDriver) -> None:
+    pace = Pace()
+    run(driver, pace, 200)
+    driver.lag = 1000
+    found = run(driver, pace, 200)
+    assert found.index(False) <= 64
+    assert not any(found[found.index(False) :])
     recorded = len(driver.recorded)
-    assert run(pace, 160) == [False] * 160
-    assert len(driver.recorded) - recorded == 10  # the GPU's time counts now
-    driver.behind = False
-    found = run(pace, 100)
-    assert found == [False] * found.index(True) + [True] * (100 - found.index(True))
+    assert run(driver, pace, 400) == [False] * 400
+    assert len(driver.recorded) - recorded == 10  # each takes the GPU some time
+    driver.lag = 0
+    found = run(driver, pace, 100)
     assert found.index(True) <= 32
+    assert all(found[found.index(True) :])
 
 
-def test_a_single_look_changes_nothing(driver: FakeDriver) -> None:
+def test_pauses_of_a_gpu_that_is_behind_change_nothing(driver: FakeDriver) -> None:
+    """The host synchronizes, as at the end of a step or of a measurement."""
     pace = Pace()
-    run(pace, 40)
-    for _ in range(20):  # a kernel that takes long, once in a while
-        driver.behind = True
-        assert run(pace, 4) == [True] * 4
-        driver.behind = False
-        assert run(pace, 4) == [True] * 4
-    driver.behind = True
-    run(pace, 40)
-    for _ in range(20):  # the host synchronizes once in a while
-        driver.behind = False
-        assert run(pace, 16) == [False] * 16
-        driver.behind = True
-        assert run(pace, 16) == [False] * 16
+    driver.lag = 1000
+    run(driver, pace, 100)
+    for _ in range(20):
+        driver.lag = 0
+        assert run(driver, pace, 15) == [False] * 15
+        driver.lag = 1000
+        assert run(driver, pace, 40) == [False] * 40
 
 
 def test_a_capture_is_left_alone(driver: FakeDriver) -> None:
     pace = Pace()
     driver.capturing = {STREAM}
-    assert run(pace, 100) == [True] * 100
-    assert (driver.recorded, driver.events) == ([], set())
+    assert run(driver, pace, 100) == [True] * 100
+    assert (driver.recorded, driver.events) == ([], {})
     driver.capturing = set()
-    run(pace, 8)
+    run(driver, pace, 16)
     assert driver.recorded == [STREAM] * 2
 
 
@@ -125,7 +139,7 @@ def test_each_thread_and_device_has_its_own(driver: FakeDriver) -> None:
 
     def work() -> None:
         found.append(Pace.of_thread(0))
-        run(found[-1], 8)
+        run(driver, found[-1], 8)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -134,12 +148,29 @@ def test_each_thread_and_device_has_its_own(driver: FakeDriver) -> None:
     assert len({id(one) for one in found}) == 3
     assert len(driver.events) == 1
     found.clear()
-    assert driver.events == set()  # the thread has ended
+    assert driver.events == {}  # the thread has ended
 
 
-def test_without_events_the_gpu_waits(driver: FakeDriver) -> None:
-    driver.failing, driver.behind = "cuEventCreate", True
+def test_without_events_the_length_decides(driver: FakeDriver) -> None:
+    driver.failing, driver.lag = "cuEventCreate", 1000
     pace = Pace()
-    assert run(pace, 100) == [True] * 100
+    assert run(driver, pace, 100) == [True] * 100
+    assert run(driver, pace, 100, long=True) == [False] * 100
     assert driver.recorded == []
-    del pace
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "products", "long"),
+    [
+        ((1, 64, 14, 14), "float16", 10**7, False),
+        ((64, 64, 56, 56), "float16", 0, False),
+        ((64, 256, 56, 56), "float16", 0, True),
+        ((1, 64, 56, 56), "float32", 10**9, True),
+        ((1, 64, 56, 56), "float16", 10**9, False),
+        ((1, 64, 14, 14), "float64", 10**9, True),
+    ],
+)
+def test_a_long_launch_moves_or_multiplies_much(shape: tuple[int, ...], dtype: str, products: int, long: bool) -> None:
+    spec, one = TensorSpec(shape, dtype, packed_strides(shape)), TensorSpec((1,), strides=(1,))
+    assert pace_module.is_long([spec], products) is long
+    assert pace_module.is_long(iter([spec, one]), products) is long

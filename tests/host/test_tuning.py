@@ -213,7 +213,12 @@ def test_a_launch_that_interrupts_tuning_leaves_its_stream(
 ) -> None:
     case = Case(device)
     plan: Any = SimpleNamespace(
-        name="of a destructor", device=0, replayable=False, movable=False, check_addresses=lambda *addresses: None
+        name="of a destructor",
+        device=0,
+        replayable=False,
+        movable=False,
+        is_long=False,
+        check_addresses=lambda *addresses: None,
     )
     plan.executable = SimpleNamespace(bind=lambda handle, *_: lambda: int(log.append(handle._address) or 0))  # type: ignore[func-returns-value]
 
@@ -222,7 +227,7 @@ def test_a_launch_that_interrupts_tuning_leaves_its_stream(
         Launcher(plan).run((16, 0), 99)
 
     case.interrupt = interrupt
-    monkeypatch.setattr(Pace, "launches", lambda self, stream: True)
+    monkeypatch.setattr(Pace, "wants_graph", lambda self, stream, long: True)
     assert case.tuned(case.candidate("guess", 1.0), case.candidate("fast", 0.5)) == "fast"
     assert set(log) == {99}
     assert case.streams == {STREAM}
