@@ -10,13 +10,19 @@ them again.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from cudnnpy._core.driver import is_capturing, relaxed_capture
+from cudnnpy._core.driver import capture_nearby, is_capturing, relaxed_capture
 from cudnnpy._cuda_python import cuda_python
 from cudnnpy._memory.arrays import read
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, SupportsHandle
+
+# The bytes that a pool may keep unused when temporary memory was freed. Tuning of most problems needs less, and so none of it
+# is mapped again for each of them, which takes milliseconds.
+_KEPT = 1 << 30
 
 
 class Allocator(Protocol):
@@ -34,6 +40,7 @@ _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
 _of_thread = threading.local()
+_pools: set[int] = set()  # the devices whose pool memory was taken from
 
 
 def set_allocator(allocator: Allocator | None) -> None:
@@ -106,7 +113,13 @@ def obtainable(size: int, device: int, stream: int) -> int:
 
 
 def release_workspace(*, captured: bool = False) -> None:
-    """Free the workspace of every stream, in the order of its work. Other threads free theirs in their next call.
+    """Free the workspace of every stream, and give the memory back to the driver for other allocators.
+
+    Freeing is stream-ordered: work that is queued or running keeps its memory until it is done. The streams of the buffers are
+    synchronized, and then all memory that cuda.core's pools hold unused on the devices that were used goes back to the driver,
+    where the allocators of PyTorch and CuPy can take it. The pools are left alone while a stream is being captured into a CUDA
+    graph, and if an allocator is set (`set_allocator`), whose memory is its own. Other threads free their buffers in their next
+    call; a call of this function after that gives back their memory.
 
     One buffer is kept for each stream that was used, so call this before streams are destroyed.
 
@@ -117,9 +130,50 @@ def release_workspace(*, captured: bool = False) -> None:
     """
     global _generation
     _generation += 1
-    _of_thread.__dict__.pop("buffers", None)
+    buffers: dict[tuple[int, int, int], Any] = _of_thread.__dict__.pop("buffers", {})
+    streams = {(device, stream) for device, stream, capture in buffers if not capture}
+    buffers.clear()
     if captured:
         _captured.clear()
+    for device in sorted(_pools):
+        _give_back(device, [stream for where, stream in streams if where == device])
+
+
+@contextmanager
+def temporary(device: int, stream: int) -> Iterator[None]:
+    """Give memory that the block takes from cuda.core's pool and frees back to the driver.
+
+    The pool's release threshold is the largest number, so that it would keep all of it from other allocators. It keeps what it
+    held unused before the block, or 1 GiB if that is more. The stream is synchronized after the block.
+    """
+    unused = 0
+    if _allocator is None:
+        with suppress(Exception), on_device(device):
+            unused = _unused(device)
+    try:
+        yield
+    finally:
+        _give_back(device, [stream], max(unused, _KEPT))
+
+
+def _give_back(device: int, streams: Iterable[int], unused: int = 0) -> None:
+    """Give memory of cuda.core's pool back to the driver, so that at most `unused` bytes of it are held unused.
+
+    Frees that are queued on the streams are waited for. Nothing is done with another allocator, or while a capture is in
+    progress, which a synchronization would invalidate. Where it fails the pool keeps its memory.
+    """
+    if _allocator is not None:
+        return
+    with suppress(Exception):
+        if any(map(capture_nearby, (0, *streams))):
+            return
+        driver = cuda_python("bindings.driver")
+        with on_device(device), relaxed_capture():
+            for stream in streams:
+                driver.cuStreamSynchronize(stream)
+            pool = cuda_python("core").Device(device).memory_resource
+            if _unused(device) > unused:
+                driver.cuMemPoolTrimTo(pool.handle, int(pool.attributes.used_mem_current) + unused)
 
 
 def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
@@ -146,6 +200,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
     """
     core = cuda_python("core")
     here = core.Device(device)
+    _pools.add(device)
     try:
         if not capturing:
             with on_device(device):
@@ -184,6 +239,15 @@ def free_bytes(device: int) -> int:
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
     return int(free) + _unused(device) if status == driver.CUresult.CUDA_SUCCESS else 0
+
+
+def total_bytes(device: int) -> int:
+    """Return the memory of the device in bytes; 0 if the driver does not tell."""
+    driver = cuda_python("bindings.driver")
+    status, number = driver.cuDeviceGet(device)
+    if status == driver.CUresult.CUDA_SUCCESS:
+        status, total = driver.cuDeviceTotalMem(number)
+    return int(total) if status == driver.CUresult.CUDA_SUCCESS else 0
 
 
 def _unused(device: int) -> int:

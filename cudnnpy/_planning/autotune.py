@@ -1,18 +1,23 @@
 """Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and checks candidates on the GPU.
 
 The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knobs.py). No single
-one may use up the time: what may take long is measured last, if it fits into the time that is left then.
+one may use up the time: what may take long is measured last, if it fits into the time that is left then. Nor may one use up the
+memory: what needs a large part of the device's memory is measured only within a limit that is given, and the memory to measure
+in is given back to the driver for other allocators.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import chain
 
+from cudnnpy._memory import workspace as memory
 from cudnnpy._planning.bench import Bench, milliseconds
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.candidates import Candidate, bytes_text
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions
@@ -23,6 +28,7 @@ from cudnnpy.handle import Handle, in_use
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the number of first candidates that are measured whatever they may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
+_SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
 _SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
 
 # Multiplications in a second, zeros of strides and padding counted, of the slowest engines in a survey of 1,816 convolutions
@@ -35,6 +41,7 @@ class Tuner:
     """Measure the candidates of one problem on given addresses and a stream. An instance is the `tune` of selection.choose."""
 
     is_complete = False  #: whether the last search measured all that it was to measure
+    lacked_memory = False  #: whether in the last search memory was missing for as many candidates as ran
 
     def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
         self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
@@ -47,45 +54,33 @@ class Tuner:
         The first candidate that can be used is what would be chosen without measuring. The result is never slower: if
         there is no memory to measure it, a MemoryError is raised, since none of the others can be shown to be faster.
         """
-        with in_use(self._handle, self._stream):
+        with in_use(self._handle, self._stream), memory.temporary(problem.device, self._stream):
             return self._fastest(problem, options, target, candidates, limit)
 
     def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
         """Run a planned candidate once, and reject it if its result is wrong. Raises MemoryError without memory for that."""
-        with in_use(self._handle, self._stream):
-            bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit, times=False)
+        most = min(limit, _largest_workspace(problem, options))
+        with in_use(self._handle, self._stream), memory.temporary(problem.device, self._stream):
             found = chain(problem.likely(options, target), problem.engines(target))
             others = (other for other in found if other.is_plain and other.name != given.name)
-            bench.confirm(given, (other for other in others if is_usable(other, problem, options, limit)))
+            with closing(self._bench(problem, options, most, times=False)) as bench:
+                bench.confirm(given, (other for other in others if is_usable(other, problem, options, most)))
+
+    def _bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
+        return Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit, times)
 
     def _fastest(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
-        self.is_complete = False
-        search = _Search(problem, options, limit)
-        search.bench = Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit)
-        late: list[Candidate] = []
-        for number, candidate in enumerate(candidates):
-            if not search.has_time():
-                search.pass_over(candidate)
-            elif search.can_wait(candidate, is_promising=number < _PROMISING):
-                late.append(candidate)
-            else:
-                search.measure(candidate)
-        for candidate in other_knobs(search.right(), target):
-            if not search.has_time():
-                search.pass_over(candidate)
-                break
-            search.measure(candidate)
-        for candidate in sorted(late, key=search.seconds):
-            if search.has_time(search.seconds(candidate)):
-                search.measure(candidate)
-            else:
-                search.pass_over(candidate)
-        winner = _winner(search.bench.finalists(search.right(), search.guess), search.guess)
-        if winner is not None:
-            search.bench.note_error(winner)
-        self.is_complete = search.is_complete
+        self.is_complete = self.lacked_memory = False
+        most = _largest_workspace(problem, options)
+        search = _Search(problem, options, limit, most)
+        with closing(self._bench(problem, options, min(limit, most))) as search.bench:
+            search.measure_all(candidates, target)
+            winner = _winner(search.bench.finalists(search.right(), search.guess), search.guess)
+            if winner is not None:
+                search.bench.note_error(winner)
+        self.is_complete, self.lacked_memory = search.is_complete, search.lacked_memory
         return winner
 
 
@@ -94,14 +89,36 @@ class _Search:
 
     bench: Bench
 
-    def __init__(self, problem: Problem, options: PlanningOptions, limit: int) -> None:
-        self._problem, self._options, self._limit = problem, options, limit
+    def __init__(self, problem: Problem, options: PlanningOptions, limit: int, most: int) -> None:
+        self._problem, self._options, self._limit, self._most = problem, options, limit, most
         self._deadline = time.monotonic() + options.tune_seconds
         self._ran: list[Candidate] = []
         self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
         self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
         self.guess: Candidate | None = None
+        self._scarce = 0  # the candidates for which memory was missing
         self.is_complete = True  # until time or memory is missing for a candidate
+
+    def measure_all(self, candidates: Iterable[Candidate], target: Target) -> None:
+        """Measure candidates, then the best engines with other knobs, then what may take long."""
+        late: list[Candidate] = []
+        for number, candidate in enumerate(candidates):
+            if not self.has_time():
+                self.pass_over(candidate)
+            elif self.can_wait(candidate, is_promising=number < _PROMISING):
+                late.append(candidate)
+            else:
+                self.measure(candidate)
+        for candidate in other_knobs(self.right(), target):
+            if not self.has_time():
+                self.pass_over(candidate)
+                break
+            self.measure(candidate)
+        for candidate in sorted(late, key=self.seconds):
+            if self.has_time(self.seconds(candidate)):
+                self.measure(candidate)
+            else:
+                self.pass_over(candidate)
 
     def right(self) -> list[Candidate]:
         """Return the candidates that ran and were not found to be wrong."""
@@ -132,16 +149,18 @@ class _Search:
     def measure(self, candidate: Candidate) -> None:
         """Plan and measure a candidate. Raises MemoryError if there is no memory for the guess."""
         begin = time.monotonic()
-        if not is_usable(candidate, self._problem, self._options, self._limit):
+        can_run = is_usable(candidate, self._problem, self._options, self._limit)
+        if self._is_excessive(candidate):
+            return
+        if not can_run:
             asked = self._options.workspace_limit
-            is_scarce = candidate.workspace_size is not None and (asked is None or self._limit < asked)
-            self.is_complete = self.is_complete and not is_scarce
+            self._note_memory(candidate.workspace_size is not None and (asked is None or self._limit < asked))
             return
         planned = time.monotonic()
         self.guess = self.guess or candidate
         is_right = self.bench.measure(candidate)
         is_scarce = candidate.refused.startswith("out of memory")
-        self.is_complete = self.is_complete and not is_scarce
+        self._note_memory(is_scarce)
         if is_right:
             self._ran.append(candidate)
         elif candidate is self.guess and is_scarce:
@@ -150,6 +169,31 @@ class _Search:
         is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * best
         if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
             self._slow[_engine_of(candidate)] = end - begin
+
+    def _is_excessive(self, candidate: Candidate) -> bool:
+        """Return whether a planned candidate needs too much workspace to be measured without a limit; the guess may need it."""
+        size = candidate.workspace_size
+        if self.guess is None or size is None or self._options.workspace_limit is not None or size <= self._most:
+            return False
+        candidate.refused = f"not measured: needs {bytes_text(size)}, more than a quarter of the device's memory; workspace_limit= admits it"
+        return True
+
+    def _note_memory(self, is_scarce: bool) -> None:
+        """Note whether memory was missing for a candidate."""
+        self._scarce += is_scarce
+        self.is_complete = self.is_complete and not is_scarce
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether memory was missing for as many candidates as ran: the choice is one for a shortage."""
+        return 0 < self._scarce >= len(self._ran)
+
+
+def _largest_workspace(problem: Problem, options: PlanningOptions) -> int:
+    """Return the most workspace, of what is free, of a candidate other than the guess."""
+    if options.workspace_limit is not None:
+        return options.workspace_limit
+    return memory.total_bytes(problem.device) // _SHARE or sys.maxsize
 
 
 def _engine_of(candidate: Candidate) -> tuple[int, str]:

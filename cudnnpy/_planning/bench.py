@@ -88,6 +88,11 @@ class Bench:
         self.right: dict[str, Any] = {}  # the candidates that have its result, and their engines, by name
         self.best = math.inf  # the time of the fastest candidate that was checked
 
+    def close(self) -> None:
+        """Free the memory, in the order of the stream. Exceptions and their tracebacks may outlive it."""
+        self.memory.close()
+        self._largest.close()
+
     @property
     def _tolerance(self) -> float:
         return tolerance(self.problem, self.options.tf32)

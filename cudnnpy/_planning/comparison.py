@@ -44,11 +44,15 @@ def tolerance(problem: Problem, tf32: bool) -> float:
 
 
 class Largest:
-    """Computes the largest absolute element of a tensor, on one device and stream. Its scratch memory is kept."""
+    """Computes the largest absolute element of a tensor, on one device and stream. Its scratch memory is kept until `close`."""
 
     def __init__(self, handle: Handle, device: int, stream: int) -> None:
         self._handle, self._device, self._stream = handle, device, stream
         self._scratch: dict[str, tuple[int, int, Any]] = {}
+
+    def close(self) -> None:
+        """Free the scratch memory, in the order of the stream."""
+        self._scratch.clear()
 
     def __call__(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
         """Return the largest absolute element of `size` bytes, or of their difference from those at `minus`. NaN propagates.

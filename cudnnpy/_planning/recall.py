@@ -3,7 +3,8 @@
 `Recall` stands in front of a tuner. A choice that the store has is used if it can be: it is planned again, and what was not
 measured in this environment is run once and checked. A choice that fails is forgotten with its reason, and measuring starts
 as if it had not been there. One that needs more workspace than the limit allows now stays in the store for others, and what
-is measured instead is not kept. Of several processes that measure a problem at once, all take the choice of the first.
+is measured instead is not kept; neither is a choice for which memory was missing for as many candidates as ran. Of several
+processes that measure a problem at once, all take the choice of the first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class Recall:
     def is_complete(self) -> bool:
         """Whether the last search measured all that it was to measure."""
         return self._tune.is_complete
+
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether in the last search memory was missing for as many candidates as ran."""
+        return self._tune.lacked_memory
 
     def considered(self) -> list[Candidate]:
         """Return the candidates that were considered for the choice that was taken from the store.
@@ -169,7 +175,7 @@ class Recall:
             if known is None or _planned_again(known):
                 raise
             return self._taken(found)
-        if chosen is None or chosen.milliseconds is None or not (found.fits and self._is_kept):
+        if chosen is None or chosen.milliseconds is None or not (found.fits and self._is_kept) or self.lacked_memory:
             return chosen
         if all(candidate is not chosen for candidate in tried):
             tried.append(chosen)

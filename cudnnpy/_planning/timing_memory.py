@@ -44,11 +44,20 @@ class TimingMemory:
         self.has_random_inputs = False
         self._owners: list[Any] = []
         self.inputs, self.start = inputs, result if problem.beta else None  #: `start`: what beta * out reads
-        if not inputs:
-            self.use_random_inputs()
-        self._allocate()
-        self.copy_inputs()
         self._workspace: tuple[int, int, Any] = (0, 0, None)
+        try:
+            if not inputs:
+                self.use_random_inputs()
+            self._allocate()
+        except MemoryError:
+            self.close()  # the traceback must not keep it alive
+            raise
+        self.copy_inputs()
+
+    def close(self) -> None:
+        """Free the memory, in the order of the stream."""
+        self._owners.clear()
+        self._workspace = (0, 0, None)
 
     def _allocate(self) -> None:
         cache, sizes = _cache_size(self._problem.device), [extent(spec) for spec in self._problem.specs]

@@ -18,6 +18,10 @@ class Tune(Protocol):
     def is_complete(self) -> bool:
         """Whether the last call measured all that it was to measure."""
 
+    @property
+    def lacked_memory(self) -> bool:
+        """Whether in the last call memory was missing for as many candidates as ran."""
+
     def __call__(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:

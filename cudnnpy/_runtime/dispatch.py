@@ -15,7 +15,7 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, has_both_orders, in_one_order, is_described_last, packed_strides
 from cudnnpy._memory.arrays import ArrayLibrary, Signature, _libraries, finish, library_of, read, spec_of
-from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, workspace
+from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, temporary, workspace
 from cudnnpy._runtime.executables import rounded
 from cudnnpy._runtime.launcher import Launcher, Planned
 from cudnnpy._runtime.plan_cache import find, identity_of_arguments, plan_cache
@@ -347,12 +347,13 @@ def _within_what_is_free(
         if len(pointers) < ready.count:
             release_workspace()
             results = ready.make(request.outs, pointers)
-        cap = obtainable(size, device, stream) if size else 0
-        if cap < size:
-            needed += f", nor for more workspace than {cap} bytes"
-            ready = _plan(key, request, stream, cap)
-        size = ready.workspace_size
-        pointers.append(workspace(size, device, stream) if size else 0)
+        with temporary(device, stream):
+            cap = obtainable(size, device, stream) if size else 0
+            if cap < size:
+                needed += f", nor for more workspace than {cap} bytes"
+                ready = _plan(key, request, stream, cap)
+            size = ready.workspace_size
+            pointers.append(workspace(size, device, stream) if size else 0)
     except NoAlgorithmError as none:
         raise MemoryError(f"{needed}; within these there is {none}\n{_ADVICE}") from error
     except Exception as again:

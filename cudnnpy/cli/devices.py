@@ -17,6 +17,6 @@ def check_ordinal(device: int, advice: str = "") -> None:
 
 def memory(device: int) -> int:
     """Return the bytes of the memory of a GPU."""
-    from cuda.bindings import driver
+    from cudnnpy._memory.workspace import total_bytes
 
-    return int(driver.cuDeviceTotalMem(driver.cuDeviceGet(device)[1])[1])
+    return total_bytes(device)

@@ -56,7 +56,9 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
 
     assert target.handle is not None
     tuner = Tuner(target.handle, (), None, 0)
-    wanted = options._replace(prefer="autotune", workspace_limit=selection.limit_of(options, free))
+    is_limited = options.prefer in ("limited_workspace", "no_workspace")
+    limit = selection.limit_of(options, free) if is_limited else options.workspace_limit
+    wanted = options._replace(prefer="autotune", workspace_limit=limit)
     found, tried = selection.choose(problem, wanted, target, free, tuner)
     return found.name, [row_of(candidate) for candidate in tried]
 

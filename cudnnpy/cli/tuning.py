@@ -61,13 +61,15 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
         tuner = Tuner(Handle.default(device), (), None, 0)
         before = kept.get(key)
         if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
-            kept.put(_measured(problem, options, target, tuner))
+            measured = _measured(problem, options, target, tuner)
+            if not tuner.lacked_memory:
+                kept.put(measured)
         else:
             plan_for(problem, options, tuner)
         found = kept.get(key)
     if found is None:
         raise RuntimeError(
-            f"the choice for {text} was not kept: the store cannot be written, or nothing could be measured"
+            f"the choice for {text} was not kept: the store cannot be written, or there was no memory to measure in"
         )
     return found.entry
 

@@ -158,6 +158,8 @@ class Cudnn:
         self.wrong: set[str] = set()  # those whose results are wrong then
         self.clock = 0.0  # seconds
         self.guess: Candidate | None = None  # what every candidate is measured against
+        self.memory = 4 * LOTS  # bytes of the device
+        self.log: list[str] = []  # when memory is taken, freed, and given back
 
     def add(self, *made: Made, propose: bool = True) -> None:
         for one in made:
@@ -215,6 +217,10 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         def __init__(self, *_: Any, **__: Any) -> None:
             if there.no_memory:
                 raise MemoryError("no memory for tensors")
+            there.log.append("taken")
+
+        def close(self) -> None:
+            there.log.append("freed")
 
         def measure(self, candidate: Candidate) -> bool:
             executable: Any = candidate.executable
@@ -240,6 +246,13 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
                 raise MemoryError("no more")
             candidate.refused = "wrong result: off by 1 of float64" if candidate.name in there.wrong else ""
 
+    @contextlib.contextmanager
+    def temporary(device: int, stream: int) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            there.log.append("given back")
+
     for name, function in (("heuristics", there.heuristics), ("engines", there.every), ("engine", there.engine)):
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
@@ -253,6 +266,8 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext(), raising=False)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: LOTS)
+    monkeypatch.setattr(workspace, "total_bytes", lambda device: there.memory)
+    monkeypatch.setattr(workspace, "temporary", temporary)
     monkeypatch.setitem(plan_text.READERS, "made up", lambda given, device: MadeUp(**given, device=device))
     written = SimpleNamespace(write=lambda problem: [problem.operation, problem.name])
     monkeypatch.setitem(notation.KINDS, "made up", written)

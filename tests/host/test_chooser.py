@@ -197,6 +197,58 @@ def test_other_knobs_of_an_engine_that_took_long_can_wait(cudnn: Cudnn, what: st
     assert len(cudnn.measured) == len(set(cudnn.measured)) < 12
 
 
+def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> None:
+    sizes = {1: 0, 2: 1001, 3: 1000, 4: LOTS + 1}
+    cudnn.add(*(Made(index, lambda knobs, i=index: 5.0 - i, lambda knobs, i=index: sizes[i]) for index in sizes))  # type: ignore[misc]
+    cudnn.memory = 4000
+    found, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune"), TARGET, LOTS, tune=tuner())
+    assert found.name == "engine 3"
+    reasons = {candidate.name: candidate.refused for candidate in tried}
+    assert reasons["engine 2"] == (
+        "not measured: needs 1001 bytes, more than a quarter of the device's memory; workspace_limit= admits it"
+    )
+    assert reasons["engine 4"].startswith("not measured: needs 1024 GiB, more than a quarter")
+    assert not {name for name in cudnn.measured if name.startswith(("engine 2", "engine 4"))}
+    cudnn.memory = 0  # the driver does not tell
+    assert tuned().name == "engine 3"
+    assert "engine 2" in cudnn.measured
+
+
+def test_a_limit_admits_what_is_within_it(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 3000), Made(3, lambda knobs: 0.5, lambda knobs: 3500))
+    cudnn.memory = 4000
+    assert tuned(workspace_limit=3000).name == "engine 2"
+    assert tuned(workspace_limit=10 * LOTS).name == "engine 3"
+
+
+def test_a_guess_may_need_what_others_may_not(cudnn: Cudnn) -> None:
+    """It is what "fastest" takes, and the result is never slower."""
+    cudnn.add(Made(1, lambda knobs: 2.0, lambda knobs: 3000), Made(2, size=lambda knobs: 2000), Made(3))
+    cudnn.memory = 4000
+    assert tuned().name == chosen().name == cudnn.measured[0] == "engine 1"
+    assert not [name for name in cudnn.measured if name.startswith("engine 2")]
+
+
+def test_knobs_that_need_a_large_part_of_the_memory_are_not_tried(cudnn: Cudnn) -> None:
+    cudnn.add(Made(2, bowl, size=lambda knobs: 100 * knobs.get(SPLIT, 0), ranges=RANGES, default=START))
+    cudnn.memory = 4 * 450
+    best = tuned()
+    assert best.engine is not None
+    assert dict(best.engine.knobs) == {SPLIT: 4, TILE: 3}
+
+
+@pytest.mark.parametrize("scarce", [False, True])
+def test_memory_is_freed_before_it_is_given_back(cudnn: Cudnn, scarce: bool) -> None:
+    cudnn.add(Made(1), Made(3))
+    cudnn.scarce = lambda candidate: scarce
+    tuned()
+    assert cudnn.log == ["taken", "freed", "given back"]
+    cudnn.log.clear()
+    cudnn.no_memory = True
+    tuned()
+    assert cudnn.log == ["given back"]
+
+
 @pytest.mark.parametrize("to_begin", [True, False])
 def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begin: bool) -> None:
     cudnn.add(Made(2, bowl, ranges=RANGES, default=START), Made(3))

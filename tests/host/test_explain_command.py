@@ -419,6 +419,30 @@ def test_on_a_terminal_the_text_is_the_same_with_and_without_rich(monkeypatch, h
 # On a GPU, with stand-ins for it
 
 
+@pytest.mark.parametrize(
+    ("options", "limit"),
+    [
+        ("", None),  # autotune's own limits apply
+        ("prefer=autotune", None),
+        ("workspace_limit=2GiB", 2 << 30),
+        ("prefer=limited_workspace", 1 << 30),
+        ("prefer=limited_workspace workspace_limit=2GiB", 2 << 30),
+        ("prefer=no_workspace", 0),
+    ],
+)
+def test_what_is_measured_has_the_limit_of_the_preference(monkeypatch, options, limit):
+    seen = []
+
+    def choose(problem, wanted, *_):
+        seen.append((wanted.prefer, wanted.workspace_limit))
+        return type("C", (), {"name": "engine 1"})(), []
+
+    monkeypatch.setattr(explaining.selection, "choose", choose)
+    target = type("T", (), {"handle": 1})()
+    assert explaining._measured(*parse(f"{TEXT} {options}"), target, 1 << 36) == ("engine 1", [])
+    assert seen == [("autotune", limit)]
+
+
 @pytest.mark.parametrize("measure", [False, True])
 def test_on_a_gpu_the_candidates_are_planned_or_measured(monkeypatch, capsys, measure):
     seen = {}

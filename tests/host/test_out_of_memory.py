@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from cudnnpy._core.layouts import extent
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._runtime import plan_cache
+from cudnnpy._runtime import dispatch, plan_cache
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.graph.problem import GraphProblem
 
@@ -141,6 +142,24 @@ def test_a_workspace_that_cannot_be_had_is_planned_for_anew_once(
     assert first is None
     assert second is not None
     assert 2 * MiB <= second <= 3 * MiB
+
+
+def test_memory_that_is_taken_to_see_what_there_is_goes_back(
+    stand_in: StandInDevice, memory: Memory, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuda.core's pool would keep it. What the call needs is taken before, so that it is not taken from elsewhere."""
+    free: list[int] = []
+
+    @contextmanager
+    def temporary(device: int, stream: int) -> Iterator[None]:
+        assert (device, stream) == (0, STREAM)
+        free.append(memory.taken)
+        yield
+        free.append(memory.free)
+
+    monkeypatch.setattr(dispatch, "temporary", temporary)
+    CALLS["convolution"]()
+    assert free == [0, MiB]
 
 
 @each_call

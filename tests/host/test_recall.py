@@ -247,13 +247,43 @@ def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
 
 
 def test_a_search_that_found_too_little_memory_is_not_complete(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
     planned()
     planned(workspace_limit=100)  # which is what was asked for
     planned(workspace_limit=600)
     complete = [standing(workspace_limit=limit).complete for limit in (None, 100, 600)]
     assert complete == [False, True, False]
+
+
+@pytest.mark.parametrize("is_free", [False, True], ids=["by the driver's number", "when it is taken"])
+def test_a_choice_for_want_of_memory_is_not_kept(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch, is_free: bool) -> None:
+    """Only the guess could be measured, so that nothing was compared: a later process does that."""
+    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "free_bytes", lambda device: LOTS if is_free else 499)
+        cudnn.scarce = lambda candidate: not candidate.name.startswith("engine 1")
+        plan = planned()
+        assert (plan.name, plan.milliseconds) == ("engine 1", 10.0)
+        assert len(layers.current().user) == 0
+    cudnn.scarce = lambda candidate: False
+    assert planned().name == "engine 2"
+    assert standing().complete
+
+
+def test_a_choice_that_little_was_missing_for_is_kept(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 3.0), Made(3, lambda knobs: 1.0))
+    cudnn.scarce = lambda candidate: candidate.name.startswith("engine 3")
+    assert planned().name == "engine 2"
+    assert (standing().complete, standing().milliseconds) == (False, 3.0)
+
+
+def test_what_is_too_large_to_be_measured_is_not_missing(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), *(Made(number, lambda knobs: 1.0, lambda knobs: 500) for number in (2, 3)))
+    cudnn.memory = 1999
+    assert planned().name == "engine 1"
+    assert standing().complete
+    assert "workspace_limit= admits it" in candidates_table(planned().candidates)
 
 
 # Untrusted text, and choices that fail

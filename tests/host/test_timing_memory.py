@@ -117,6 +117,15 @@ def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Gpu) -> None:
     assert [size for _, size in gpu.taken] == [100, 3000, 6000, 9000]
 
 
+def test_a_limit_does_not_bind_what_was_admitted_beyond_it(gpu: Gpu) -> None:
+    """The guess; what others need is rounded up to no more than the limit."""
+    memory = TimingMemory(asked(), INPUTS, None, 9000, STREAM)
+    gpu.taken.clear()
+    for size in (20_000, 8000, 30_000):
+        assert gpu.holds(memory.workspace(size), size)
+    assert [size for _, size in gpu.taken] == [20_000, 30_000]
+
+
 def test_the_workspace_grows_by_what_is_needed_where_memory_is_scarce(gpu: Gpu) -> None:
     memory = TimingMemory(asked(), INPUTS, None, LIMIT, STREAM)
     memory.workspace(3000)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ from numpy_machine import tensor_in
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import extent
+from cudnnpy._memory import workspace
 from cudnnpy._planning import arbiter, comparison, timing_memory
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
@@ -35,17 +38,26 @@ def view(address: int, size: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_ubyte * size).from_address(address))
 
 
+class Owner:
+    """What keeps an allocation."""
+
+
 class Device:
     """Memory, and a clock that the launches of candidates advance."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.owned: list[np.ndarray] = []
+        self.owned: list[np.ndarray] = []  # kept: what is freed too early would be noticed elsewhere
+        self.held: weakref.WeakSet[Owner] = weakref.WeakSet()
         self.most = 1 << 20  # bytes of one allocation
         self.clock = 0.0  # milliseconds
         self.events: dict[int, float] = {}
         done = (driver.CUresult.CUDA_SUCCESS,)
+        self.total = 1 << 40  # bytes
+        self.held_after: list[int] = []  # the allocations that were not freed when memory was given back
         for module in (arbiter, comparison, timing_memory):
             monkeypatch.setattr(module, "take", self.take)
+        monkeypatch.setattr(workspace, "total_bytes", lambda device: self.total)
+        monkeypatch.setattr(workspace, "temporary", self.temporary)
         monkeypatch.setattr(arbiter, "copy", self.copy)
         monkeypatch.setattr(timing_memory, "_cache_size", lambda device: 1 << 12)
         monkeypatch.setattr(comparison.Largest, "__call__", self.largest)
@@ -69,7 +81,17 @@ class Device:
             raise MemoryError("no more")
         memory = np.full(size + 256, 0x7F, np.uint8)
         self.owned.append(memory)
-        return -(-memory.ctypes.data // 256) * 256, size, memory
+        owner = Owner()
+        self.held.add(owner)
+        return -(-memory.ctypes.data // 256) * 256, size, owner
+
+    @contextmanager
+    def temporary(self, device: int, stream: int) -> Iterator[None]:
+        assert (device, stream) == (0, STREAM)
+        try:
+            yield
+        finally:
+            self.held_after.append(len(self.held))
 
     def largest(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
         found = view(address, size).view(spec.dtype)
@@ -274,6 +296,38 @@ def test_without_memory_for_the_guess_nothing_is_chosen_by_measurement(device: D
     device.most = 100
     with pytest.raises(MemoryError):
         case.tuned(case.candidate("guess", 1.0))
+
+
+def test_all_memory_is_freed_before_it_is_given_back(device: Device) -> None:
+    """Also that of a search that fails, whose traceback refers to it."""
+    case = Case(device)
+    fast = case.candidate("fast", 0.5, space=1000)
+    assert case.tuned(case.candidate("guess", 1.0), fast) == "fast"
+    assert device.held_after == [0]
+    assert fast.prepare() is not None
+    case.tuner(arrays=False).confirm(case.problem, PlanningOptions(), Target(), fast, 1 << 30)
+    assert device.held_after == [0, 0]
+    for most, arrays in ((100_000, True), (5000, False)):  # too little for a workspace; for more than random inputs
+        device.most = most
+        with pytest.raises(MemoryError):
+            case.tuned(case.candidate("guess", 1.0, space=200_000), arrays=arrays)
+        with pytest.raises(MemoryError):
+            case.confirmed(case.candidate("guess", 1.0, space=200_000), arrays)
+    assert device.held_after == [0] * 6
+
+
+def test_what_a_stored_choice_is_compared_with_may_not_need_much_memory(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(device)
+    kind = type(case.problem)
+    monkeypatch.setattr(kind, "exact_elements", lambda *_: None)
+    others = [case.candidate("large", 9.0, space=1001), case.candidate("plain", 9.0, space=1000)]
+    monkeypatch.setattr(kind, "likely", lambda *_: iter(others))
+    monkeypatch.setattr(kind, "engines", lambda *_: iter(()))
+    device.total = 4003
+    assert case.confirmed(case.candidate("right", 1.0, space=3000)) == ""
+    assert case.launched == ["right", "plain"]
 
 
 def test_a_choice_says_how_its_times_vary_and_how_exact_it_is(device: Device) -> None:
