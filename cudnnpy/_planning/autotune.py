@@ -175,7 +175,8 @@ class _Search:
         size = candidate.workspace_size
         if self.guess is None or size is None or self._options.workspace_limit is not None or size <= self._most:
             return False
-        candidate.refused = f"not measured: needs {bytes_text(size)}, more than a quarter of the device's memory; workspace_limit= admits it"
+        reason = f"needs {bytes_text(size)}, more than a quarter of the device's memory; workspace_limit= admits it"
+        candidate.refused = f"not measured: {reason}"
         return True
 
     def _note_memory(self, is_scarce: bool) -> None:

@@ -52,7 +52,8 @@ class Convolution(Layer):
         takes the fastest, which is never slower than what "fastest" takes.
     workspace_limit : int, optional
         The most bytes of workspace. By default 1 GiB for "limited_workspace", and the free memory of the device for
-        "fastest" and "autotune".
+        "fastest" and "autotune"; of what needs more than a quarter of the device's memory, "autotune" then measures only
+        what "fastest" takes.
     deterministic : bool
         Whether only algorithms are taken that give the same bits every time.
     tf32 : bool

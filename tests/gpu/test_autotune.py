@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from planted import Planted, W, X, Y, arguments, tune
 from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
@@ -19,23 +20,15 @@ from cudnnpy._planning import timing_memory, usable
 from cudnnpy._planning.arbiter import Arbiter
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.comparison import tolerance
-from cudnnpy._planning.engines import Target
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
-APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
-X, W, Y = (8, 32, 14, 14), (32, 32, 3, 3), (8, 32, 14, 14)  # with padding 1
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     cudnnpy.clear_cache()
-
-
-def arguments(operation: str) -> tuple[Any, ...]:
-    x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
-    return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
 
 
 class Record:
@@ -280,23 +273,6 @@ def test_what_fastest_chooses_is_measured_first(record: Record) -> None:
 # Candidates that are no good
 
 
-class Planted:
-    """An executable around a real one, that spoils its result."""
-
-    def __init__(self, real: Any, spoil: Callable[[Handle, int], int] | None, run: bool = True, size: int = 0) -> None:
-        self.real, self.spoil, self.run = real, spoil, run
-        self.workspace_size = size
-
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
-        launch = self.real.bind(handle, pointers, workspace)
-
-        def spoiled() -> int:
-            status = launch() if self.run else 0
-            return status or (self.spoil(handle, pointers[-1]) if self.spoil else 0)
-
-        return spoiled
-
-
 def scaled_by(factor: float) -> Callable[[Handle, int], int]:
     tensor, scale = TensorDescriptor(Y, "float32"), c_float(factor)
 
@@ -313,24 +289,6 @@ def set_to(value: float) -> Callable[[Handle, int], int]:
         return int(raw.cudnnSetTensor(handle, tensor, address, byref(number)))
 
     return spoil
-
-
-def tune(
-    planted: Callable[[Any], Planted], limit: int = 1 << 40, guess: bool = False
-) -> tuple[Candidate, Candidate, list[Candidate]]:
-    """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
-    x, w = arguments("forward")
-    conv = Convolution(padding=1, tf32=False)
-    usable = [c for c in conv.candidates("forward", x, w) if not c.refused and c.source != "legacy"]
-    plain = next(c for c in usable if not c.workspace_size and not APPROXIMATE & set(c.notes))
-    real = [c for c in usable if c is not plain][:3]
-    bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
-    problem = conv.plan("forward", x, w).problem
-    tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
-    given = [bad, plain, *real] if guess else [plain, bad, *real]
-    chosen = tuner(problem, conv.options.planning, Target(Handle.default(0)), given, limit)
-    assert chosen is not None
-    return chosen, bad, [plain, *real]
 
 
 @pytest.mark.parametrize("value", [1.0, 0.0, float("nan"), float("inf")])

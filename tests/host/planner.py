@@ -137,6 +137,9 @@ class Bench:
     def note_error(self, candidate: Candidate) -> None:
         """There are no results."""
 
+    def close(self) -> None:
+        """There is no memory."""
+
     def confirm(self, candidate: Candidate, others: Any) -> None:
         """Every choice is right."""
         self.confirmed.append(candidate.name)
@@ -405,7 +408,8 @@ def main() -> None:
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     for each in (plans, remembered):
         vars(each).update(on_device=lambda device: nullcontext())
-    vars(autotune).update(Bench=Bench)
+    memory = SimpleNamespace(temporary=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37)
+    vars(autotune).update(Bench=Bench, memory=memory)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks
