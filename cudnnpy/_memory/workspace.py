@@ -136,7 +136,7 @@ def release_workspace(*, captured: bool = False) -> None:
     if captured:
         _captured.clear()
     for device in sorted(_pools):
-        _give_back(device, [stream for where, stream in streams if where == device])
+        _give_back(device, [stream for where, stream in streams if where == device], 0)
 
 
 @contextmanager
@@ -153,14 +153,16 @@ def temporary(device: int, stream: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _give_back(device, [stream], max(unused, _KEPT))
+        _give_back(device, [stream], max(unused, _KEPT), unused)
 
 
-def _give_back(device: int, streams: Iterable[int], unused: int = 0) -> None:
-    """Give memory of cuda.core's pool back to the driver, so that at most `unused` bytes of it are held unused.
+def _give_back(device: int, streams: Iterable[int], *kept: int) -> None:
+    """Give memory of cuda.core's pool back to the driver, so that at most the first number in `kept` of bytes is held unused.
 
-    Frees that are queued on the streams are waited for. Nothing is done with another allocator, or while a capture is in
-    progress, which a synchronization would invalidate. Where it fails the pool keeps its memory.
+    The pool is trimmed to each of these numbers in turn, until that is so: memory goes back in the parts in which it was
+    mapped, which may be larger than what is to be kept. Frees that are queued on the streams are waited for. Nothing is done
+    with another allocator, or while a capture is in progress, which a synchronization would invalidate. Where it fails the
+    pool keeps its memory.
     """
     if _allocator is not None:
         return
@@ -172,8 +174,9 @@ def _give_back(device: int, streams: Iterable[int], unused: int = 0) -> None:
             for stream in streams:
                 driver.cuStreamSynchronize(stream)
             pool = cuda_python("core").Device(device).memory_resource
-            if _unused(device) > unused:
-                driver.cuMemPoolTrimTo(pool.handle, int(pool.attributes.used_mem_current) + unused)
+            for number in kept:
+                if _unused(device) > kept[0]:
+                    driver.cuMemPoolTrimTo(pool.handle, int(pool.attributes.used_mem_current) + number)
 
 
 def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:

@@ -28,8 +28,8 @@ from cudnnpy.handle import Handle, in_use
 _NOISE = 1.01  # times whose ratio is at most this are equal
 _PROMISING = 8  # the number of first candidates that are measured whatever they may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
-_SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
 _SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
+_SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
 
 # Multiplications in a second, zeros of strides and padding counted, of the slowest engines in a survey of 1,816 convolutions
 # of networks on an H200 with cuDNN 9.19: of engines without tensor cores, Winograd or FFT, and of those noted

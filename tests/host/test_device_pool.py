@@ -16,7 +16,7 @@ from cudnnpy._memory import workspace
 from cudnnpy._memory.workspace import allocate, temporary
 
 STREAM, OTHER = 0x5000, 0x6000
-GiB = 1 << 30
+MiB, GiB = 1 << 20, 1 << 30
 
 
 class Buffer:
@@ -28,14 +28,20 @@ class Buffer:
 class Pool:
     """The pool of a device, which keeps all that it ever mapped until it is trimmed."""
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver, self.reserved_mem_current, self.used_mem_current = driver, 0, 0
+    in_one_part = False
+
+    def __init__(self) -> None:
+        self.reserved_mem_current = self.used_mem_current = 0
+        self.parts: list[int] = []  # the sizes in which memory was mapped; nothing smaller goes back to the driver
         self.freed: Counter[int] = Counter()  # bytes whose free is queued, by the stream
         self.handle, self.attributes, self.allocate = self, self, self.take
 
     def take(self, size: int, *, stream: int) -> Buffer:
         self.used_mem_current += size
-        self.reserved_mem_current = max(self.reserved_mem_current, self.used_mem_current)
+        more = self.used_mem_current - self.reserved_mem_current
+        if more > 0:
+            self.reserved_mem_current += more
+            self.parts += [more] if self.in_one_part else [MiB] * (more // MiB)
         buffer = Buffer()
         weakref.finalize(buffer, self.freed.update, {stream: size})
         return buffer
@@ -43,6 +49,7 @@ class Pool:
     def hold(self, used: int, unused: int) -> None:
         """Memory of others."""
         self.used_mem_current, self.reserved_mem_current = used, used + unused
+        self.parts = [MiB] * (unused // MiB)
 
     @property
     def unused(self) -> int:
@@ -55,7 +62,7 @@ class Driver:
     def __init__(self) -> None:
         self.calls: list[tuple[str, int]] = []
         self.current: int | None = None
-        self.pools: dict[int, Any] = {0: Pool(self), 1: Pool(self)}
+        self.pools: dict[int, Any] = {0: Pool(), 1: Pool()}
         self.captured: set[int] = set()
         self.error: Exception | None = None
 
@@ -80,7 +87,9 @@ class Driver:
         self.calls.append(("trim", keep))
         if self.error is not None:
             raise self.error
-        pool.reserved_mem_current = min(pool.reserved_mem_current, max(keep, pool.used_mem_current))
+        least = max(keep, pool.used_mem_current)  # which is guaranteed to stay
+        while pool.parts and pool.reserved_mem_current - pool.parts[-1] >= least:
+            pool.reserved_mem_current -= pool.parts.pop()
         return (0,)
 
     @property
@@ -128,10 +137,14 @@ def use(size: int, device: int = 0, stream: int = STREAM) -> None:
     ],
 )
 @pytest.mark.parametrize("used", [0, 7 * GiB], ids=["unused", "used by others"])
+@pytest.mark.parametrize("in_one_part", [False, True], ids=["in parts", "in one part"])
 def test_memory_that_was_taken_for_a_while_goes_back_to_the_driver(
-    driver: Driver, before: int, taken: int, after: int, used: int
+    driver: Driver, before: int, taken: int, after: int, used: int, in_one_part: bool
 ) -> None:
     pool = driver.pools[0]
+    pool.in_one_part = in_one_part
+    if in_one_part and taken > max(before, GiB):
+        after = before  # less cannot be kept
     pool.hold(used, before)
     use(taken)
     assert (pool.used_mem_current, pool.unused) == (used, after)
@@ -197,10 +210,10 @@ def test_a_pool_that_cannot_be_trimmed_is_no_error(driver: Driver, what: Callabl
 
 def test_workspace_that_is_released_is_there_for_other_allocators(driver: Driver) -> None:
     """Work that still runs is waited for: before that, its memory cannot be given back."""
+    driver.pools[0].hold(GiB, GiB // 2)  # memory of others
     for device in (0, 1):
         workspace.workspace(4 * GiB, device, STREAM)
         workspace.workspace(2 * GiB, device, OTHER)
-    driver.pools[0].hold(7 * GiB, 0)  # of which 1 GiB is of others
     cudnnpy.release_workspace()
     found = [(pool.used_mem_current, pool.unused) for pool in driver.pools.values()]
     assert found == [(GiB, 0), (0, 0)]

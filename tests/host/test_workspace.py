@@ -288,6 +288,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> type[Device]:
     monkeypatch.setattr(workspace, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(core, "Stream", SimpleNamespace(from_handle=lambda address: ("stream", address)))
     monkeypatch.setattr(Device, "log", [])
+    monkeypatch.setattr(workspace, "_pools", set())
     return Device
 
 
