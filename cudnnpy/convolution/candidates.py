@@ -14,7 +14,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_text import READERS
 from cudnnpy._planning.problem import Read, is_strict
 from cudnnpy._runtime.executables import Executable
-from cudnnpy.convolution import legacy, notation
+from cudnnpy.convolution import first_guess, legacy, notation
 from cudnnpy.convolution.exact import exact_elements
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
@@ -25,9 +25,6 @@ _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
 
 # Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
-
-# The fewest channels for which an engine that the heuristics omit is tried first (see is_for_winograd).
-_WINOGRAD_CHANNELS = 64
 
 
 class ConvolutionProblem(Problem):
@@ -67,10 +64,14 @@ class ConvolutionProblem(Problem):
         found, looked_up = list(lowerings(self, strict)), features(self, strict)
         yield from measured.candidates(looked_up, found, target)
         for lowering in found:
-            if is_for_winograd(lowering.part, strict):
+            if first_guess.is_for_winograd(lowering.part, strict):
                 yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
+            if first_guess.is_for_plain_engine(lowering.part):
+                plain_engine = with_engine(lowering, target, first_guess.PLAIN)
+                yield from [plain_engine] if not plain_engine.refused else []
+            proposals = first_guess.in_order(lowering.part, strict, proposed(lowering, target))
             plain = looked_up if not lowering.suffix else None
-            yield from measured.replaced(plain, lowering, target, strict, proposed(lowering, target))
+            yield from measured.replaced(plain, lowering, target, strict, proposals)
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
@@ -113,25 +114,6 @@ def _read_text(given: Given, device: int) -> ConvolutionProblem:
 
 READERS["convolution"] = _read
 KINDS["convolution"] = notation.kind(_read_text)
-
-
-def is_for_winograd(problem: Problem, strict: bool) -> bool:
-    """Return whether the Winograd engines for strict float32, which the heuristics omit, come first, as measured.
-
-    On an H200 with cuDNN 9.19, for 3x3 filters with stride 1 and 64 channels or more, they take 0.43 of the time of the
-    first strict engine that the heuristics propose, and 1.35 at most (41 problems of networks). For a batch of 1 they take
-    2.4 times as long.
-    """
-    g = problem.geometry
-    return (
-        strict
-        and problem.operation != "backward_filter"
-        and problem.w.shape[2:] == (3, 3)
-        and g.stride == g.dilation == (1, 1)
-        and problem.groups == 1
-        and problem.x.shape[0] > 1
-        and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
-    )
 
 
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:

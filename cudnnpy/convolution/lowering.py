@@ -40,6 +40,7 @@ from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 
 _MOST = 1 << 30  # the most elements of a tensor that is copied to another memory order: cuDNN counts in 32 bits
+_MANY_RESULTS = 1 << 20  # from which a fused bias or activation slows a depthwise convolution in float32 down
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
 
@@ -159,12 +160,18 @@ def _channels_last(problem: Problem) -> Problem | None:
 
 
 def _is_slow_fused(problem: Problem) -> bool:
-    """Whether a plan that applies the bias and the activation is slow: the engines for depthwise channels last do not fuse.
+    """Whether a plan that applies the bias and the activation is slow, for depthwise convolutions.
 
-    On an H200 with cuDNN 9.19 the plain plan and an epilogue take 0.08 to 1.06 of its time, 0.28 in the geometric mean.
+    Channels last, the engines for them do not fuse: on an H200 with cuDNN 9.19 the plain plan and an epilogue take 0.08 to 1.06
+    of the time, 0.28 in the geometric mean. Channels first, fusing slows float32 down with two spatial axes: for 1.6 million
+    results or more the plain plan and an epilogue take 0.83 to 0.88 of the time (5 problems); for 0.1 million 1.49.
     """
     is_plain = problem.bias is None and problem.activation is None
-    return not is_plain and problem.groups == problem.x.shape[1] > 1 and lie_channels_last(problem.x, problem.y)
+    if is_plain or not problem.groups == problem.x.shape[1] > 1:
+        return False
+    is_large = math.prod(problem.y.shape) >= _MANY_RESULTS
+    is_slowed = is_large and problem.x.dtype == "float32" and len(problem.w.shape) - 2 == 2
+    return is_slowed or lie_channels_last(problem.x, problem.y)
 
 
 def _padded(problem: Problem) -> Problem:

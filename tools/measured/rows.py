@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._planning import measured
+from cudnnpy._planning.candidates import Engine
 from cudnnpy._planning.measured import Configuration, Features
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry, Key, Measured
-from cudnnpy.convolution.candidates import ConvolutionProblem, is_for_winograd
+from cudnnpy.convolution import first_guess
+from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import lowerings
 from cudnnpy.convolution.plan_text import read_problem
@@ -51,6 +53,19 @@ class Row(NamedTuple):
     def best(self) -> float:
         """The time of the fastest candidate."""
         return min(self.times.values())
+
+
+class _Proposal(NamedTuple):
+    """A proposal of the heuristics that ran, as first_guess orders it."""
+
+    configuration: Configuration
+    refused: str = ""
+    uses_tf32: bool = False  # which does not run for strict float32
+
+    @property
+    def engine(self) -> Engine:
+        """The engine with its knobs."""
+        return Engine(self.configuration.engine, self.configuration.knobs)
 
 
 def read(files: Iterable[Path], capability: str = "", release: str = "") -> list[Row]:
@@ -159,9 +174,12 @@ def _guesses(
     """Yield the candidates that ran in the order of ConvolutionProblem.likely without a table."""
     for lowering in lowerings(problem, strict):
         alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
-        if is_for_winograd(lowering.part, strict):
+        if first_guess.is_for_winograd(lowering.part, strict):
             yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
-        yield from (found for found, candidate in alike if candidate["source"] == "heuristics")
+        if first_guess.is_for_plain_engine(lowering.part):
+            yield from (found for found, _ in alike if found.engine == first_guess.PLAIN.index and not found.knobs)
+        proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
+        yield from (one.configuration for one in first_guess.in_order(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:

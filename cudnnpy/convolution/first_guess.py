@@ -1,0 +1,181 @@
+"""The kinds of convolutions for which cuDNN's heuristics propose a slow engine first, and what comes before it.
+
+Tables of measurements (_planning/measured.py) know single problems and engines by number; these rules are of whole kinds of
+problems, for a reason that can be stated. docs/dev/benchmarks.md has the measurements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+from cudnnpy import raw
+from cudnnpy._core.dtypes import dtype_of
+from cudnnpy._core.layouts import lie_channels_last
+from cudnnpy._planning.candidates import Engine
+from cudnnpy.convolution.problem import Problem
+
+_WINOGRAD_CHANNELS = 64  # the fewest for which an engine that the heuristics omit is tried first
+
+PLAIN = Engine(0)  #: sums the products as they are written, for any operation
+_PLAIN_AXES = 3
+
+# Matrix products with misaligned rows: the least multiplications and channels for which they are slow, and the knob that
+# cuBLASLt's engines have, and no other.
+_MANY_PRODUCTS, _MANY_CHANNELS = 2_000_000_000, 256
+_ROW_BYTES = 16
+
+# Gradients with respect to filters: the least filters and multiplications for which the engine is faster with its defaults.
+_TILED, _MANY_FILTERS, _LARGE_FILTER_PRODUCTS = 20, 112, 800_000_000
+
+# Gradients with respect to x: two engines, and for which sizes the second one is faster.
+_WIDE, _NARROW, _FEW_FILTERS, _ENOUGH_CHANNELS, _LARGE_DATA_PRODUCTS = 25, 74, 64, 32, 500_000_000
+_WORKSPACE_KNOB = int(raw.cudnnBackendKnobType_t.CUDNN_KNOB_TYPE_WORKSPACE)
+
+
+def is_for_winograd(problem: Problem, strict: bool) -> bool:
+    """Return whether the Winograd engines for strict float32, which the heuristics omit, come first, as measured.
+
+    On an H200 with cuDNN 9.19, for 3x3 filters with stride 1 and 64 channels or more, they take 0.43 of the time of the
+    first strict engine that the heuristics propose, and 1.35 at most (41 problems of networks). For a batch of 1 they take
+    2.4 times as long.
+    """
+    g = problem.geometry
+    return (
+        strict
+        and problem.operation != "backward_filter"
+        and problem.w.shape[2:] == (3, 3)
+        and g.stride == g.dilation == (1, 1)
+        and problem.groups == 1
+        and problem.x.shape[0] > 1
+        and min(problem.w.shape[:2]) >= _WINOGRAD_CHANNELS
+    )
+
+
+def is_for_plain_engine(problem: Problem) -> bool:
+    """Return whether engine 0 comes first: for depthwise convolutions with three spatial axes.
+
+    The engines for depthwise convolutions have two axes at most, so that the heuristics propose engines that compute the zeros
+    of a dense filter. On an H200 with cuDNN 9.19, engine 0 takes 0.10 of their time, and 0.52 at most (9 problems of X3D).
+    """
+    return problem.groups == problem.x.shape[1] > 1 and len(problem.w.shape) - 2 == _PLAIN_AXES
+
+
+def has_slow_products(problem: Problem, strict: bool) -> bool:
+    """Return whether cuBLASLt's engines, which the heuristics propose first, are slow: for large products of misaligned rows.
+
+    A convolution with filters of one element is a matrix product. Channels first, the rows of the matrices are the positions of
+    an image; if their bytes are no multiple of 16, cuBLASLt has no fast kernel, and other engines, which copy the tensors, are
+    faster if there is enough to compute. On an H200 with cuDNN 9.19, they take 0.57 of the time (10 problems, 1.02 at most).
+    """
+    x, w, g = problem.x, problem.w, problem.geometry
+    is_product = (
+        problem.groups == 1
+        and set(w.shape[2:]) == set(g.stride) == {1}
+        and not any((*g.pre_padding, *g.post_padding))
+        and not lie_channels_last(x, problem.y)
+    )
+    row_bytes = math.prod(x.shape[2:]) * dtype_of(x.dtype).itemsize
+    return (
+        is_product
+        and not strict
+        and row_bytes % _ROW_BYTES != 0
+        and min(w.shape[:2]) >= _MANY_CHANNELS
+        and _multiplications(problem) >= _MANY_PRODUCTS
+    )
+
+
+def has_large_filter(problem: Problem, strict: bool) -> bool:
+    """Return whether engine 20 is faster with its default knobs: for large gradients with respect to 112 filters or more.
+
+    For strict float32, the heuristics propose the engine with small tiles of the filter first. On an H200 with cuDNN 9.19, its
+    default takes 0.63 of the time from 0.8e9 multiplications, and 0.99 at most (26 problems); with fewer, or with 96 filters
+    and fewer, it takes up to 3 times as long.
+    """
+    return (
+        strict
+        and problem.operation == "backward_filter"
+        and problem.groups == 1
+        and problem.w.shape[0] >= _MANY_FILTERS
+        and _multiplications(problem) >= _LARGE_FILTER_PRODUCTS
+    )
+
+
+def has_few_filters(problem: Problem, strict: bool) -> bool:
+    """Return whether engine 74 is faster than 25, which comes first: for large gradients of 64 filters or fewer.
+
+    For strict float32 with stride 1, 32 channels or more and 0.5e9 multiplications, on an H200 with cuDNN 9.19, it takes 0.48
+    of the time, and 0.71 at most (7 problems); with fewer channels, up to 15 times as long.
+    """
+    return (
+        strict
+        and problem.operation == "backward_data"
+        and problem.groups == 1
+        and set(problem.geometry.stride) == {1}
+        and problem.w.shape[0] <= _FEW_FILTERS
+        and problem.w.shape[1] >= _ENOUGH_CHANNELS
+        and _multiplications(problem) >= _LARGE_DATA_PRODUCTS
+    )
+
+
+def _multiplications(problem: Problem) -> int:
+    return math.prod(problem.y.shape) * math.prod(problem.w.shape[1:])
+
+
+class _Proposal(Protocol):
+    """What is put in order: a candidate, or what a survey measured."""
+
+    @property
+    def engine(self) -> Engine | None: ...
+    @property
+    def refused(self) -> str: ...
+    @property
+    def uses_tf32(self) -> bool: ...
+
+
+_P = TypeVar("_P", bound=_Proposal)
+
+
+def in_order(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
+    """Yield the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
+    if has_slow_products(problem, strict):
+        yield from _products_second(proposals)
+    elif has_large_filter(problem, strict):
+        yield from _moved(proposals, _TILED, lambda one: _index(one) == _TILED and not _knobs(one))
+    elif has_few_filters(problem, strict):
+        yield from _moved(proposals, _WIDE, lambda one: _index(one) == _NARROW)
+    else:
+        yield from proposals
+
+
+def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:
+    """Yield proposals in their order, but cuBLASLt's, if they are first, after the first usable other one."""
+    left, later = iter(proposals), list[_P]()
+    for proposal in left:
+        if _knobs(proposal) == {_WORKSPACE_KNOB}:
+            later.append(proposal)
+            continue
+        yield proposal
+        if not proposal.refused:
+            break
+    yield from later
+    yield from left
+
+
+def _moved(proposals: Iterable[_P], engine: int, is_better: Callable[[_Proposal], bool]) -> Iterator[_P]:
+    """Yield proposals in their order, but a better one first if the first usable strict one is of an engine."""
+    found = list(proposals)
+    usable = [one for one in found if not one.refused and not one.uses_tf32]
+    better = next(filter(is_better, usable), None) if usable and _index(usable[0]) == engine else None
+    if better is not None:
+        yield better
+    yield from (one for one in found if one is not better)
+
+
+def _index(proposal: _Proposal) -> int | None:
+    return None if proposal.engine is None else proposal.engine.index
+
+
+def _knobs(proposal: _Proposal) -> set[int]:
+    return set() if proposal.engine is None or not proposal.engine.knobs else set(dict(proposal.engine.knobs))
