@@ -151,14 +151,18 @@ class Table:
         return [proposal for proposal in ranked if proposal.loss <= most]
 
     def _nearest(self, features: Features) -> list[tuple[float, Problem]]:
-        """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes."""
+        """Return the nearest problems of the same kind, the nearest first, with the distances of the logarithms of sizes.
+
+        If there are problems of the very sizes, the others are left out.
+        """
         here = _logarithms(features.sizes)
         found = [
             (math.dist(here, problem.logarithms), problem)
             for problem in self._problems.get(features.kind, ())
             if len(problem.sizes) == len(here)
         ]
-        return sorted(found, key=lambda pair: pair[0])[:NEAREST]
+        same = [(distance, problem) for distance, problem in found if problem.sizes == features.sizes]
+        return same or sorted(found, key=lambda pair: pair[0])[:NEAREST]
 
 
 def digest(text: str) -> str:

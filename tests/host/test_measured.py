@@ -102,6 +102,14 @@ def test_the_nearest_problems_decide_together_and_the_nearer_ones_count_more() -
     assert proposed(table(*near, row(here, times=other)), here)[0] == MIDDLE
 
 
+def test_a_problem_that_was_measured_itself_decides_alone() -> None:
+    near = [row(at(batch, *HERE.sizes[1:])) for batch in (31, 33)]
+    assert proposed(table(*near), HERE) == [FAST, MIDDLE]
+    here = row(HERE, times={MIDDLE: 1.0, FAST: 1.2, SLOW: 2.0})
+    assert proposed(table(*near, here), HERE) == [MIDDLE, FAST]
+    assert proposed(table(*near, row(HERE, first=FAST)), HERE) == []
+
+
 def test_one_problem_that_disagrees_keeps_the_order_of_the_heuristics() -> None:
     bad = {SLOW: 1.0, FAST: 9.0, MIDDLE: 9.0}
     assert proposed(table(row(at(64, 64, 56, 56, 64, 3, 3)), row(HERE, times=bad)), HERE) == []

@@ -87,6 +87,16 @@ def test_the_first_guess_is_that_of_the_code_as_it_is(tmp_path: Path) -> None:
     assert [row.first.engine for row in rows_of(tmp_path, *lines)] == [2, 7]
 
 
+def test_the_first_guess_puts_the_proposals_in_order_as_planning_does(tmp_path: Path) -> None:
+    product = candidate(63, 2.0, knobs=[[25, 0]], name="engine 63 (workspace=0)")
+    slow = line(product, candidate(67, 3.0), layer="728x19x19 -> 728, 1x1", kind="fp16 NCHW", operation="backward_data")
+    small = line(product, candidate(67, 3.0), layer="72x19x19 -> 72, 1x1", kind="fp16 NCHW", operation="backward_data")
+    clips = "24x8x9x9 -> 24, 3x3x3, padding 1, groups 24"
+    plain = line(candidate(28, 2.0), candidate(0, 3.0, "engines"), layer=clips)
+    found = rows_of(tmp_path, slow.replace('"batch": 8', '"batch": 32'), small, plain)
+    assert [row.first.engine for row in found] == [67, 63, 0]
+
+
 def test_a_transposed_convolution_is_planned_as_a_gradient(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, line(candidate(2, 3.0), layer="64x8x8 -> 32, 4x4, stride 2, padding 1, transposed"))
     assert (row.features.kind[0], row.features.sizes[:5]) == ("backward_data", (8, 32, 16, 16, 64))

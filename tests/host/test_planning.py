@@ -220,6 +220,17 @@ def test_strict_winograd_engines_are_asked_first_where_they_exist(plan: Planner)
     assert loose[0]["source"] == "heuristics"
 
 
+@pytest.mark.parametrize("operation", ["forward", "backward_data", "backward_filter"])
+def test_a_depthwise_convolution_with_three_axes_takes_the_plain_engine(plan: Planner, operation: str) -> None:
+    clips: Any = {"x": (2, 64, 8, 8, 8), "w": (64, 1, 3, 3, 3), "y": (2, 64, 8, 8, 8), "options": {"groups": 64}}
+    for dtype, last in (("float32", False), ("float16", True), ("bfloat16", True)):
+        chosen = plan("choose", **problem(operation, dtype=dtype, last=last, **clips))
+        assert chosen["engine"]["index"] == 0
+        assert chosen["name"] in [
+            row["name"] for row in plan("survey", **problem(operation, dtype=dtype, last=last, **clips))
+        ]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_a_depthwise_bias_channels_last_is_added_apart(plan: Planner, dtype: str) -> None:
     shape, options = {"w": (64, 1, 3, 3)}, {"groups": 64}
