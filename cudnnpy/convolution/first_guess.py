@@ -1,7 +1,7 @@
 """The kinds of convolutions for which cuDNN's heuristics propose a slow engine first, and what comes before it.
 
-Tables of measurements (_planning/measured.py) know single problems and engines by number; these rules are of whole kinds of
-problems, for a reason that can be stated. docs/dev/benchmarks.md has the measurements.
+A table of measurements (_planning/measured.py) changes the order for problems that are near to single ones; these rules are of
+whole kinds of problems, by conditions on their sizes. docs/dev/benchmarks.md has the measurements.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _PLAIN_AXES = 3
 # cuBLASLt's engines have, and no other.
 _MANY_PRODUCTS, _MANY_CHANNELS = 2_000_000_000, 256
 _ROW_BYTES = 16
+_WORKSPACE_KNOB = int(raw.cudnnBackendKnobType_t.CUDNN_KNOB_TYPE_WORKSPACE)
 
 # Gradients with respect to filters: the least filters and multiplications for which the engine is faster with its defaults.
 _TILED, _MANY_FILTERS, _LARGE_FILTER_PRODUCTS = 20, 112, 800_000_000
 
 # Gradients with respect to x: two engines, and for which sizes the second one is faster.
 _WIDE, _NARROW, _FEW_FILTERS, _ENOUGH_CHANNELS, _LARGE_DATA_PRODUCTS = 25, 74, 64, 32, 500_000_000
-_WORKSPACE_KNOB = int(raw.cudnnBackendKnobType_t.CUDNN_KNOB_TYPE_WORKSPACE)
 
 
 def is_for_winograd(problem: Problem, strict: bool) -> bool:
@@ -67,14 +67,13 @@ def has_slow_products(problem: Problem, strict: bool) -> bool:
 
     A convolution with filters of one element is a matrix product. Channels first, the rows of the matrices are the positions of
     an image; if their bytes are no multiple of 16, cuBLASLt has no fast kernel, and other engines, which copy the tensors, are
-    faster if there is enough to compute. On an H200 with cuDNN 9.19, they take 0.57 of the time (10 problems, 1.02 at most).
+    faster if there is enough to compute. On an H200 with cuDNN 9.19, they take 0.58 of the time (10 problems, 1.02 at most).
     """
     x, w, g = problem.x, problem.w, problem.geometry
     is_product = (
-        problem.groups == 1
+        _is_dense_channels_first(problem)
         and set(w.shape[2:]) == set(g.stride) == {1}
         and not any((*g.pre_padding, *g.post_padding))
-        and not lie_channels_last(x, problem.y)
     )
     row_bytes = math.prod(x.shape[2:]) * dtype_of(x.dtype).itemsize
     return (
@@ -95,8 +94,8 @@ def has_large_filter(problem: Problem, strict: bool) -> bool:
     """
     return (
         strict
+        and _is_dense_channels_first(problem)
         and problem.operation == "backward_filter"
-        and problem.groups == 1
         and problem.w.shape[0] >= _MANY_FILTERS
         and _multiplications(problem) >= _LARGE_FILTER_PRODUCTS
     )
@@ -106,17 +105,21 @@ def has_few_filters(problem: Problem, strict: bool) -> bool:
     """Return whether engine 74 is faster than 25, which comes first: for large gradients of 64 filters or fewer.
 
     For strict float32 with stride 1, 32 channels or more and 0.5e9 multiplications, on an H200 with cuDNN 9.19, it takes 0.48
-    of the time, and 0.71 at most (7 problems); with fewer channels, up to 15 times as long.
+    of the time, and 0.69 at most (7 problems); with fewer channels, up to 15 times as long.
     """
     return (
         strict
+        and _is_dense_channels_first(problem)
         and problem.operation == "backward_data"
-        and problem.groups == 1
         and set(problem.geometry.stride) == {1}
         and problem.w.shape[0] <= _FEW_FILTERS
         and problem.w.shape[1] >= _ENOUGH_CHANNELS
         and _multiplications(problem) >= _LARGE_DATA_PRODUCTS
     )
+
+
+def _is_dense_channels_first(problem: Problem) -> bool:
+    return problem.groups == 1 and not lie_channels_last(problem.x, problem.y)
 
 
 def _multiplications(problem: Problem) -> int:

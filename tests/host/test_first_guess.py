@@ -107,6 +107,7 @@ FILTER: dict[str, Any] = {"operation": "backward_filter", "x": (32, 480, 28, 28)
     [
         ({}, True),
         ({"filters": 96}, False),
+        ({"last": True}, False),
         ({"x": (16, 480, 28, 28)}, False),  # 0.77e9 multiplications
         ({"x": (1, 480, 28, 28)}, False),
         ({"taps": (3, 3), "padding": 1, "x": (4, 480, 28, 28)}, True),
@@ -140,6 +141,7 @@ DATA: dict[str, Any] = {"operation": "backward_data", "x": (1, 128, 128, 128), "
         ({}, True),
         ({"x": (1, 32, 64, 64, 64), "taps": (3, 3, 3)}, True),
         ({"filters": 65}, False),
+        ({"last": True}, False),
         ({"x": (4, 31, 128, 128)}, False),
         ({"x": (1, 128, 32, 32)}, False),  # too little to compute
         ({"stride": 2, "x": (8, 128, 128, 128)}, False),
