@@ -186,6 +186,11 @@ def _knobs(configuration: Descriptor, graph: Descriptor, target: Target, index: 
         count = len(knob_ranges(graph, target, index))
     except StatusError:  # an engine that is only proposed
         count = int(raw.CUDNN_KNOB_TYPE_COUNTS)
+    return _choices(configuration, count)
+
+
+def _choices(configuration: Descriptor, count: int) -> tuple[tuple[int, int], ...]:
+    """Return the knobs of a configuration that are chosen, at most `count`, with their values."""
     choices = configuration.children(
         raw.CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, raw.CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, count
     )
@@ -293,6 +298,19 @@ class GraphExecutable:
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
         return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(pointers, workspace))
+
+    @property
+    def replayable(self) -> bool:
+        """Whether its kernels may be queued again without cuDNN: not those that may read an operand through a texture.
+
+        A texture is an object that cuDNN makes for an address, keeps for a while, and makes anew for others.
+        """
+        (configuration,) = self.plan.children(
+            raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1
+        )
+        (found,) = configuration.children(raw.CUDNN_ATTR_ENGINECFG_ENGINE, raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
+        ranges, texture = _ranges(found), int(raw.CUDNN_KNOB_TYPE_USE_TEX)
+        return texture not in ranges or dict(_choices(configuration, len(ranges))).get(texture) == 0
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""

@@ -18,7 +18,7 @@ from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.addresses import AddressCheck, address_check
-from cudnnpy._runtime.executables import Executable, Steps, is_movable
+from cudnnpy._runtime.executables import Executable, Steps, is_movable, is_replayable
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.pace import is_long
 from cudnnpy.errors import StatusError
@@ -124,7 +124,7 @@ class Plan:
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
-        self.replayable = self.source != "legacy"
+        self.replayable = self.source != "legacy" and is_replayable(executable)
         self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
         products = math.prod(problem.specs[-problem.results].shape) * problem.reduction_length
         self.is_long = is_long(problem.specs, products)

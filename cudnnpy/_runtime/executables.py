@@ -20,7 +20,7 @@ class Executable(Protocol):
     """One launch: of a C function, of a planned graph, or of several of them in sequence.
 
     An attribute `movable` that is true says that the kernels depend on no property of the addresses beyond those that the
-    plan was made for.
+    plan was made for. An attribute `replayable` that is false says that the kernels may not be queued again without cuDNN.
     """
 
     workspace_size: int
@@ -32,6 +32,11 @@ class Executable(Protocol):
 def is_movable(executable: Executable) -> bool:
     """Return whether a captured launch of an executable may be moved to other addresses."""
     return bool(getattr(executable, "movable", False))
+
+
+def is_replayable(executable: Executable) -> bool:
+    """Return whether the kernels of a captured launch of an executable may be queued again."""
+    return bool(getattr(executable, "replayable", True))
 
 
 # Calls of C functions
@@ -111,6 +116,11 @@ class Either:
         self.first, self.second, self.same, self.different = first, second, same, different
         self.workspace_size = max(same.workspace_size, different.workspace_size)
 
+    @property
+    def replayable(self) -> bool:
+        """Whether the kernels of both may be queued again."""
+        return is_replayable(self.same) and is_replayable(self.different)
+
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses."""
         chosen = self.same if pointers[self.first] == pointers[self.second] else self.different
@@ -123,6 +133,11 @@ class Shifted:
     def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
         self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
         self.movable = is_movable(executable)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether its kernels may be queued again."""
+        return is_replayable(self.executable)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses."""
@@ -150,6 +165,11 @@ class Steps:
         self.workspace_size = sum(map(rounded, scratch)) + most
         self._parts = [rounded(size) for size in scratch]
         self.movable = all(is_movable(step.executable) for step in steps)
+
+    @property
+    def replayable(self) -> bool:
+        """Whether the kernels of all steps may be queued again."""
+        return all(is_replayable(step.executable) for step in self.steps)
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
@@ -228,7 +248,7 @@ class Program:
         self.plan = plan
         self.executable = Steps(steps, scratch)
         self.workspace_size = self.executable.workspace_size
-        self.replayable = bool(steps)
+        self.replayable = bool(steps) and self.executable.replayable
         self.movable = self.executable.movable and all(operand.spec.alignment >= 16 for operand in operands)
         self.is_long = plan.is_long if plan is not None else is_long(operand.spec for operand in operands)
         self.check_addresses = address_check(

@@ -27,7 +27,7 @@ from cudnnpy.handle import Handle, on_device
 
 # Plain launches before a graph or a direct launch is made: about as many as cost, in all, what making it costs.
 _UNTIL_REPLAY = 4  # of one tuple, for 0.1 ms; fewer, since most programs leave room for graphs
-_UNTIL_DIRECT = 50  # of a plan, for 3 ms; fewer, since it is for all addresses
+_UNTIL_DIRECT = 8  # of a plan, for 3 ms; fewer, since it serves all addresses from then on
 # Launches in which what takes the place of another one proves to be used more often.
 _CONTEST = 16
 _ANYWHERE = ()  # the key of what serves all addresses
@@ -95,13 +95,20 @@ class Launcher:
 
     def _run(self, pointers: Pointers, stream: int) -> None:
         """Queue the work on the current device."""
-        wants_graph = self.pace.wants_graph(stream, self.planned.is_long)
-        if wants_graph:
+        pace = self.pace
+        pace.left -= 1
+        if pace.left <= 0:
+            pace.look(stream)
+        wants_graph = pace.gpu_waits
+        if wants_graph is None:
+            wants_graph = not self.planned.is_long
+        direct = self.direct.get(_ANYWHERE)
+        if wants_graph or direct is None:
             replay = self.replays.get(pointers)
             if replay is not None and (not stream or not capture_nearby(stream)):
                 replay.uses += 1
-                return _check_launch(replay.launch(replay.graph, stream))
-        direct = self.direct.get(_ANYWHERE)
+                _check_launch(replay.launch(replay.graph, stream))
+                return None if wants_graph else self._wish_direct(pointers, stream)
         kept = self.launches.get(pointers)
         if kept is None and (direct is None or pointers != direct.pointers):
             self.planned.check_addresses(pointers[:-1], pointers[-1])
@@ -112,16 +119,16 @@ class Launcher:
             return None  # nothing is quicker then
         if kept is not None:
             kept.launch, kept.uses = launch, kept.uses + 1
-            if kept.uses >= kept.due and wants_graph and self.planned.replayable:
+            if kept.uses >= kept.due and (wants_graph or self._wish is None) and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
-        elif (direct is None or not direct.uses & 3) and SEEN.again(self, pointers) and pointers not in self.replays:
-            # With a direct launch, a graph saves less: one launch in four is looked at.
+        elif (direct is None or not direct.uses & 7) and SEEN.again(self, pointers) and pointers not in self.replays:
+            # With a direct launch, a graph saves less: one launch in eight is looked at.
             LAUNCHES.keep(self.launches, pointers, Kept(launch))
         return None
 
     def _launch(self, pointers: Pointers, stream: int, launch: Launch | None) -> Launch:
         """Queue the work by a plain launch, which is made if there is none. Return it."""
-        handle, wish = self.handle, self._wish
+        handle = self.handle
         if launch is None:
             replay = self.replays.get(pointers)
             launch = self._bind(pointers) if replay is None else replay.plain
@@ -138,11 +145,16 @@ class Launcher:
         if status:
             del launch  # a traceback would keep it
             raise raw.error_of(status, self.planned.name)
+        self._wish_direct(pointers, stream)
+        return launch
+
+    def _wish_direct(self, pointers: Pointers, stream: int) -> None:
+        """Count a launch that would have been better direct."""
+        wish = self._wish
         if wish is not None:
             wish.uses += 1
             if wish.uses >= wish.due:
                 self._make_direct(pointers, stream, wish)
-        return launch
 
     def _bind(self, pointers: Pointers) -> Launch:
         return self.planned.executable.bind(self.handle, pointers[:-1], pointers[-1])

@@ -15,7 +15,7 @@ from ctypes import byref, c_int, c_void_p
 from cudnnpy._core.driver import capture_nearby, driver_library
 from cudnnpy._core.layouts import TensorSpec, extent
 
-_LOOK = 8  # launches between two looks at the event; a power of two
+_LOOK = 8  # launches between two looks at the event
 _SOON = 3  # events, one after another, that the GPU reaches by the next look, until it is taken to wait for the host
 _BEHIND = 5 * _LOOK  # launches after an event by which a GPU has fallen behind that has not reached it
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -38,14 +38,15 @@ def is_long(specs: Iterable[TensorSpec], products: int = 0) -> bool:
 class Pace:
     """The pace of one thread's launches on one device.
 
-    `gpu_waits` is True or False where the events tell, and None where the host and the GPU are about as fast.
+    `gpu_waits` is True or False where the events tell, and None where the host and the GPU are about as fast. `left` is the
+    number of launches until the next look; who launches counts it down, and calls `look` at 0.
     """
 
-    __slots__ = ("_count", "_event", "_recorded", "_soon", "gpu_waits")
+    __slots__ = ("_event", "_launches", "_soon", "gpu_waits", "left")
 
     def __init__(self) -> None:
         self.gpu_waits: bool | None = None
-        self._count = self._soon = self._recorded = 0
+        self.left, self._launches, self._soon = _LOOK, 0, 0  # _launches: since the event
         self._event: c_void_p | None = None  # a null event is one that could not be made
 
     @classmethod
@@ -57,17 +58,10 @@ class Pace:
             found = paces[device] = cls()
         return found
 
-    def wants_graph(self, stream: int, long: bool) -> bool:
-        """Count a launch on a stream of the current device, and return whether the host's time counts.
-
-        `long` says that the GPU takes longer for the launch than the host does. It decides where the events do not tell.
-        """
-        self._count += 1
-        if not self._count % _LOOK:
-            self._look(stream)
-        return not long if self.gpu_waits is None else self.gpu_waits
-
-    def _look(self, stream: int) -> None:
+    def look(self, stream: int) -> None:
+        """Look at the event, from a launch on a stream of the current device."""
+        self.left = _LOOK
+        self._launches += _LOOK
         if capture_nearby(stream):
             return
         library, mode = driver_library(), c_int(_RELAXED)
@@ -81,14 +75,13 @@ class Pace:
                 return
             if self._event:
                 library.cuEventRecord(self._event, c_void_p(stream))
-                self._recorded = self._count
+                self._launches = 0
         finally:
             library.cuThreadExchangeStreamCaptureMode(byref(mode))
 
     def _answered(self, is_reached: bool) -> bool:
         """Take account of whether the GPU has reached the event. Return whether that tells something."""
-        launches = self._count - self._recorded
-        if is_reached and launches <= _LOOK:
+        if is_reached and self._launches <= _LOOK:
             self._soon += 1
             if self._soon >= _SOON:
                 self.gpu_waits = True
@@ -96,7 +89,7 @@ class Pace:
             self._soon = 0
             if self.gpu_waits:
                 self.gpu_waits = None
-        elif launches >= _BEHIND:
+        elif self._launches >= _BEHIND:
             self._soon, self.gpu_waits = 0, False
         else:
             return False

@@ -125,7 +125,7 @@ class Planned(NamedTuple):
             time.sleep(STARTING)
             os.kill(os.getpid(), signal.SIGKILL)
         if self.slow:
-            time.sleep(1.0)  # the command is stopped before all are done
+            time.sleep(0.3)
         return stand_in_tuning.tuned(text, 0, tune_seconds, stand_in_tuning.KINDS.index(self.kinds[device]))
 
     def check(self, device: int) -> None:

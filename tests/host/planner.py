@@ -26,6 +26,7 @@ from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Engine, table
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._runtime.executables import is_replayable
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
@@ -95,6 +96,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
         "planned": executable is not None,
+        "replayable": executable is not None and is_replayable(executable),
         "kind": type(executable).__name__,
     }
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
+from stand_in_pace import GivenPace
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
@@ -162,7 +163,7 @@ class StandInDevice:
         self.cuda_graphs: list[list[Launch]] = []
         self.replayed = 0
         self.direct_launches = 0  # that were made
-        self.gpu_waits = True
+        self.gpu_waits: bool | None = True
         self.packs: set[int] = set()  # the variant packs that have not been destroyed, by their numbers
 
     def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
@@ -386,7 +387,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
     monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
     monkeypatch.setattr(direct_launch.DirectLaunch, "of", stand_in.direct)
-    monkeypatch.setattr(pace.Pace, "wants_graph", lambda self, stream, long: stand_in.gpu_waits)
+    monkeypatch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
+from stand_in_pace import GivenPace
 
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._runtime import captured_kernels, cuda_graph, direct_launch, launcher, pace, plan_cache
@@ -66,7 +67,7 @@ class StandInGraphs:
         self.graphs: dict[int, list[int]] = {}
         self.executables: dict[int, list[list[bytes]]] = {}
         self.instantiated = 0
-        self.gpu_waits = True  # for the host
+        self.gpu_waits: bool | None = True  # for the host
         self.launched: list[tuple[list[list[bytes]], int]] = []
         self.confirmed = 0  # captures of kernels that went to the driver directly
         self.defaults: dict[int, bytes] = {}  # attributes of all kernels
@@ -286,7 +287,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
             patch.setattr(driver, name, stand_in.nothing)
         for module in (driver_calls, captured_kernels, cuda_graph, direct_launch):
             patch.setattr(module, "driver_library", lambda: stand_in)
-        patch.setattr(pace.Pace, "wants_graph", lambda self, stream, long: stand_in.gpu_waits)
+        patch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
         patch.setattr(launcher, "several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         plan_cache.clear_cache()

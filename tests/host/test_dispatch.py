@@ -86,7 +86,7 @@ def test_each_array_reaches_the_argument_that_it_is_for(stand_in: StandInDevice,
     """In every call, whether its addresses are new, were launched before or are replayed as a CUDA graph."""
     call = sample.operation()
     calls = [sample.given() for _ in range(5)]
-    for given in [*calls, *reversed(calls)] + calls[:2] * 5:
+    for given in [*calls, *reversed(calls)] + calls[:2] * 40:
         found = results(call(**given))
         arrays: dict[str | int, Any] = {**given, **dict(enumerate(found))}
         launch = stand_in.launches[-1]

@@ -6,9 +6,11 @@ import gc
 import weakref
 from collections.abc import Sequence
 from ctypes import c_void_p
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from stand_in_pace import GivenPace
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
@@ -118,7 +120,7 @@ def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     for module in (driver_calls, cuda_graph):
         monkeypatch.setattr(module, "driver_library", lambda: fake)
     monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
-    monkeypatch.setattr(Pace, "wants_graph", lambda self, stream, long: True)
+    monkeypatch.setattr(Pace, "of_thread", classmethod(lambda cls, device: GivenPace(SimpleNamespace(gpu_waits=True))))
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
 
     def of(launch: Any, handle: Any) -> Replay:

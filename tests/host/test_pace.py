@@ -71,29 +71,30 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     assert fake.mode == GLOBAL
 
 
-def run(driver: FakeDriver, pace: Pace, launches: int, stream: int = STREAM, long: bool = False) -> list[bool]:
+def run(driver: FakeDriver, pace: Pace, launches: int, stream: int = STREAM) -> list[bool | None]:
+    """The answer at each launch."""
     found = []
     for _ in range(launches):
-        found.append(pace.wants_graph(stream, long))
+        pace.left -= 1
+        if pace.left <= 0:
+            pace.look(stream)
+        found.append(pace.gpu_waits)
         driver.launches += 1
     return found
 
 
-def test_the_length_of_a_launch_decides_until_events_tell(driver: FakeDriver) -> None:
-    driver.lag = 20  # the GPU is about as fast as the host
-    for long in (False, True):
-        pace = Pace()
-        assert run(driver, pace, 300, long=long) == [not long] * 300
-        assert pace.gpu_waits is None
+def test_events_do_not_tell_of_a_gpu_that_is_about_as_fast_as_the_host(driver: FakeDriver) -> None:
+    driver.lag = 20
+    assert run(driver, Pace(), 300) == [None] * 300
 
 
 def test_a_gpu_that_reaches_events_soon_waits(driver: FakeDriver) -> None:
     pace = Pace()
-    assert run(driver, pace, 31, long=True) == [False] * 31
-    assert run(driver, pace, 200, long=True) == [True] * 200
+    assert run(driver, pace, 31) == [None] * 31
+    assert run(driver, pace, 200) == [True] * 200
     assert len(driver.recorded) <= 30
     driver.lag = 20
-    assert run(driver, pace, 100, long=True)[-1] is False
+    assert run(driver, pace, 100)[-1] is None
 
 
 def test_a_gpu_that_is_behind_is_known_after_tens_of_launches(driver: FakeDriver) -> None:
@@ -102,14 +103,14 @@ def test_a_gpu_that_is_behind_is_known_after_tens_of_launches(driver: FakeDriver
     driver.lag = 1000
     found = run(driver, pace, 200)
     assert found.index(False) <= 64
-    assert not any(found[found.index(False) :])
+    assert set(found[found.index(False) :]) == {False}
     recorded = len(driver.recorded)
     assert run(driver, pace, 400) == [False] * 400
     assert len(driver.recorded) - recorded == 10  # each takes the GPU some time
     driver.lag = 0
     found = run(driver, pace, 100)
     assert found.index(True) <= 32
-    assert all(found[found.index(True) :])
+    assert set(found[found.index(True) :]) == {True}
 
 
 def test_pauses_of_a_gpu_that_is_behind_change_nothing(driver: FakeDriver) -> None:
@@ -127,7 +128,7 @@ def test_pauses_of_a_gpu_that_is_behind_change_nothing(driver: FakeDriver) -> No
 def test_a_capture_is_left_alone(driver: FakeDriver) -> None:
     pace = Pace()
     driver.capturing = {STREAM}
-    assert run(driver, pace, 100) == [True] * 100
+    assert run(driver, pace, 100) == [None] * 100
     assert (driver.recorded, driver.events) == ([], {})
     driver.capturing = set()
     run(driver, pace, 16)
@@ -151,11 +152,9 @@ def test_each_thread_and_device_has_its_own(driver: FakeDriver) -> None:
     assert driver.events == {}  # the thread has ended
 
 
-def test_without_events_the_length_decides(driver: FakeDriver) -> None:
+def test_without_events_nothing_is_known(driver: FakeDriver) -> None:
     driver.failing, driver.lag = "cuEventCreate", 1000
-    pace = Pace()
-    assert run(driver, pace, 100) == [True] * 100
-    assert run(driver, pace, 100, long=True) == [False] * 100
+    assert run(driver, Pace(), 100) == [None] * 100
     assert driver.recorded == []
 
 

@@ -6,6 +6,7 @@ driver that is compiled here; it answers one request at a time.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from typing import Any
@@ -169,6 +170,33 @@ def test_every_candidate_is_listed_once_and_planned_or_refused(plan: Planner, na
         assert row["name"].startswith(f"engine {row['engine']['index']}")
         assert (row["kind"] == "GraphExecutable") == (row["planned"] and " + " not in row["name"])
         assert row["name"].count("=") == len(row["engine"]["knobs"] or ())
+
+
+@every_problem
+def test_engines_that_may_read_textures_are_not_replayed(plan: Planner, name: str) -> None:
+    """A texture is an object of cuDNN's, which it makes for an address and does not keep."""
+    texture = str(int(raw.CUDNN_KNOB_TYPE_USE_TEX))
+    for row in usable(plan("survey", **PROBLEMS[name])):
+        if row["kind"] == "GraphExecutable":
+            chosen = {str(kind): value for kind, value in row["engine"]["knobs"] or ()}
+            has_textures = texture in plan("knobs", **PROBLEMS[name], index=row["engine"]["index"])
+            assert row["replayable"] == (not has_textures or chosen.get(texture) == 0), row["name"]
+
+
+def test_an_engine_that_reads_a_texture_is_not_replayed_on_copies_either(plan: Planner) -> None:
+    request = problem("backward_filter", options={"tf32": False})
+    texture = int(raw.CUDNN_KNOB_TYPE_USE_TEX)
+    rows = usable(plan("survey", **request))
+    index, knobs = next(
+        (row["engine"]["index"], dict(row["engine"]["knobs"]))
+        for row in rows
+        if texture in dict(row["engine"]["knobs"] or ())
+    )
+    for value, lowered in itertools.product((0, 1), (False, True)):
+        engine = {"index": index, "knobs": [[kind, one] for kind, one in {**knobs, texture: value}.items()]}
+        algorithm = {**engine, "in_channels_last": lowered}
+        row = plan("choose", **with_options(request, algorithm=algorithm))
+        assert row["replayable"] == (not value), row["name"]
 
 
 @every_problem

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from cuda.bindings import driver
 from numpy_machine import tensor_in
+from stand_in_pace import GivenPace
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import extent
@@ -249,7 +250,7 @@ def test_a_launch_that_interrupts_tuning_leaves_its_stream(
         Launcher(plan).run((16, 0), 99)
 
     case.interrupt = interrupt
-    monkeypatch.setattr(Pace, "wants_graph", lambda self, stream, long: True)
+    monkeypatch.setattr(Pace, "of_thread", classmethod(lambda cls, device: GivenPace(SimpleNamespace(gpu_waits=True))))
     assert case.tuned(case.candidate("guess", 1.0), case.candidate("fast", 0.5)) == "fast"
     assert set(log) == {99}
     assert case.streams == {STREAM}
