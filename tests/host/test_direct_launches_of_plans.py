@@ -7,6 +7,7 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import pytest
 from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
-from cudnnpy import raw
+from cudnnpy import TensorSpec, raw
+from cudnnpy._runtime.executables import Either, Operand, Program, Shifted, Step, Steps, is_replayable
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
 
@@ -166,6 +168,17 @@ def test_what_is_not_replayable_is_neither_replayed_nor_launched_directly(graphs
         launcher.run(tuples(number % 3), STREAM)
     info = cudnnpy.cache_info()
     assert (info.replays, info.direct_launches, graphs.plain) == (0, 0, 100)
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_executables_are_replayable_if_all_of_their_parts_are(replayable: bool) -> None:
+    part, other = (SimpleNamespace(workspace_size=0, replayable=one) for one in (replayable, True))
+    plain = SimpleNamespace(workspace_size=0)
+    steps = Steps([Step(plain, (0,)), Step(part, (0,)), Step(other, (0,))])
+    wholes = (part, steps, Shifted(steps, (0,)), Either(0, 1, other, part), Either(0, 1, part, plain))
+    assert [is_replayable(whole) for whole in wholes] == [replayable] * 5
+    operands = [Operand("y", TensorSpec((1,), strides=(1,)), True)]
+    assert Program("a program", 0, operands, [Step(steps, (0,))]).replayable is replayable
 
 
 def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:
