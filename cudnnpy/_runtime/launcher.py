@@ -72,7 +72,7 @@ class Kept(Wish):
 class Launcher:
     """A plan in one thread: the thread's cuDNN handle, and what is kept of its launches."""
 
-    __slots__ = ("_several", "_wish", "device", "direct", "handle", "launches", "pace", "planned", "replays")
+    __slots__ = ("_several", "_short", "_wish", "device", "direct", "handle", "launches", "pace", "planned", "replays")
 
     def __init__(self, planned: Planned) -> None:
         self.planned, self.device = planned, planned.device
@@ -80,7 +80,7 @@ class Launcher:
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
         self._several = several_devices()
-        self.pace = Pace.of_thread(self.device)
+        self.pace, self._short = Pace.of_thread(self.device), not planned.is_long
         self.launches: Table[Kept] = Table(LAUNCHES)
         self.replays: Table[Replay] = Table(REPLAYS)
         self.direct: Table[DirectLaunch] = Table(DIRECT)
@@ -99,30 +99,28 @@ class Launcher:
         pace.left -= 1
         if pace.left <= 0:
             pace.look(stream)
-        wants_graph = pace.gpu_waits
-        if wants_graph is None:
-            wants_graph = not self.planned.is_long
+        gpu_waits = pace.gpu_waits
+        wants_graph = self._short if gpu_waits is None else gpu_waits
         direct = self.direct.get(_ANYWHERE)
-        if wants_graph or direct is None:
+        if self.replays and (wants_graph or direct is None):
             replay = self.replays.get(pointers)
             if replay is not None and (not stream or not capture_nearby(stream)):
                 replay.uses += 1
                 _check_launch(replay.launch(replay.graph, stream))
-                return None if wants_graph else self._wish_direct(pointers, stream)
-        kept = self.launches.get(pointers)
+                return None if wants_graph else self._count(pointers, stream)
+        kept = self.launches.get(pointers) if self.launches else None
         if kept is None and (direct is None or pointers != direct.pointers):
             self.planned.check_addresses(pointers[:-1], pointers[-1])
         launch = None if kept is None else kept.launch
         if direct is None or not direct.launch(pointers, stream):
             launch = self._launch(pointers, stream, launch)
-        elif not wants_graph:
-            return None  # nothing is quicker then
+        elif kept is None and (not gpu_waits or direct.uses & 3):
+            return None  # a graph saves little: one launch in four is looked at, where it saves anything
         if kept is not None:
             kept.launch, kept.uses = launch, kept.uses + 1
             if kept.uses >= kept.due and (wants_graph or self._wish is None) and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
-        elif (direct is None or not direct.uses & 7) and SEEN.again(self, pointers) and pointers not in self.replays:
-            # With a direct launch, a graph saves less: one launch in eight is looked at.
+        elif SEEN.again(self, pointers) and pointers not in self.replays:
             LAUNCHES.keep(self.launches, pointers, Kept(launch))
         return None
 
@@ -145,10 +143,10 @@ class Launcher:
         if status:
             del launch  # a traceback would keep it
             raise raw.error_of(status, self.planned.name)
-        self._wish_direct(pointers, stream)
+        self._count(pointers, stream)
         return launch
 
-    def _wish_direct(self, pointers: Pointers, stream: int) -> None:
+    def _count(self, pointers: Pointers, stream: int) -> None:
         """Count a launch that would have been better direct."""
         wish = self._wish
         if wish is not None:

@@ -15,9 +15,9 @@ from ctypes import byref, c_int, c_void_p
 from cudnnpy._core.driver import capture_nearby, driver_library
 from cudnnpy._core.layouts import TensorSpec, extent
 
-_LOOK = 8  # launches between two looks at the event
-_SOON = 3  # events, one after another, that the GPU reaches by the next look, until it is taken to wait for the host
-_BEHIND = 5 * _LOOK  # launches after an event by which a GPU has fallen behind that has not reached it
+_LOOK = 16  # launches between two looks at the event
+_SOON = 2  # events, one after another, that the GPU reaches by the next look, until it is taken to wait for the host
+_BEHIND = 3 * _LOOK  # launches after an event by which a GPU has fallen behind that has not reached it
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _of_thread = threading.local()

@@ -49,6 +49,29 @@ def test_a_first_run_that_fails_is_told_to_the_clock(monkeypatch: pytest.MonkeyP
     assert seen == [3000]
 
 
+@pytest.mark.parametrize(
+    ("count", "first", "expected", "busy"),
+    [
+        (10, (0.05, 0.11), 0.005, [0.12]),  # the GPU was kept busy for longer than the host needed
+        (10, (0.2, 0.2), 0.005, [0.12, 0.3]),  # the GPU may have waited for the host
+        (10, (4.0, 0.2), 0.4, [0.12]),  # the GPU took much longer
+        (1, (0.2, 0.2), 0.2, [0.012]),  # a single run is timed without what the host spends
+    ],
+)
+def test_runs_that_the_gpu_may_have_waited_for_are_timed_again(
+    monkeypatch: pytest.MonkeyPatch, count: int, first: tuple[float, float], expected: float, busy: list[float]
+) -> None:
+    bench, seen = Bench.__new__(Bench), list[float]()
+
+    def run_after(busy: float, launches: Any, count: int) -> tuple[float, float]:
+        seen.append(busy)
+        return first if len(seen) == 1 else (0.05, 0.2)
+
+    monkeypatch.setattr(bench, "_run_after", run_after)
+    assert bench._run([], count) == pytest.approx(expected)
+    assert seen == pytest.approx(busy)
+
+
 # A bench whose GPU computes one number: a candidate's result
 
 
