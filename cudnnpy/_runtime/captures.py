@@ -5,12 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
-from cudnnpy._core.driver import relaxed_capture
+from cudnnpy._core.driver import driver_library, relaxed_capture
 from cudnnpy.handle import Handle, in_use
 
 Launch = Callable[[], int]
+# Of a launch that is queued again. With more of them a CUDA graph takes the GPU too long, and single launches the host.
+MOST_KERNELS = 8
 
 
 class Captures:
@@ -60,6 +63,12 @@ class Graph:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+
+    def nodes(self) -> int:
+        """Return the number of its nodes: kernels, fills, copies."""
+        count = c_size_t()
+        driver_library().cuGraphGetNodes(c_void_p(int(self.handle)), None, byref(count))
+        return count.value
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -8,7 +8,7 @@ from ctypes import c_void_p
 from typing import Any
 
 from cudnnpy._core.driver import driver_library
-from cudnnpy._runtime.captures import Captures, Launch
+from cudnnpy._runtime.captures import MOST_KERNELS, Captures, Launch
 from cudnnpy.handle import Handle
 
 
@@ -27,10 +27,12 @@ class Replay:
 
     @classmethod
     def of(cls, launch: Launch, handle: Handle) -> Replay | None:
-        """Capture one launch on a separate stream. Return None if it cannot be captured."""
+        """Capture one launch on a separate stream. Return None if it cannot be captured, or has many kernels."""
         with Captures.on(handle) as captures:
             graph = None if captures is None else captures.of(launch)
-            executable = None if captures is None or graph is None else Executable.of(graph.handle, captures.stream)
+            if captures is None or graph is None or graph.nodes() > MOST_KERNELS:
+                return None
+            executable = Executable.of(graph.handle, captures.stream)
             return None if executable is None else cls(executable, launch)
 
 

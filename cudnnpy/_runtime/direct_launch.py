@@ -32,12 +32,11 @@ from cudnnpy._runtime.captured_kernels import (
     Queued,
     queued_by,
 )
-from cudnnpy._runtime.captures import Captures, Launch
+from cudnnpy._runtime.captures import MOST_KERNELS, Captures, Launch
 from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT, Move, addresses_elsewhere, moves
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
-MOST_KERNELS = 8  # of a launch: each takes a call of the driver
 _PROGRAMMATIC_SERIALIZATION = 6  # of the enumeration CUlaunchAttributeID
 _PASSED = (COOPERATIVE, CLUSTER, CLUSTER_POLICY, PREFERRED_CLUSTER)
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -102,11 +102,12 @@ class Launcher:
         gpu_waits = pace.gpu_waits
         wants_graph = self._short if gpu_waits is None else gpu_waits
         direct = self.direct.get(_ANYWHERE)
-        if self.replays and (wants_graph or direct is None):
+        if self.replays and (wants_graph or (direct is None and self._wish is not None)):
             replay = self.replays.get(pointers)
             if replay is not None and (not stream or not capture_nearby(stream)):
                 replay.uses += 1
-                _check_launch(replay.launch(replay.graph, stream))
+                if replay.launch(replay.graph, stream):
+                    raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
                 return None if wants_graph else self._count(pointers, stream)
         kept = self.launches.get(pointers) if self.launches else None
         if kept is None and (direct is None or pointers != direct.pointers):
@@ -118,7 +119,7 @@ class Launcher:
             return None  # a graph saves little: one launch in four is looked at, where it saves anything
         if kept is not None:
             kept.launch, kept.uses = launch, kept.uses + 1
-            if kept.uses >= kept.due and (wants_graph or self._wish is None) and self.planned.replayable:
+            if kept.uses >= kept.due and wants_graph and self.planned.replayable:
                 self._make_replay(pointers, kept, stream)
         elif SEEN.again(self, pointers) and pointers not in self.replays:
             LAUNCHES.keep(self.launches, pointers, Kept(launch))
@@ -176,8 +177,3 @@ class Launcher:
         self._wish = None if made is None else Wish(_UNTIL_DIRECT, _CONTEST)
         if made is not None:
             DIRECT.keep(self.direct, _ANYWHERE, made)
-
-
-def _check_launch(status: int) -> None:
-    if status:
-        raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")

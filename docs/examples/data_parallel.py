@@ -215,13 +215,11 @@ def set_up(options, rank, ranks, device):
     return seconds, unknown
 
 
-def warmed_up(options, rank, ranks, device, group=None):
-    """A trainer of the ranks of a group, by default of all, after a few steps; and its network."""
+def warmed_up(options, rank, ranks, device):
+    """A trainer of all ranks after a few steps, and its network."""
     module, data = fresh(options, rank, ranks, device)
     devices = [device.index] if device.type == "cuda" else None
-    wrapped = DistributedDataParallel(
-        module, device_ids=devices, process_group=group, gradient_as_bucket_view=True, **OWN_STATISTICS
-    )
+    wrapped = DistributedDataParallel(module, device_ids=devices, gradient_as_bucket_view=True, **OWN_STATISTICS)
     trainer = Trainer(wrapped, data, options, device)
     for _ in range(WARM_UP):
         trainer.step()
@@ -232,11 +230,12 @@ def train(options, rank, ranks, device):
     """Train, and return the Report of this rank and the network."""
     seconds, unknown = set_up(options, rank, ranks, device)
     alone = 0.0
-    first = dist.new_group([0])  # which all ranks have to call
-    if rank == 0 and ranks > 1:
-        trainer, _ = warmed_up(options, rank, ranks, device, first)
-        alone = trainer.run(options.steps)
-    dist.barrier()
+    if ranks > 1:
+        trainer, _ = warmed_up(options, rank, ranks, device)
+        if rank == 0:
+            with trainer.module.no_sync():  # the gradients stay in this rank
+                alone = trainer.run(options.steps)
+        dist.barrier()
     trainer, module = warmed_up(options, rank, ranks, device)
     dist.barrier()
     rate = trainer.run(options.steps)

@@ -14,7 +14,7 @@ from cuda.bindings import driver
 from stand_in_pace import GivenPace
 
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import captured_kernels, cuda_graph, direct_launch, launcher, pace, plan_cache
+from cudnnpy._runtime import captured_kernels, captures, cuda_graph, direct_launch, launcher, pace, plan_cache
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
@@ -285,7 +285,7 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
             patch.setattr(driver, name, getattr(stand_in, name))
         for name in ("cuStreamDestroy", "cuGraphUpload", "cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode"):
             patch.setattr(driver, name, stand_in.nothing)
-        for module in (driver_calls, captured_kernels, cuda_graph, direct_launch):
+        for module in (driver_calls, captured_kernels, captures, cuda_graph, direct_launch):
             patch.setattr(module, "driver_library", lambda: stand_in)
         patch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
         patch.setattr(launcher, "several_devices", lambda: False)

@@ -16,6 +16,7 @@ from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
 from cudnnpy import TensorSpec, raw
+from cudnnpy._runtime.captures import MOST_KERNELS
 from cudnnpy._runtime.executables import Either, Operand, Program, Shifted, Step, Steps, is_replayable
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy.errors import StatusError
@@ -36,6 +37,7 @@ class Planned:
         self.graphs, self.movable, self.bound, self.checked = graphs, movable, 0, 0
         self.status = 0
         self.kernel = Kernel(lambda p: [struct.pack(f"{len(p) + 1}Q", *p, 0 if certain else p[0] >> 5)])
+        self.kernels = [self.kernel]
 
     @property
     def executable(self) -> Any:
@@ -50,7 +52,7 @@ class Planned:
         pointers = (*operands, workspace)
         struct.pack(f"{len(pointers)}Q", *pointers)  # raises for what is no address
         self.bound += 1
-        return lambda: self.status or self.graphs.queue([self.kernel], pointers)
+        return lambda: self.status or self.graphs.queue(self.kernels, pointers)
 
 
 def tuples(number: int) -> Pointers:
@@ -122,15 +124,28 @@ def test_a_gpu_that_is_behind_gets_no_graph(graphs: StandInGraphs) -> None:
     assert len(graphs.executables) == 1
 
 
-def test_without_direct_launches_a_gpu_that_is_behind_gets_graphs(graphs: StandInGraphs) -> None:
-    """They take the host less than cuDNN does, and the GPU a little more."""
-    graphs.gpu_waits = False
-    launcher = Launcher(Planned(graphs, movable=False))
+def test_without_direct_launches_a_gpu_that_is_behind_gets_those_of_cudnn(graphs: StandInGraphs) -> None:
+    planned = Planned(graphs, movable=False)
+    launcher = Launcher(planned)
     for _ in range(30):
         launcher.run(tuples(1), STREAM)
-    assert cudnnpy.cache_info().replays == 1
-    assert graphs.plain <= 4
-    assert launched(graphs) == [(tuples(1), STREAM)] * 30
+    assert (cudnnpy.cache_info().replays, graphs.plain) == (1, 4)
+    graphs.gpu_waits, bound = False, planned.bound
+    for _ in range(30):
+        launcher.run(tuples(1), STREAM)
+    assert (graphs.plain, planned.bound) == (34, bound)  # by the launch that the graph was captured from
+    assert launched(graphs) == [(tuples(1), STREAM)] * 60
+
+
+def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> None:
+    """As a CUDA graph each of them would take the GPU longer, and by itself the host as long."""
+    for count, plain in ((MOST_KERNELS, 4), (MOST_KERNELS + 1, 30)):
+        planned = Planned(graphs)
+        planned.kernels = [planned.kernel] * count
+        launcher, graphs.plain = Launcher(planned), 0
+        for _ in range(30):
+            launcher.run(tuples(1), STREAM)
+        assert graphs.plain == plain
 
 
 def test_graphs_that_a_gpu_is_behind_with_become_a_direct_launch(graphs: StandInGraphs) -> None:

@@ -14,7 +14,7 @@ from stand_in_pace import GivenPace
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import cuda_graph
+from cudnnpy._runtime import captures, cuda_graph
 from cudnnpy._runtime import launcher as launcher_module
 from cudnnpy._runtime.cuda_graph import Replay
 from cudnnpy._runtime.launcher import Launcher, Pointers
@@ -97,6 +97,10 @@ class FakeDriver:
         number = graph.value or 0
         self._log.append(("replay", self.captured.get(number, number), stream))
         return self.status
+
+    def cuGraphGetNodes(self, graph: c_void_p, nodes: None, count: Any) -> int:
+        count._obj.value = 1
+        return 0
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
         state._obj.value = int(stream in self.capturing)
@@ -338,7 +342,7 @@ class Driver:
         fake("cuStreamCreate", 0x9000)
         fake("cuStreamBeginCapture")
         monkeypatch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (0, mode))
-        fake("cuStreamEndCapture", "graph")
+        fake("cuStreamEndCapture", 0x66)
         fake("cuGraphInstantiate", 0x77)
         for name in ("cuGraphDestroy", "cuStreamDestroy", "cuGraphExecDestroy", "cuGraphUpload", "cuStreamSynchronize"):
             fake(name)
@@ -351,7 +355,8 @@ ENDED = [("set_stream", STREAM), "cuStreamDestroy"]
 @pytest.fixture
 def handle(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeHandle:
     pytest.importorskip("cuda.bindings.driver", reason="cuda.bindings is not installed")
-    monkeypatch.setattr(cuda_graph, "driver_library", lambda: FakeDriver(log))
+    for module in (captures, cuda_graph):
+        monkeypatch.setattr(module, "driver_library", lambda: FakeDriver(log))
     made = FakeHandle(log)
     made._address = STREAM
     return made
