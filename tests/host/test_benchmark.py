@@ -19,7 +19,7 @@ from clock import Clock
 import cudnnpy
 from tools.benchmark import __main__ as command
 from tools.benchmark import device, host, report, stored
-from tools.benchmark.figures import by_kind, failures, figures, fraction_of_floor, fraction_of_peak, ratio
+from tools.benchmark.figures import Figure, by_kind, failures, figures, fraction_of_floor, fraction_of_peak, ratio
 from tools.benchmark.layers import KINDS, LAYERS, OPERATIONS
 from tools.benchmark.timing import (
     HOST_BATCH,
@@ -302,6 +302,11 @@ def test_the_figures_are_ratios_with_what_is_missed() -> None:
         (None, "not measured: section not run"),
         (None, "not measured: section not run"),
     ]
+
+
+def test_a_share_is_missed_by_points() -> None:
+    assert Figure("layers: share above 1.05", 0.01, 0.052, is_share=True).verdict == "missed by 4.2 points"
+    assert Figure("layers: share above 1.05", 0.01, 0.01, is_share=True).verdict == "met"
 
 
 def test_the_faster_form_of_cudnn_frontend_counts() -> None:

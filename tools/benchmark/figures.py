@@ -18,14 +18,17 @@ class Figure(NamedTuple):
     reach: float
     reached: float | None
     why: str = ""
+    is_share: bool = False
 
     @property
     def verdict(self) -> str:
-        """ "met", "missed by 4 %" (of the reach), or "not measured: why"."""
+        """ "met", "missed by 4 %" (of the reach; for a share, in points), or "not measured: why"."""
         if self.reached is None:
             return f"not measured: {self.why}"
         if self.reached <= self.reach:
             return "met"
+        if self.is_share:
+            return f"missed by {100 * (self.reached - self.reach):.1f} points"
         return f"missed by {100 * (self.reached / self.reach - 1):.1f} %"
 
 

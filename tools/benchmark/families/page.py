@@ -36,7 +36,7 @@ def figures(rows: Sequence[Row]) -> list[Figure]:
         return [Figure(f"{_NAME}, {what}", reach, None, why) for what, reach in REACH.items()]
     reached = (geometric_mean(values), sum(value > LIMIT for value in values) / len(values), max(values))
     return [
-        Figure(f"{_NAME}, {what} ({len(values)} rows)", reach, value)
+        Figure(f"{_NAME}, {what} ({len(values)} rows)", reach, value, is_share=what.startswith("share"))
         for (what, reach), value in zip(REACH.items(), reached, strict=True)
     ]
 

@@ -123,7 +123,7 @@ def _of_layers(name: str, rows: Sequence[Row], who: str, mean: float, share: flo
     limit = f"share above {LIMIT[who]:.2f} of the cells of 20 us or more"
     made = [Figure(f"{name}, {who} over torch, geometric mean{count}", mean, reached and reached.mean, why)]
     if share is not None:
-        made.append(Figure(f"{name}, {who}: {limit}", share, reached and reached.share, why))
+        made.append(Figure(f"{name}, {who}: {limit}", share, reached and reached.share, why, is_share=True))
     made.append(Figure(f"{name}, {who}: worst", most, reached and reached.worst, why))
     return made
 
