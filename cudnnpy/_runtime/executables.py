@@ -250,7 +250,7 @@ class Program:
         self.workspace_size = self.executable.workspace_size
         self.replayable = bool(steps) and self.executable.replayable
         self.movable = self.executable.movable and all(operand.spec.alignment >= 16 for operand in operands)
-        self.is_long = plan.is_long if plan is not None else is_long(operand.spec for operand in operands)
+        self.is_long = plan.is_long if plan is not None else is_long([operand.spec for operand in operands])
         self.check_addresses = address_check(
             [extent(operand.spec) for operand in operands],
             [at for at, operand in enumerate(operands) if operand.is_result],

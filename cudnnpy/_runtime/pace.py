@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_void_p
 
 from cudnnpy._core.driver import capture_nearby, driver_library
@@ -28,11 +28,10 @@ _PRODUCTS = {"float32": 1e8, "float64": 2e7}  # other types: _HALF_PRODUCTS
 _HALF_PRODUCTS = 4e8
 
 
-def is_long(specs: Iterable[TensorSpec], products: int = 0) -> bool:
+def is_long(specs: Sequence[TensorSpec], products: int = 0) -> bool:
     """Return whether the GPU takes longer than the host for a launch, by its operands and its number of multiplications."""
-    specs = list(specs)
-    moved = sum(map(extent, specs)) / _BYTES
-    return max(moved, products / _PRODUCTS.get(specs[0].dtype, _HALF_PRODUCTS)) >= _LONG
+    rate = _PRODUCTS.get(specs[0].dtype, _HALF_PRODUCTS) if specs else _HALF_PRODUCTS
+    return max(sum(map(extent, specs)) / _BYTES, products / rate) >= _LONG
 
 
 class Pace:

@@ -212,7 +212,7 @@ class MadeUp(Identified):
 class Recorded:
     """A plan without work."""
 
-    name, device, replayable, movable, workspace_size = "recorded", 0, False, False, 0
+    name, device, replayable, movable, is_long, workspace_size = "recorded", 0, False, False, False, 0
 
     @property
     def executable(self) -> Recorded:

@@ -172,4 +172,4 @@ def test_without_events_nothing_is_known(driver: FakeDriver) -> None:
 def test_a_long_launch_moves_or_multiplies_much(shape: tuple[int, ...], dtype: str, products: int, long: bool) -> None:
     spec, one = TensorSpec(shape, dtype, packed_strides(shape)), TensorSpec((1,), strides=(1,))
     assert pace_module.is_long([spec], products) is long
-    assert pace_module.is_long(iter([spec, one]), products) is long
+    assert pace_module.is_long((spec, one), products) is long
