@@ -21,11 +21,11 @@ _BEHIND = 3 * _LOOK  # launches after an event by which a GPU has fallen behind 
 _DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _of_thread = threading.local()
-# What the GPU needs at least for a launch that is long, in microseconds; and what no GPU exceeds in one.
-_LONG = 6.0
+_LONG = 6.0  # the microseconds that the GPU needs at least for a launch that is long
+# The most bytes that a GPU moves, and the most multiplications that it does, in a microsecond (an H200).
 _BYTES = 5e6
-_PRODUCTS = {"float32": 1e8, "float64": 2e7}  # other types: _HALF_PRODUCTS
-_HALF_PRODUCTS = 4e8
+_PRODUCTS = {"float32": 1e8, "float64": 2e7}
+_HALF_PRODUCTS = 4e8  # of the other types
 
 
 def is_long(specs: Sequence[TensorSpec], products: int = 0) -> bool:
