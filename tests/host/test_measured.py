@@ -49,6 +49,7 @@ def proposed(of: Table, described: Features) -> list[Configuration]:
 
 
 HERE = at(32, 64, 56, 56, 64, 3, 3)
+BESIDE = at(33, 64, 56, 56, 64, 3, 3)
 
 
 # What is near
@@ -95,11 +96,10 @@ def test_nothing_is_proposed_where_the_first_guess_was_the_fastest() -> None:
 
 
 def test_the_nearest_problems_decide_together_and_the_nearer_ones_count_more() -> None:
-    here, doubled, halved = HERE, at(64, 64, 56, 56, 64, 3, 3), at(16, 64, 56, 56, 64, 3, 3)
     one, other = {FAST: 1.0, MIDDLE: 2.0, SLOW: 3.0}, {MIDDLE: 1.0, FAST: 2.0, SLOW: 3.0}
-    near = [row(doubled, times=one), row(halved, times=one)]
-    assert proposed(table(*near, row(at(32, 64, 28, 28, 64, 3, 3), times=other)), here)[0] == FAST
-    assert proposed(table(*near, row(here, times=other)), here)[0] == MIDDLE
+    near = [row(at(batch, *HERE.sizes[1:]), times=one) for batch in (11, 96)]
+    assert proposed(table(*near, row(at(32, 64, 19, 56, 64, 3, 3), times=other)), HERE)[0] == FAST
+    assert proposed(table(*near, row(BESIDE, times=other)), HERE)[0] == MIDDLE
 
 
 def test_a_problem_that_was_measured_itself_decides_alone() -> None:
@@ -112,12 +112,12 @@ def test_a_problem_that_was_measured_itself_decides_alone() -> None:
 
 def test_one_problem_that_disagrees_keeps_the_order_of_the_heuristics() -> None:
     bad = {SLOW: 1.0, FAST: 9.0, MIDDLE: 9.0}
-    assert proposed(table(row(at(64, 64, 56, 56, 64, 3, 3)), row(HERE, times=bad)), HERE) == []
+    assert proposed(table(row(at(64, 64, 56, 56, 64, 3, 3)), row(BESIDE, times=bad)), HERE) == []
 
 
 def test_what_is_slow_for_the_nearest_problem_is_not_proposed_first() -> None:
     one, other = {FAST: 1.0, MIDDLE: 5.0, SLOW: 5.0}, {MIDDLE: 1.0, FAST: 5.0, SLOW: 5.0}
-    found = proposed(table(row(HERE, times=one), row(at(32, 64, 28, 28, 64, 3, 3), times=other)), HERE)
+    found = proposed(table(row(BESIDE, times=one), row(at(32, 64, 28, 28, 64, 3, 3), times=other)), HERE)
     assert found[0] == FAST
 
 
