@@ -240,7 +240,7 @@ def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudn
 
 
 def test_what_is_chosen_for_a_shortage_is_not_kept(cudnn: Cudnn) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
     assert planned(cap=499).name == "engine 1"
     assert len(layers.current().user) == 0
     assert planned().name == "engine 2"

@@ -64,7 +64,7 @@ class ReferencePlan(NumpyExecutable):
 
     def __init__(self, machine: Machine, problem: ConvolutionProblem) -> None:
         self.machine, self.problem, self.device = machine, problem, problem.device
-        self.name, self.workspace_size, self.executable = "reference", WORKSPACE, self
+        self.name, self.workspace_size, self.executable, self.is_long = "reference", WORKSPACE, self, False
 
     def run(self, *memories: np.ndarray) -> None:
         """Computes the result from what lies in memory."""
