@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar, cast
 
 from cudnnpy import raw
@@ -299,7 +299,7 @@ class GraphExecutable:
         """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
         return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(pointers, workspace))
 
-    @property
+    @cached_property
     def replayable(self) -> bool:
         """Whether its kernels may be queued again without cuDNN: not those that may read an operand through a texture.
 

@@ -108,11 +108,10 @@ class DirectLaunch:
         self._idle = True
         self._configurations = list[_Configuration]()
         self._keep: list[Any] = [words]
+        addresses = (addressof(words) + 8 * start for start in starts[:-1])
         self._calls = [
-            self._kernel(one, addressof(words) + 8 * start)
-            if isinstance(one, Kernel)
-            else self._fill(one, addressof(words) + 8 * start)
-            for one, start in zip(queued, starts[:-1], strict=True)
+            self._kernel(one, address) if isinstance(one, Kernel) else self._fill(one, address)
+            for one, address in zip(queued, addresses, strict=True)
         ]
         self.pointers: Pointers | None = None
         self.uses = 0
@@ -138,12 +137,7 @@ class DirectLaunch:
             offsets = accumulate((-(-size // 8) * 8 for size in kernel.sizes[:-1]), initial=start)
             values, extra = (c_void_p * len(kernel.sizes))(*offsets), None
         self._keep += [attributes, values, extra]
-        return driver_library().cuLaunchKernelEx, (
-            byref(configuration),
-            c_void_p(kernel.function),
-            values,
-            extra,
-        )
+        return driver_library().cuLaunchKernelEx, (byref(configuration), c_void_p(kernel.function), values, extra)
 
     def _fill(self, fill: Fill, start: int) -> tuple[Callable[..., int], tuple[Any, ...]]:
         """Return the call of the driver that queues a fill, whose address is at an address."""

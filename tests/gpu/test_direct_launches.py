@@ -190,44 +190,40 @@ def run_all(conv: Convolution, w: torch.Tensor, inputs: list[torch.Tensor], outs
     return torch.stack(outs)
 
 
-def test_an_engine_that_reads_textures_stays_right_among_others() -> None:
+def test_an_engine_that_reads_textures_stays_right_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """cuDNN makes a texture for the addresses of a launch: a kernel that is queued again later would read another one."""
     drawn = torch.Generator("cuda").manual_seed(SEED)
-    before = launcher._UNTIL_REPLAY, launcher._UNTIL_DIRECT
-    launcher._UNTIL_REPLAY, launcher._UNTIL_DIRECT = 4, 3  # as in use
-    try:
-        plans, tensors = [], []
-        for depth, channels in ((4, 64), (2, 128), (3, 32)):
-            conv = Convolution(padding=(1, 0, 0), tf32=False)
-            dy, x = (torch.randn((4, channels, depth, 9, 9), device="cuda", generator=drawn) for _ in range(2))
-            shape = (channels, channels, 3, 1, 1)
-            rows = [one for one in conv.candidates("backward_filter", dy, x, shape) if "use_tex=1" in one.name]
-            rows = [one for one in rows if not one.refused]
-            engines = [one.engine for one in rows] or [cudnnpy.Engine(20, {2: 1, 3: 1})]
-            for engine in engines[:2]:
-                forced = Convolution(padding=(1, 0, 0), tf32=False, algorithm=engine)
-                try:
-                    plans.append(forced.plan("backward_filter", dy, x, shape))
-                except NoAlgorithmError:
-                    continue
-                tensors.append((dy, x, torch.empty(shape, device="cuda")))
-        if not plans:
-            pytest.skip("this release of cuDNN has no engine that reads textures for these problems")
-        assert not any(plan.replayable for plan in plans)
-        stream = torch.cuda.current_stream().cuda_stream
-        space = torch.empty(max(plan.workspace_size for plan in plans) + 256, dtype=torch.uint8, device="cuda")
-        start = -(-space.data_ptr() // SPACE_ALIGNMENT) * SPACE_ALIGNMENT
-        for number in range(60):
-            for plan, (dy, x, dw) in zip(plans, tensors, strict=True):
-                if number % 3 == 2:  # other addresses, whose content differs
-                    dy, x = dy.flip(0).contiguous(), x.flip(0).mul(2)
-                dw.fill_(torch.nan)
-                plan.execute(dy.data_ptr(), x.data_ptr(), dw.data_ptr(), start if plan.workspace_size else 0, stream)
-                if number % 7 == 0:
-                    right = torch.nn.grad.conv3d_weight(x.double(), dw.shape, dy.double(), padding=(1, 0, 0))
-                    torch.testing.assert_close(dw.double(), right, rtol=1e-4, atol=1e-2)
-    finally:
-        launcher._UNTIL_REPLAY, launcher._UNTIL_DIRECT = before
+    monkeypatch.setattr(launcher, "_UNTIL_REPLAY", 4)  # as in use
+    plans, tensors = [], []
+    for depth, channels in ((4, 64), (2, 128), (3, 32)):
+        conv = Convolution(padding=(1, 0, 0), tf32=False)
+        dy, x = (torch.randn((4, channels, depth, 9, 9), device="cuda", generator=drawn) for _ in range(2))
+        shape = (channels, channels, 3, 1, 1)
+        rows = [one for one in conv.candidates("backward_filter", dy, x, shape) if "use_tex=1" in one.name]
+        rows = [one for one in rows if not one.refused]
+        engines = [one.engine for one in rows] or [cudnnpy.Engine(20, {2: 1, 3: 1})]
+        for engine in engines[:2]:
+            forced = Convolution(padding=(1, 0, 0), tf32=False, algorithm=engine)
+            try:
+                plans.append(forced.plan("backward_filter", dy, x, shape))
+            except NoAlgorithmError:
+                continue
+            tensors.append((dy, x, torch.empty(shape, device="cuda")))
+    if not plans:
+        pytest.skip("this release of cuDNN has no engine that reads textures for these problems")
+    assert not any(plan.replayable for plan in plans)
+    stream = torch.cuda.current_stream().cuda_stream
+    space = torch.empty(max(plan.workspace_size for plan in plans) + 256, dtype=torch.uint8, device="cuda")
+    start = -(-space.data_ptr() // SPACE_ALIGNMENT) * SPACE_ALIGNMENT
+    for number in range(60):
+        for plan, (dy, x, dw) in zip(plans, tensors, strict=True):
+            if number % 3 == 2:  # other addresses, whose content differs
+                dy, x = dy.flip(0).contiguous(), x.flip(0).mul(2)
+            dw.fill_(torch.nan)
+            plan.execute(dy.data_ptr(), x.data_ptr(), dw.data_ptr(), start if plan.workspace_size else 0, stream)
+            if number % 7 == 0:
+                right = torch.nn.grad.conv3d_weight(x.double(), dw.shape, dy.double(), padding=(1, 0, 0))
+                torch.testing.assert_close(dw.double(), right, rtol=1e-4, atol=1e-2)
 
 
 def test_one_direct_launch_serves_all_streams() -> None:
