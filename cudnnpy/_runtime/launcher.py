@@ -25,8 +25,11 @@ from cudnnpy._runtime.kept import DIRECT, LAUNCHES, NEVER, REPLAYS, SEEN, Table,
 from cudnnpy._runtime.pace import Pace
 from cudnnpy.handle import Handle, on_device
 
-# Plain launches before a graph or a direct launch is made: about as many as cost, in all, what making it costs.
-_UNTIL_REPLAY = 4  # of one tuple, for 0.1 ms; fewer, since most programs leave room for graphs
+# Launches before a graph or a direct launch is made: at most as many as cost, in all, what making it costs.
+_UNTIL_REPLAY = 4  # of one tuple, for 0.3 ms; fewer, since most programs leave room for graphs
+_UNTIL_LAST_REPLAYS = (
+    100  # of one tuple by direct launches, of which a graph saves 3 us, once half of the room is taken
+)
 _UNTIL_DIRECT = 8  # of a plan, for 3 ms; fewer, since it serves all addresses from then on
 # Launches in which what takes the place of another one proves to be used more often.
 _CONTEST = 16
@@ -159,7 +162,13 @@ class Launcher:
         return self.planned.executable.bind(self.handle, pointers[:-1], pointers[-1])
 
     def _make_replay(self, pointers: Pointers, kept: Kept, stream: int) -> None:
-        """Replace a launch by a CUDA graph of it, unless there is no room or a capture is going on."""
+        """Replace a launch by a CUDA graph of it, unless there is no room or a capture is going on.
+
+        Of hundreds of tuples that take turns, each graph would be made for a few launches.
+        """
+        if self.direct and kept.uses < _UNTIL_LAST_REPLAYS and 2 * len(REPLAYS) >= REPLAYS.limit:
+            kept.due = _UNTIL_LAST_REPLAYS
+            return
         if not REPLAYS.has_room(kept) or capture_nearby(stream):
             return
         replay = Replay.of(kept.launch or self._bind(pointers), self.handle)

@@ -108,7 +108,7 @@ def test_memory_is_flat_and_what_is_kept_is_bounded() -> None:
     hot = [work.draw.choice(work.shapes) for _ in range(limit)]
     for shape in hot:  # so that all graphs are taken
         for _ in range(4):
-            work.run(shape, 60)
+            work.run(shape, 150)
     ended = time.perf_counter()
     info, with_graphs = cudnnpy.cache_info(), used_on_device()
     print(
@@ -126,7 +126,7 @@ def test_memory_is_flat_and_what_is_kept_is_bounded() -> None:
     for _ in range(3):
         for shape in hot:
             for _ in range(4):
-                work.run(shape, 60)
+                work.run(shape, 150)
         assert cudnnpy.cache_info().replays > limit // 2
         cudnnpy.clear_cache()
         gc.collect()
