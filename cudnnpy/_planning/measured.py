@@ -3,15 +3,14 @@
 A table belongs to one architecture of GPUs and one release of cuDNN (major and minor), since engines and their speed differ
 between them. It is a file of JSON lines in the folder `tables`, which tools/measured writes:
 
-    {"format": 2, "capability": "9.0", "cudnn": "9.19", "sha256": ..., ...}
-    {"configurations": [["", 38, [[2, 5], [14, 4]]], ...], "replacements": [[["forward", "half", ...], 28, 0], ...]}
-    {"kind": ["forward", "float16", ...], "problems": [[[128, 64, 56, 56, 256, 1], [7, 0, 12, 35], 140], ...]}
+    {"format": 3, "capability": "9.0", "cudnn": "9.19", "sha256": ..., ...}
+    {"configurations": [["", 38, [[2, 5], [14, 4]]], ...]}
+    {"kind": ["forward", "half", ...], "problems": [[[128, 64, 56, 56, 256, 1], [7, 0, 12, 35], 140], ...]}
 
 The digest is that of the lines that follow. A configuration is the suffix of a lowering, an engine and its knobs. A line of a
 kind has the problems of equal Features.kind. Each problem has its sizes; its fastest configurations, as pairs of a number in
 the list of configurations and the thousandths by which it takes longer than the fastest; and the thousandths of the first
-guess without a table. A replacement is a class of problems and two engines: where the heuristics propose the first of them
-first, the second was faster for all problems of the class.
+guess without a table.
 """
 
 from __future__ import annotations
@@ -33,17 +32,16 @@ from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, with_engine
 from cudnnpy._planning.engines import Target
 
-FORMAT = 2
+FORMAT = 3
 NEAREST = 3  # the problems whose measurements are used
 # The gain, in the logarithm of the time, from which the order of the heuristics is changed, and what is added to it for each
 # unit of the distance of the nearest problem. docs/dev/benchmarks.md has what these numbers were judged by.
-LEAST, LEAST_FOR_DISTANCE = 0.05, 0.35
-# The largest loss that counts, so that no problem at a distance of 3 or more changes the order. It is assumed for a
+LEAST, LEAST_FOR_DISTANCE = 0.05, 0.7
+# The largest loss that counts, so that no problem at a distance of 1.5 or more changes the order. It is assumed for a
 # configuration that is not among the fastest of a problem.
 _ABSENT = math.log(3.0)
 
 _SOURCE = re.compile(r"measured for \d{1,20}(x\d{1,20}){2,4}, \d{1,20} filters")
-_FOR_CLASS = "measured for its class"  # the source of the replacement of a first proposal
 
 _MOST = 2**31 - 1  # the largest integer in a table: cuDNN has 32 bits for the kind of a knob and for a size
 
@@ -62,11 +60,6 @@ class Features(NamedTuple):
     kind: Kind
     sizes: tuple[int, ...]
     rank: int
-
-    @property
-    def problem_class(self) -> Kind:
-        """The properties that a class of problems has in common: operation, arithmetic, memory order, spatial axes, groups."""
-        return (*self.kind[:4], self.kind[6])
 
 
 class Configuration(NamedTuple):
@@ -113,10 +106,6 @@ class Table:
         if digest(rest) != header["sha256"]:
             raise ValueError("its digest must be that of its lines; got a changed or truncated table")
         listed, *kinds = json.loads(f"[{','.join(rest.splitlines())}]")
-        self._replacements: dict[Kind, dict[int, int]] = {}
-        for problem_class, *engines in _list_of("replacements", listed["replacements"]):
-            proposed, better = _integers("the engines of a replacement", engines)
-            self._replacements.setdefault(_hashable(problem_class), {})[proposed] = better
         self._configurations = [
             _configuration(*given) for given in _list_of("configurations", listed["configurations"])
         ]
@@ -125,10 +114,6 @@ class Table:
             _hashable(line["kind"]): [_problem(count, *given) for given in _list_of("problems", line["problems"])]
             for line in kinds
         }
-
-    def replacements(self, features: Features) -> dict[int, int]:
-        """Return, for engines that the heuristics may propose first for a problem, the engine that was always faster."""
-        return self._replacements.get(features.problem_class, {})
 
     def proposals(self, features: Features) -> list[Proposal]:
         """Return the configurations that beat the first guess for the nearest problems, the fastest first."""
@@ -228,34 +213,9 @@ def candidates(features: Features | None, lowerings: Sequence[Lowering], target:
             yield candidate
 
 
-def replaced(
-    features: Features | None, lowering: Lowering, target: Target, strict: bool, proposed: Iterator[Candidate]
-) -> Iterator[Candidate]:
-    """Yield the proposals of the heuristics for a lowering, after the engine that replaces the first of them, if one does.
-
-    `strict`: float32 is multiplied as float32, so that proposals with tf32 do not count.
-    """
-    table = None if features is None else table_for(target)
-    engines = {} if table is None or features is None else table.replacements(features)
-    if not engines:
-        yield from proposed
-        return
-    found = list(proposed)
-    usable = [one for one in found if one.engine is not None and not one.refused and not (strict and one.uses_tf32)]
-    index = engines.get(usable[0].engine.index) if usable and usable[0].engine is not None else None
-    if index is not None:
-        same = (one for one in usable if one.engine is not None and one.engine.index == index)
-        better = next(same, None) or with_engine(lowering, target, Engine(index))
-        found = [one for one in found if one is not better]
-        if not known_issues.is_only_proposed(lowering.facts, index, better.notes):
-            better.source = _FOR_CLASS
-            yield better
-    yield from found
-
-
 def is_source(text: str) -> bool:
     """Return whether a text is the source of a candidate from a table."""
-    return text == _FOR_CLASS or _SOURCE.fullmatch(text) is not None
+    return _SOURCE.fullmatch(text) is not None
 
 
 def table_for(target: Target) -> Table | None:

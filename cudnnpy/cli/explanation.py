@@ -185,9 +185,7 @@ def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, *, is_stored: 
     """Return why a candidate is the first guess."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
-    if row.source == "measured for its class":
-        why = f"it was faster than the heuristics' first proposal for all measured problems of its class{passed}"
-    elif row.source.startswith("measured for "):
+    if row.source.startswith("measured for "):
         why = f"it was among the fastest for a near problem ({row.source.removeprefix('measured for ')}){passed}"
     elif row.source == "heuristics":
         why = f"the first of cuDNN's heuristics that can be used{passed}"

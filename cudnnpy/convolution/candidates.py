@@ -61,17 +61,15 @@ class ConvolutionProblem(Problem):
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering."""
         strict = is_strict(self, options)
-        found, looked_up = list(lowerings(self, strict)), features(self, strict)
-        yield from measured.candidates(looked_up, found, target)
+        found = list(lowerings(self, strict))
+        yield from measured.candidates(features(self, strict), found, target)
         for lowering in found:
             if first_guess.is_for_winograd(lowering.part, strict):
                 yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
             if first_guess.is_for_plain_engine(lowering.part):
                 plain_engine = with_engine(lowering, target, first_guess.PLAIN)
                 yield from [plain_engine] if not plain_engine.refused else []
-            proposals = first_guess.in_order(lowering.part, strict, proposed(lowering, target))
-            plain = looked_up if not lowering.suffix else None
-            yield from measured.replaced(plain, lowering, target, strict, proposals)
+            yield from first_guess.in_order(lowering.part, strict, proposed(lowering, target))
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""

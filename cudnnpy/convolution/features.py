@@ -37,6 +37,7 @@ def features(problem: Problem, strict: bool) -> Features | None:
         max(g.stride) > 1,
         _group_kind(problem),
         problem.bias is not None,
+        max(g.dilation),
     )
     grouped = (w.shape[1], problem.groups) if _group_kind(problem) == "grouped" else ()
     return Features(kind, (*x.shape, w.shape[0], *grouped, *w.shape[2:]), len(x.shape))

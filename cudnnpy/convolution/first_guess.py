@@ -30,6 +30,8 @@ _WORKSPACE_KNOB = int(raw.cudnnBackendKnobType_t.CUDNN_KNOB_TYPE_WORKSPACE)
 # Gradients with respect to filters: the least filters and multiplications for which the engine is faster with its defaults.
 _TILED, _MANY_FILTERS, _LARGE_FILTER_PRODUCTS = 20, 112, 800_000_000
 
+_SUMMING = 1  # for gradients with respect to the filters of volumes
+
 # Gradients with respect to x: two engines, and for which sizes the second one is faster.
 _WIDE, _NARROW, _FEW_FILTERS, _ENOUGH_CHANNELS, _LARGE_DATA_PRODUCTS = 25, 74, 64, 32, 500_000_000
 
@@ -101,6 +103,19 @@ def has_large_filter(problem: Problem, strict: bool) -> bool:
     )
 
 
+def is_of_volumes(problem: Problem, strict: bool) -> bool:
+    """Return whether engine 1 is faster than engine 0, which comes first: for gradients with respect to filters of three axes.
+
+    For strict float32, on an H200 with cuDNN 9.19, it takes 0.32 of the time, and 0.64 at most (8 problems of 4 networks).
+    """
+    return (
+        strict
+        and _is_dense_channels_first(problem)
+        and problem.operation == "backward_filter"
+        and len(problem.w.shape) - 2 == _PLAIN_AXES
+    )
+
+
 def has_few_filters(problem: Problem, strict: bool) -> bool:
     """Return whether engine 74 is faster than 25, which comes first: for large gradients of 64 filters or fewer.
 
@@ -141,15 +156,16 @@ _P = TypeVar("_P", bound=_Proposal)
 
 
 def in_order(problem: Problem, strict: bool, proposals: Iterable[_P]) -> Iterator[_P]:
-    """Yield the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
+    """Return the proposals for the part of a problem that an engine computes, with a faster one before a slow first one."""
     if has_slow_products(problem, strict):
-        yield from _products_second(proposals)
-    elif has_large_filter(problem, strict):
-        yield from _moved(proposals, _TILED, lambda one: _index(one) == _TILED and not _knobs(one))
-    elif has_few_filters(problem, strict):
-        yield from _moved(proposals, _WIDE, lambda one: _index(one) == _NARROW)
-    else:
-        yield from proposals
+        proposals = _products_second(proposals)
+    if has_large_filter(problem, strict):
+        proposals = _moved(proposals, _TILED, lambda one: _index(one) == _TILED and not _knobs(one))
+    if is_of_volumes(problem, strict):
+        proposals = _moved(proposals, PLAIN.index, lambda one: _index(one) == _SUMMING)
+    if has_few_filters(problem, strict):
+        proposals = _moved(proposals, _WIDE, lambda one: _index(one) == _NARROW)
+    return iter(proposals)
 
 
 def _products_second(proposals: Iterable[_P]) -> Iterator[_P]:

@@ -159,6 +159,28 @@ def test_a_large_gradient_with_respect_to_x_of_few_filters_takes_the_narrower_en
     assert order(asked, False, *given) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("change", "is_moved"),
+    [
+        ({}, True),
+        ({"filters": 512, "x": (32, 64, 16, 56, 56)}, True),
+        ({"x": (1, 64, 56, 56), "taps": (1, 1)}, False),
+        ({"last": True}, False),
+        ({"groups": 2}, False),
+        ({"operation": "backward_data"}, False),
+    ],
+)
+def test_a_gradient_with_respect_to_filters_of_three_axes_takes_engine_1(
+    change: dict[str, Any], is_moved: bool
+) -> None:
+    volumes = {"operation": "backward_filter", "x": (1, 64, 16, 56, 56), "filters": 64, "taps": (1, 1, 1)}
+    asked = problem(**{**volumes, **change}, dtype="float32")  # type: ignore[arg-type]
+    given = proposal(62, tf32=True), proposal(0), proposal(67, TILES), proposal(1)
+    assert order(asked, True, *given) == ([3, 0, 1, 2] if is_moved else [0, 1, 2, 3])
+    assert order(asked, True, given[2], given[1], given[3]) == [0, 1, 2]
+    assert order(asked, False, *given) == [0, 1, 2, 3]
+
+
 # Depthwise
 
 

@@ -346,10 +346,10 @@ def stand_in_candidate(index: int) -> Any:
     return SimpleNamespace(name=f"engine {index}", engine=engine, refused="", executable=executable, **facts)
 
 
-# Replacements, and problems of an earlier table
+# Problems of an earlier table
 
 
-DENSE = ("backward_filter", "float32 strict", "channels first", 3, True, False, "dense", False)
+DENSE = ("backward_filter", "float32 strict", "channels first", 3, True, False, "dense", False, 1)
 
 
 def measured_row(size: int, times: dict[int, float], networks: str) -> Row:
@@ -357,33 +357,6 @@ def measured_row(size: int, times: dict[int, float], networks: str) -> Row:
     found = {Configuration("", engine, None): time for engine, time in times.items()}
     described = Features(DENSE, (size, 3, 16, 16, 16, 64, 3, 3, 3), 5)
     return Row(str(size), described, frozenset(networks), found, next(iter(found)))
-
-
-@pytest.mark.parametrize(
-    ("times", "networks", "expected"),
-    [
-        ([{0: 5.0, 1: 2.0, 67: 9.0}] * 5, "abcab", [1]),
-        ([{0: 5.0, 1: 2.0, 67: 9.0}] * 4, "abcd", []),  # too few problems
-        ([{0: 5.0, 1: 2.0, 67: 9.0}] * 5, "ababa", []),  # of too few networks
-        ([*[{0: 5.0, 1: 2.0}] * 5, {0: 5.0, 1: 5.1}], "abcabc", []),  # slower once
-        ([*[{0: 5.0, 1: 2.0}] * 5, {0: 5.0, 67: 1.0}], "abcabc", []),  # did not run once
-        ([{0: 5.0, 1: 4.5}] * 5, "abcab", []),  # too little
-        ([{0: 5.0, 1: 0.4}] * 2, "aa", [1]),  # far faster
-        ([{0: 5.0, 1: 0.4}], "a", []),
-    ],
-)
-def test_an_engine_replaces_the_first_guess_of_a_class_on_evidence(
-    times: list[dict[int, float]], networks: str, expected: list[int]
-) -> None:
-    rows = [measured_row(2**at, one, name) for at, (one, name) in enumerate(zip(times, networks, strict=True))]
-    found = write.replacements(rows)
-    assert found == [[(*DENSE[:4], "dense"), 0, engine] for engine in expected]
-
-
-def test_a_replacement_is_judged_where_its_networks_are_left_out() -> None:
-    rows = [measured_row(2 ** (4 * at), {0: 5.0, 1: 2.0, 67: 9.0}, name) for at, name in enumerate("abcdefg")]
-    assert [one.chosen.engine for one in judge.left_out(rows)] == [1] * 7
-    assert [one.chosen.engine for one in judge.left_out(rows[:5])] == [0] * 5
 
 
 def test_problems_of_an_earlier_table_are_kept_unless_they_were_measured_again() -> None:

@@ -59,8 +59,6 @@ def left_out(rows: Sequence[Row]) -> list[Judged]:
 def choice(row: Row, table: Table) -> Configuration:
     """Return the configuration that is taken for a problem: the first proposal that ran, or the first guess without it."""
     proposed = [proposal.configuration for proposal in table.proposals(row.features)]
-    engine = None if row.first.lowering else table.replacements(row.features).get(row.first.engine)
-    proposed += [one for one in row.times if not one.lowering and one.engine == engine]
     return next((configuration for configuration in proposed if configuration in row.times), row.first)
 
 
