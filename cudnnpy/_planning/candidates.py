@@ -16,7 +16,7 @@ from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Engine(Frozen):
     """An engine of the graph API, which the option `algorithm` forces.
 
@@ -31,6 +31,9 @@ class Engine(Frozen):
         convolutions of few channels).
     in_channels_last : bool
         Whether the engine runs on copies that are channels last, as candidates whose names end in "channels last" do.
+    as_forward : bool
+        Whether the engine computes the gradient with respect to x of a depthwise convolution as a forward convolution with the
+        filter flipped, as candidates whose names end in "forward" do.
 
     Raises
     ------
@@ -43,6 +46,12 @@ class Engine(Frozen):
     _: KW_ONLY
     in_blocks: bool = False
     in_channels_last: bool = False
+    as_forward: bool = False
+
+    def __repr__(self) -> str:
+        knobs = [repr(dict(self.knobs))] if self.knobs else []
+        ways = [f"{name}=True" for name in ("in_blocks", "in_channels_last", "as_forward") if getattr(self, name)]
+        return f"Engine({', '.join([str(self.index), *knobs, *ways])})"
 
     def _canonical(self) -> dict[str, Any]:
         try:
@@ -56,6 +65,7 @@ class Engine(Frozen):
             raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
         check_flag("in_blocks", self.in_blocks)
         check_flag("in_channels_last", self.in_channels_last)
+        check_flag("as_forward", self.as_forward)
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         return {"knobs": pairs or None}  # a tuple, so that options can be hashed
 
@@ -68,12 +78,8 @@ class Lowering(Protocol):
         """What is done around the graph, for the names of candidates: "", " + copies"."""
 
     @property
-    def in_blocks(self) -> bool:
-        """Whether it uses a space-to-depth transformation (see Engine)."""
-
-    @property
-    def in_channels_last(self) -> bool:
-        """Whether it copies tensors to channels last (see Engine)."""
+    def way(self) -> dict[str, bool]:
+        """The options of an Engine that runs on it: {}, or {"in_blocks": True}, for instance."""
 
     def built(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""
@@ -248,9 +254,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         known_issues.is_deterministic(*what),
         lambda: lowering.executable(found.finalize(), target),
         compiled_at_run_time=compiled,
-        engine=Engine(
-            found.engine, found.knobs, in_blocks=lowering.in_blocks, in_channels_last=lowering.in_channels_last
-        ),
+        engine=Engine(found.engine, found.knobs, **lowering.way),
         lowering=lowering,
         refused=absent or known_issues.rejection(*what),
     )

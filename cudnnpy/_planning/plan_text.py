@@ -236,7 +236,9 @@ def _plain_engine(engine: Engine | None) -> dict[str, Any] | None:
 def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
     if given is None:
         return None
-    if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not lowering.in_blocks:
+    if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not lowering.way.get(
+        "in_blocks", False
+    ):
         raise invalid_text(f"its engine has {names(given)}")
     (index,) = integers("engine", [given["index"]], 0)
     knobs = given["knobs"]
@@ -244,7 +246,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
         if not isinstance(knobs, list) or len(knobs) > 100:
             raise invalid_text("its engine's knobs are not a list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
-    engine = Engine(index, knobs, in_blocks=lowering.in_blocks, in_channels_last=lowering.in_channels_last)
+    engine = Engine(index, knobs, **lowering.way)
     if engine.knobs != knobs:
         raise invalid_text("its engine's knobs are not in order")
     return engine

@@ -22,6 +22,11 @@ from cudnnpy.convolution.plan_text import read_problem
 from cudnnpy.convolution.problem import Problem
 
 _NO_COPIES = "needs copies, which int8 and float8 tensors cannot have"
+_NO_LOWERING = {
+    "in_blocks": "the problem has no space-to-depth lowering",
+    "in_channels_last": "the problem has no lowering to channels last",
+    "as_forward": "the problem has no lowering to a forward convolution",
+}
 
 # Such engines take up to 15 s to compile, and some give wrong results (forward-not-proposed in known_issues.py).
 _NOT_PROPOSED = "compiled at run time, and cuDNN's heuristics do not propose it"
@@ -89,11 +94,10 @@ class ConvolutionProblem(Problem):
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
-            wanted = given.in_blocks, given.in_channels_last
-            lowering = next((one for one in lowerings(self) if (one.in_blocks, one.in_channels_last) == wanted), None)
+            wanted = {name: True for name in _NO_LOWERING if getattr(given, name)}
+            lowering = next((one for one in lowerings(self) if one.way == wanted), None)
             if lowering is None:
-                reason = "the problem has no space-to-depth lowering" if given.in_blocks else _NO_COPIES
-                reason = "the problem has no lowering to channels last" if given.in_channels_last else reason
+                reason = next((_NO_LOWERING[name] for name in wanted), _NO_COPIES)
                 return rejected("engines", f"engine {given.index}", reason)
             return with_engine(lowering, target, given)
         if isinstance(given, str):
@@ -117,7 +121,7 @@ KINDS["convolution"] = notation.kind(_read_text)
 def from_algorithm(problem: Problem, strict: bool, target: Target, name: str) -> Candidate:
     """Return the candidate of a v7 algorithm. `strict`: float32 is multiplied as float32, not as tf32."""
     # The v7 functions fuse nothing: take the first lowering without a bias and an activation.
-    plain = (one for one in lowerings(problem) if not (one.in_blocks or one.in_channels_last))
+    plain = (one for one in lowerings(problem) if not one.way)
     lowering = next(
         (lowering for lowering in plain if (lowering.part.bias, lowering.part.activation) == (None, None)), None
     )

@@ -152,8 +152,11 @@ class GraphLowering:
 
     problem: GraphProblem
     suffix: str = ""
-    in_blocks: bool = False
-    in_channels_last: bool = False
+
+    @property
+    def way(self) -> dict[str, bool]:
+        """The options of an Engine that runs on it: none."""
+        return {}
 
     def built(self, target: Target) -> Descriptor:
         """Return the finalized operation graph. Raises StatusError if cuDNN rejects it."""

@@ -316,6 +316,39 @@ def test_copies_to_channels_last_are_right_and_survive_a_plans_text(operation: s
             assert_same(out, right)
 
 
+@pytest.mark.parametrize("mode", ["cross_correlation", "convolution"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("sizes", "taps", "how"),
+    [
+        ((12, 10), (5, 3), {"padding": (1, 2)}),
+        ((12, 10), (7, 7), {"padding": ((6, 2), (0, 3))}),
+        ((40,), (3,), {"padding": 4, "dilation": 4}),
+        ((4, 6, 5), (3, 3, 3), {"padding": 1}),
+    ],
+)
+def test_a_depthwise_gradient_as_a_forward_convolution_is_right(
+    sizes: tuple[int, ...], taps: tuple[int, ...], how: dict[str, Any], dtype: str, mode: str
+) -> None:
+    options: dict[str, Any] = {**how, "groups": 16, "mode": mode}
+    x_shape, w_shape = (3, 16, *sizes), (16, 1, *taps)
+    y_shape = Convolution(**options).output_shape(x_shape, w_shape)
+    dy, w = whole_numbers(*y_shape, dtype=dtype, seed=1), whole_numbers(*w_shape, dtype=dtype, seed=2)
+    right = exact_result("backward_data", dy, w, x_shape, **options)
+    found = Convolution(**options).candidates("backward_data", dy, w, x_shape)
+    forward = [c for c in found if c.name.endswith(" + forward") and not c.refused]
+    usable = [c for c in forward if not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
+    assert usable
+    for candidate in usable[:6]:
+        plan = Convolution(**options, algorithm=candidate.engine).plan("backward_data", dy, w, x_shape)
+        assert plan.name == candidate.name
+        for one in (plan, Plan.from_json(plan.to_json())):
+            out = torch.full(right.shape, torch.nan, device="cuda", dtype=getattr(torch, dtype))
+            addresses, _space = plan_addresses(one, dy, w, out)
+            one.execute(*addresses)
+            assert_same(out, right)
+
+
 def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
     x, w = torch.randn(X, device="cuda"), torch.randn(W, device="cuda")
     right = exact_result("forward", x, w, padding=1)

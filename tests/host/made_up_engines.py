@@ -66,7 +66,10 @@ class MadeUpLowering:
     problem: MadeUp
     suffix: str = ""
     in_blocks: bool = False
-    in_channels_last: bool = False
+
+    @property
+    def way(self) -> dict[str, bool]:
+        return {"in_blocks": True} if self.in_blocks else {}
 
     @property
     def facts(self) -> Facts:

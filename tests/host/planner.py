@@ -48,12 +48,7 @@ def options_of(request: dict[str, Any]) -> Options:
     if isinstance(engine, dict):
         knobs = engine.get("knobs")
         pairs = knobs and {int(kind): value for kind, value in knobs}
-        given["algorithm"] = Engine(
-            engine["index"],
-            pairs,
-            in_blocks=engine.get("in_blocks", False),
-            in_channels_last=engine.get("in_channels_last", False),
-        )
+        given["algorithm"] = Engine(**{**engine, "knobs": pairs})
     return Options(**given)
 
 

@@ -46,6 +46,7 @@ def computed(problem: Problem, arrays: list[np.ndarray]) -> np.ndarray:
         stride=g.stride,
         dilation=g.dilation,
         groups=problem.groups,
+        mode=problem.mode,
     )
     first, second, *_, out = (array.copy() for array in arrays)
     if problem.operation == "forward":
@@ -83,7 +84,7 @@ def check(lowering: ConvolutionLowering) -> None:
         run_steps(made.steps, made.scratch, *memories)
         assert made.workspace_size == sum(-(-size // 256) * 256 for size in made.scratch) + 100
     else:
-        assert lowering.is_whole
+        assert lowering.is_whole or lowering.as_forward
         made.run(*memories)  # type: ignore[attr-defined]
     for found, right in zip(memories, expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
@@ -192,6 +193,46 @@ def test_tensors_of_more_elements_than_are_counted_are_not_copied_to_channels_la
         monkeypatch.setattr(lowering_of, "_MOST", limit)
         *_, last = lowerings(depthwise("forward", "first"))
         assert last.in_channels_last == is_copied
+
+
+SAME = {"groups": 4, "padding": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_forward"),
+    [
+        ({}, True),
+        ({"mode": "convolution"}, True),
+        ({"padding": 0}, True),
+        ({"padding": ((2, 0), (0, 1))}, True),
+        ({"dilation": (2, 1), "padding": (4, 1)}, True),
+        ({"padding": 2}, False),  # more than the filter reaches along the second axis
+        ({"stride": (1, 2)}, False),
+        ({"groups": 2}, False),
+        ({"how": "last"}, False),
+        ({"how": "gaps"}, False),
+        ({"beta": 2.0}, False),
+        ({"filters": 8}, False),
+        ({"activation": "relu"}, False),
+        ({"operation": "forward"}, False),
+        ({"operation": "backward_filter"}, False),
+    ],
+)
+def test_a_depthwise_gradient_may_be_a_forward_convolution(change: dict[str, Any], is_forward: bool) -> None:
+    given: dict[str, Any] = {"how": "first", "operation": "backward_data", "beta": 0.0, "filters": 4, **SAME, **change}
+    how, operation, beta, filters, activation = (
+        given.pop(name, None) for name in ("how", "operation", "beta", "filters", "activation")
+    )
+    options = checked(Options(**given))
+    shapes = (2, 4, 6, 5), (filters, 4 // given["groups"], 3, 2)
+    specs = (lying(shape, how) for shape in (*shapes, output_shape(options, *shapes)))
+    whole = make_problem(options, operation, *specs, alpha=0.5, beta=beta, activation=activation)
+    found = [lowering for lowering in lowerings(whole) if lowering.as_forward]
+    assert len(found) == is_forward
+    for lowering in found:
+        check(lowering)
+        assert (lowering.part.operation, lowering.suffix) == ("forward", " + forward")
+        assert lowering.way == {"as_forward": True}
 
 
 @pytest.fixture

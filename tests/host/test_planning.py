@@ -693,6 +693,24 @@ def test_half_precision_channels_first_may_be_copied_to_channels_last(plan: Plan
         plan("choose", **with_options(last, algorithm={"index": 1, "in_channels_last": True}))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_depthwise_gradient_may_be_computed_as_forward(plan: Planner, dtype: str) -> None:
+    request = problem("backward_data", w=(64, 1, 3, 3), dtype=dtype, options={"groups": 64})
+    rows = usable(plan("survey", **request))
+    forward = [row for row in rows if row["name"].endswith(" + forward")]
+    assert any(row["name"] == "engine 0 + forward" for row in forward)
+    assert all(row["engine"]["as_forward"] == (row in forward) for row in rows)
+    assert not rows[0]["engine"]["as_forward"]  # only measurement tells
+    wanted = forward[0]
+    forced = with_options(request, algorithm=wanted["engine"])
+    for made in (plan("choose", **forced), *plan("text", **forced)):
+        assert (made["name"], made["engine"]) == (wanted["name"], wanted["engine"])
+    with pytest.raises(Refused, match="no lowering to a forward convolution"):
+        plan(
+            "choose", **with_options(problem("backward_data", dtype=dtype), algorithm={"index": 0, "as_forward": True})
+        )
+
+
 def test_a_fused_activation_stays_fused_in_blocks(plan: Planner) -> None:
     rows = usable(plan("survey", **problem(dtype="bfloat16", last=True, bias=[64], activation="relu", **STEM)))
     names = [row["name"] for row in rows]
