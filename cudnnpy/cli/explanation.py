@@ -168,12 +168,12 @@ def explained(
             measured,
             f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
         )
-    elif options.prefer == "autotune" and stored is not None and stored.choice is not None:
+    elif options.prefer == "autotune" and stored and stored.choice and stored.workspace_size <= limit:
         choice, why = stored.choice, _why_stored(stored)
     elif not usable:
         return replace(made, why="no candidate can be used: see the rejection reasons")
     else:
-        choice, why = usable[0].name, _why(usable[0], rows, options, is_stored=stored is not None)
+        choice, why = usable[0].name, _why(usable[0], rows, options, _why_not_stored(stored, limit))
     chosen = next((row for row in made.candidates if row.name == choice), None)
     time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
     if stored is not None and choice == stored.choice and measured is None:
@@ -181,8 +181,17 @@ def explained(
     return replace(made, choice=choice, why=why, milliseconds=time, error=error)
 
 
-def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, *, is_stored: bool) -> str:
-    """Return why a candidate is the first guess."""
+def _why_not_stored(stored: Stored | None, limit: int) -> str:
+    """Return why the store has no choice that can be taken."""
+    if stored is None:
+        return "nothing is stored for this problem"
+    if stored.choice is None:
+        return "what is stored cannot be read"
+    return f"what is stored needs {stored.workspace_size:,} bytes of workspace, more than the limit of {limit:,}"
+
+
+def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, not_stored: str) -> str:
+    """Return why a candidate is the first guess, and why the store has no choice that can be taken."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
     if row.source.startswith("measured for "):
@@ -194,8 +203,7 @@ def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, *, is_stored: 
     else:
         why = f"the first engine that can be used{passed}"
     if options.prefer == "autotune":
-        there = "what is stored cannot be read" if is_stored else "nothing is stored for this problem"
-        why += f"; {there}, so prefer='autotune' will measure it and the others on the GPU"
+        why += f"; {not_stored}, so prefer='autotune' will measure it and the others on the GPU"
     return why
 
 

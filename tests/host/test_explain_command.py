@@ -240,6 +240,16 @@ class TestTheStore:
         )
         assert "user: a plan that cannot be read, 0.113 ms" in " ".join(explain(TEXT).split())
 
+    def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
+        large = stored._replace(workspace_size=1 << 50)
+        monkeypatch.setattr(
+            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(large, "user", None)})()
+        )
+        found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
+        assert found["choice"] != found["stored"]["choice"]
+        needed = "what is stored needs 1,125,899,906,842,624 bytes of workspace, more than the limit of "
+        assert needed in found["why"]
+
     def test_other_options_have_another_key(self, explain, stored):
         assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None
 
