@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from cudnnpy.cli.tuning_workers import Job
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "host"
 EXAMPLE = ROOT / "docs" / "examples" / "data_parallel.py"
+SECONDS = 120
 PROBLEMS = (
     "forward 8x32x14x14 64x32x3x3 pad=1 float16 channels_last",
     "backward_data 8x32x14x14 64x32x3x3 pad=1 float16 channels_last",
@@ -71,18 +73,26 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
 
 
 def trained(*arguments: str, gpus: int, launcher: tuple[str, ...] = ()) -> str:
+    """Run the example, and return what it prints. If it does not end, its threads tell where they are."""
     given = [*launcher, str(EXAMPLE), "--tune-seconds", "0.3", *arguments]
-    done = subprocess.run(
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    with subprocess.Popen(
         [sys.executable, *given, *(() if launcher else ("--gpus", str(gpus)))],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))},
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    return done.stdout
+        start_new_session=True,  # so that the signal below reaches the ranks alone
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)
+            printed, errors = process.communicate()
+            pytest.fail(f"the example did not end within {SECONDS} s:\n{printed}{errors[-9000:]}")
+    assert process.returncode == 0, printed + errors[-3000:]
+    return printed
 
 
 def check(printed: str) -> None:
