@@ -104,14 +104,14 @@ class Launcher:
             pace.look(stream)
         gpu_waits = pace.gpu_waits
         wants_graph = self._short if gpu_waits is None else gpu_waits
-        direct = self.direct.get(_ANYWHERE)
-        if self.replays and (wants_graph or (direct is None and self._wish is not None)):
+        if self.replays and (wants_graph or (self._wish is not None and not self.direct)):
             replay = self.replays.get(pointers)
             if replay is not None and (not stream or not capture_nearby(stream)):
                 replay.uses += 1
                 if replay.launch(replay.graph, stream):
                     raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuGraphLaunch")
                 return None if wants_graph else self._count(pointers, stream)
+        direct = self.direct.get(_ANYWHERE)
         kept = self.launches.get(pointers) if self.launches else None
         if kept is None and (direct is None or pointers != direct.pointers):
             self.planned.check_addresses(pointers[:-1], pointers[-1])
