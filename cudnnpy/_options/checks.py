@@ -19,9 +19,15 @@ LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: Python refuses to write an integer of thousands of digits."""
+    """A value as an error shows it: an array by its shape, and an integer of thousands of digits by its length.
+
+    Python refuses to write such integers.
+    """
     if isinstance(value, int) and value.bit_length() > 2048:
         return f"an integer of {value.bit_length()} bits"
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape:
+        return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
     return repr(value)
 
 
@@ -163,7 +169,7 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
         sizes = tuple(value)
         numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
     except TypeError:
-        raise TypeError(f"{name} must be {expected}; got {value!r}") from None
+        raise TypeError(f"{name} must be {expected}; got {shown(value)}") from None
     if len(numbers) != len(sizes):
         raise TypeError(f"{name} must be {expected}; got {sizes}")
     if any(abs(size) > LARGEST for size in numbers):

@@ -353,7 +353,7 @@ class Convolution(Layer):
         ordinals = set(devices.values()) | ({device} if device is not None else set())
         if len(ordinals) > 1:
             raise ValueError(f"device must be the device of the arrays, {devices}; got {device}")
-        ordinal = ordinals.pop() if ordinals else current_device()
+        ordinal = ordinals.pop() if ordinals else None
         problem = self._operation.problem(
             operation,
             given[0],
@@ -364,8 +364,9 @@ class Convolution(Layer):
             out=out_spec,
             alpha=alpha,
             beta=beta,
-            device=ordinal,
+            device=ordinal or 0,
         )
         if problem.is_empty:
             raise ValueError(f"a planned problem must have elements; got {problem}, for which nothing is computed")
-        return problem
+        # The driver is asked last, so that bad arguments are reported where there is none.
+        return problem if ordinal is not None else problem._replace(device=current_device())

@@ -20,7 +20,7 @@ from cudnnpy.errors import (
 )
 from cudnnpy.raw import _api
 from cudnnpy.raw._missing import missing
-from cudnnpy.raw._nulls import refusing_nulls
+from cudnnpy.raw._nulls import refusing
 from cudnnpy.raw._together import check_together, own_parts, version_text
 
 _MAJOR = 9
@@ -299,8 +299,8 @@ def unchecked(name: str) -> Callable[..., int]:
 
 @_remembered
 def checked(name: str) -> Callable[..., Any]:
-    """Return the function for arguments of any kind: it rejects NULL where C would follow it."""
-    return refusing_nulls(name, bound(name))
+    """Return the function for arguments of any number and kind: it rejects NULL where C would follow it."""
+    return refusing(name, bound(name))
 
 
 def call(name: str, *arguments: object) -> None:
@@ -318,7 +318,7 @@ def call(name: str, *arguments: object) -> None:
     StatusError
         If the function returns another status than CUDNN_STATUS_SUCCESS.
     TypeError
-        If an argument has the wrong type, or is None where C would follow a NULL pointer.
+        If an argument has the wrong type, or is None where C would follow a NULL pointer, or there are too few or too many.
     ValueError
         If a pointer is NULL where C would follow it.
     ClosedError
@@ -331,6 +331,6 @@ def call(name: str, *arguments: object) -> None:
     except ctypes.ArgumentError as error:
         for argument in arguments:
             getattr(argument, "_as_parameter_", None)  # raises the exception of a closed object, which ctypes dropped
-        raise TypeError(f"{name}: {error}. The function is {prototype(name)}") from None
+        raise TypeError(str(error)) from None
     if status:
         raise error_of(status, name)

@@ -1,4 +1,4 @@
-"""Rejection of NULL where C would follow it, for the parameters that the generated table names."""
+"""Rejection of arguments that C would take unchecked: their number, and NULL for parameters that the generated table names."""
 
 from __future__ import annotations
 
@@ -11,22 +11,27 @@ from cudnnpy.raw import _api
 _Pointer: Any = ctypes._Pointer
 
 
-def refusing_nulls(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the C function itself if NULL is harmless, else a function that first checks these arguments.
+def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a C function that first checks the number of arguments, and for NULL where it is harmful.
 
-    It raises TypeError for None and ValueError for a NULL pointer, naming the parameter.
+    It raises TypeError for another number of arguments, which ctypes would pass on if there are more, TypeError for None and
+    ValueError for a NULL pointer, naming the parameter. ctypes.ArgumentError has the C prototype.
     """
-    places = _api.NOT_NULL.get(name)
-    if places is None:
-        return function
-    last = places[-1]
+    places, count = _api.NOT_NULL.get(name, ()), len(_api.FUNCTIONS[name][1])
 
     def checked(*arguments: Any) -> Any:
-        if len(arguments) > last:  # with fewer arguments, ctypes raises the error
-            for at in places:
-                if not arguments[at]:  # also false: an array without elements
-                    refuse_null(name, at, arguments[at])
-        return function(*arguments)
+        if len(arguments) != count:
+            raise TypeError(
+                f"{name}: the number of arguments must be {count}; got {len(arguments)}. "
+                f"The function is {function.__doc__}"
+            )
+        for at in places:
+            if not arguments[at]:  # also false: an array without elements
+                refuse_null(name, at, arguments[at])
+        try:
+            return function(*arguments)
+        except ctypes.ArgumentError as error:
+            raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}") from None
 
     checked.__name__ = checked.__qualname__ = name
     checked.__doc__ = function.__doc__

@@ -16,7 +16,6 @@ KINDS = {"TypeError", "ValueError", "kind", "kind_of_error"}
 OTHERS = {
     "cannot copy or pickle a ": "a C object has one owner",
     "the v7 functions need ": "a rejection reason, which the table of candidates shows",
-    "{name}: {error}. The function is ": "ctypes' own message about an argument",
     "{file.name}, line {number}: {error}": "an error of this form, with the line of the file that it is about",
 }
 FOLDERS = ("cudnnpy", "docs/examples", "tools/benchmark")

@@ -113,12 +113,40 @@ def test_the_fast_roads_are_cs_own_functions() -> None:
     assert type(raw.bound("cudnnGetTensorSizeInBytes")).__name__ == "_FuncPtr"
     assert type(raw.unchecked("cudnnBackendExecute")).__name__ == "_FuncPtr"
     for name in ("cudnnBackendExecute", "cudnnSetStream", "cudnnConvolutionForward", "cudnnDestroy"):
-        assert name not in _api.NOT_NULL  # nothing to look at when they are called by raw.call, either
+        assert name not in _api.NOT_NULL  # no pointer to look at when they are called by raw.call, either
 
 
-def test_a_wrong_number_of_arguments_is_ctypes_to_refuse() -> None:
-    with pytest.raises(TypeError, match=r"takes at least 2 arguments \(1 given\)"):
-        raw.cudnnGetTensorSizeInBytes(None)
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("cudnnGetTensorSizeInBytes", 1),
+        ("cudnnGetTensorSizeInBytes", 3),
+        ("cudnnSetTensor4dDescriptor", 6),
+        ("cudnnSetTensor4dDescriptor", 8),
+        ("cudnnGetVersion", 1),
+    ],
+)
+def test_a_wrong_number_of_arguments_is_refused(name: str, got: int) -> None:
+    """ctypes does not name the function where there are too few, and passes on what is too many."""
+    count = len(raw.parameters(name))
+    message = rf"^{name}: the number of arguments must be {count}; got {got}\. The function is .* {name}\("
+    for function in (getattr(raw, name), lambda *arguments: raw.call(name, *arguments)):
+        with pytest.raises(TypeError, match=message):
+            function(*[None] * got)
+
+
+def test_a_wrong_argument_is_told_with_the_prototype() -> None:
+    with descriptors.ConvolutionDescriptor((1, 1), (1, 1), (1, 1)) as given:
+        arguments = (given, 2, [1, 1], [1, 1], [1, 1], raw.CUDNN_CONVOLUTION, raw.CUDNN_DATA_FLOAT)
+        expected = r"^cudnnSetConvolutionNdDescriptor: argument 3: .*instead of list.*const int padA\[\]"
+        with pytest.raises(ctypes.ArgumentError, match=expected) as raised:
+            raw.cudnnSetConvolutionNdDescriptor(*arguments)
+        with pytest.raises(TypeError) as called:
+            raw.call("cudnnSetConvolutionNdDescriptor", *arguments)
+    assert str(called.value) == str(raised.value)
+
+
+def test_functions_keep_their_descriptions() -> None:
     assert raw.cudnnGetTensorSizeInBytes.__doc__ == raw.prototype("cudnnGetTensorSizeInBytes")
     assert raw.cudnnGetConvolutionGroupCount.__name__ == "cudnnGetConvolutionGroupCount"
     raw.cudnnGetProperty(0, byref(c_int()))

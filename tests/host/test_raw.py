@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import inspect
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from cudnnpy import raw
 from cudnnpy.errors import FunctionNotAvailableError
 from cudnnpy.raw import _api
+from cudnnpy.raw._library import checked
 from cudnnpy.raw._removed import REMOVED
 
 LOADED = raw.version()
@@ -43,15 +43,16 @@ def test_importing_and_looking_load_no_library() -> None:
     ).splitlines() == ["None False", "True True"]
 
 
-def test_the_first_call_binds_and_the_next_goes_straight_to_c() -> None:
+def test_the_first_call_binds_and_the_next_uses_what_is_bound() -> None:
     assert (
         python(
             "from cudnnpy import raw\n"
+            "from cudnnpy.raw._library import checked\n"
             "first = raw.cudnnGetVersion\n"
             "number = first()\n"
-            "print(first is raw.cudnnGetVersion, type(raw.cudnnGetVersion).__name__, first() == number)"
+            "print(first is raw.cudnnGetVersion, raw.cudnnGetVersion is checked('cudnnGetVersion'), first() == number)"
         )
-        == "False _FuncPtr True"
+        == "False True True"
     )
 
 
@@ -59,7 +60,7 @@ def test_a_first_call_that_fails_binds_all_the_same() -> None:
     assert raw.cudnnDestroyTensorDescriptor(None) in (raw.CUDNN_STATUS_SUCCESS, raw.CUDNN_STATUS_BAD_PARAM)
     with pytest.raises(TypeError):
         raw.cudnnSetStream()
-    assert not inspect.isfunction(raw.cudnnSetStream)
+    assert raw.cudnnSetStream is checked("cudnnSetStream")
 
 
 def test_every_function_is_in_the_library_or_says_what_it_needs() -> None:

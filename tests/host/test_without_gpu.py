@@ -42,3 +42,31 @@ def test_the_first_use_of_a_gpu_says_that_there_is_none(use):
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ("'forward', of(2, 3, 8, 8), of(4, 5, 3, 3)", "ValueError", "x must have 5 channels"),
+        ("'forward', of(2, 3, 8, 8), of(4, 3, 3, 3)._replace(dtype='float16')", "TypeError", "w must be float32, as x"),
+        ("'backward_data', of(2, 4, 6, 6), of(4, 3, 3, 3)", "TypeError", "x_shape must be the shape of the result"),
+        ("'forward', of(0, 3, 8, 8), of(4, 3, 3, 3)", "ValueError", "a planned problem must have elements"),
+    ],
+)
+@pytest.mark.parametrize("method", ["plan", "candidates"])
+def test_bad_arguments_are_told_before_the_gpu_is_looked_for(method, arguments, kind, message):
+    program = (
+        "import cudnnpy\n"
+        "of = lambda *shape: cudnnpy.TensorSpec(shape)\n"
+        "try:\n"
+        f"    cudnnpy.Convolution().{method}({arguments})\n"
+        f"except {kind} as error:\n"
+        f"    assert str(error).startswith({message!r}), error\n"
+        "else:\n"
+        "    raise SystemExit('it was taken')\n"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
