@@ -65,6 +65,13 @@ def library_messages(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[str]:
     patch.delenv("CUDNNPY_LIBRARY", raising=False)
     patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", nothing)
     yield message(_library._find_and_load)
+
+    def no_cublas(name: str) -> None:
+        names = '"libcublasLt.so.13 or libcublasLt.so.12"'
+        raise cuda.pathfinder.DynamicLibNotFoundError(f"Failure finding {names}: No such file: {names}")
+
+    patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", no_cublas)
+    yield message(_library._find_and_load)
     text = folder / "libcudnn.so.9"
     text.write_text("no library\n")
     patch.setattr(cuda.pathfinder, "load_nvidia_dynamic_lib", lambda name: SimpleNamespace(abs_path=str(text)))
