@@ -157,6 +157,18 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
         raise given.error(error) from None
 
 
+def parse_to_plan(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
+    """Return what `parse` does, for a problem that a plan is asked for.
+
+    Raises ProblemTextError also for a problem with an empty tensor: its result is known, and nothing is planned for it.
+    """
+    problem, options = parse(text, device)
+    empty = [name for name, spec in zip(problem.operands, problem.specs, strict=True) if 0 in spec.shape]
+    if empty:
+        raise ProblemTextError(f"a planned problem must have elements; got none in {', '.join(empty)}", 1)
+    return problem, options
+
+
 # Words
 
 

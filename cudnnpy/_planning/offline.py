@@ -43,8 +43,6 @@ def plan_for_profile(text: str, device: DeviceProfile, watch: Watch = Watch()) -
     problem, options = notation.parse(text)
     target = profile.target_of(device)
     found, tried = choose(problem, options, target, device.memory, watch)
-    if options.prefer in ("limited_workspace", "no_workspace"):  # the key has the limit and not the preference
-        options = options._replace(workspace_limit=selection.limit_of(options, device.memory))
     return entry_of(problem, options, target, Plan(problem, found), tried, complete=True)
 
 

@@ -22,6 +22,18 @@ class PlanningOptions(NamedTuple):
     tune_seconds: float = TUNE_SECONDS
 
 
+def with_limit(options: PlanningOptions) -> PlanningOptions:
+    """Return the options with the limit of the workspace that their preference means, whatever the device is.
+
+    It is 0 for "no_workspace", and otherwise `workspace_limit`, whose default is 1 GiB for "limited_workspace".
+    """
+    if options.prefer == "no_workspace":
+        return options._replace(workspace_limit=0)
+    if options.prefer == "limited_workspace" and options.workspace_limit is None:
+        return options._replace(workspace_limit=DEFAULT_LIMIT)
+    return options
+
+
 def checked(options: PlanningOptions) -> PlanningOptions:
     """Return the options in canonical form. Raises ValueError or TypeError, which name the option.
 

@@ -23,7 +23,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cudnnpy._planning.notation import ProblemTextError, parse, text_of
+from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
@@ -73,7 +73,7 @@ def read(path: str | os.PathLike[str], device: int = 0) -> list[Request]:
     texts = _texts(name, source)
     for text, place in zip(texts, _places(source, len(texts)), strict=True):
         try:
-            problem, options = parse(text, device)
+            problem, options = parse_to_plan(text, device)
         except ProblemTextError as error:
             line, column = place.at(source, (error.column or 1) - 1)
             raise ProblemTextError(error.reason, column, line, name) from None

@@ -24,7 +24,7 @@ from cudnnpy._planning import measured, plan_text
 from cudnnpy._planning.candidates import Candidate, copied
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import text_of
-from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key, Measured, canonical
@@ -37,9 +37,11 @@ _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the
 def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
     """Return what must be equal for a choice to be used again: the problem, the options, the GPU and the release of cuDNN.
 
-    Raises ValueError for a problem with a number that JSON does not have.
+    Of the preference only the limit that it means counts, since a store's choices are those of "autotune". Raises ValueError
+    for a problem with a number that JSON does not have.
     """
     name, multiprocessors = _gpu(target)
+    options = with_limit(options)
     return Key(
         canonical({"kind": problem.kind, "problem": problem.plain()}),
         canonical({option: getattr(options, option) for option in _OPTIONS}),
@@ -52,6 +54,7 @@ def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
 
 def choice_text(problem: Problem, options: PlanningOptions) -> str:
     """Return the text of a problem with those options that a choice depends on, the ones of its key."""
+    options = with_limit(options)
     return text_of(problem, PlanningOptions(**{option: getattr(options, option) for option in _OPTIONS}))
 
 

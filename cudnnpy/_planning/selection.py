@@ -10,7 +10,7 @@ from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import recording
 from cudnnpy._planning.candidates import Candidate, Engine, bytes_text, table
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.options import DEFAULT_LIMIT, PlanningOptions
+from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.recall import Recall
@@ -24,15 +24,11 @@ _BEST = 16  # the number of the heuristics' proposals that autotune measures bef
 def limit_of(options: PlanningOptions, free_bytes: int) -> int:
     """Return the largest workspace that a candidate may need, in bytes.
 
-    It is 0 for "no_workspace", and otherwise `workspace_limit`, whose default is 1 GiB for "limited_workspace" and the free
-    memory of the device for "fastest" and "autotune". It never exceeds the free memory.
+    It is that of the options (options.with_limit), whose default is the free memory of the device. It never exceeds the free
+    memory.
     """
-    if options.prefer == "no_workspace":
-        return 0
-    limit = options.workspace_limit
-    if limit is None:
-        limit = DEFAULT_LIMIT if options.prefer == "limited_workspace" else free_bytes
-    return min(limit, free_bytes)
+    limit = with_limit(options).workspace_limit
+    return free_bytes if limit is None else min(limit, free_bytes)
 
 
 def usable(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cudnnpy._store import salvage
 from cudnnpy._store.faults import Damaged, Foreign
 from cudnnpy._store.rows import ENTRY, Row, row_from
-from cudnnpy._store.schema import LAYOUT, NAME, create, has_table
+from cudnnpy._store.schema import APPLICATION, LAYOUT, NAME, create, has_table
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 BESIDE = ("-wal", "-shm", "-journal")  # the files that SQLite keeps beside one
@@ -84,14 +84,19 @@ def is_closed_by_its_header(error: sqlite3.Error | Damaged, path: Path) -> bool:
 
 
 def code_of(error: sqlite3.Error | Damaged) -> int:
-    """Return SQLite's primary code of an error; 0 for an error of Python's module."""
-    return sqlite3.SQLITE_CORRUPT if isinstance(error, Damaged) else int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+    """Return SQLite's primary code of an error; 0 for an error of Python's module.
+
+    A damaged number of the format in the header has the code of errors in a statement, and is told by its message.
+    """
+    if isinstance(error, Damaged) or "unsupported file format" in str(error):
+        return sqlite3.SQLITE_CORRUPT
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def readable(path: Path) -> list[Row]:
     """Return the rows of a damaged file that are whole. Raises Foreign if nothing in it is of this package."""
     rows = salvage.rows_of(path)
-    if not rows and not salvage.is_named(path, NAME.encode()) and any(path.read_bytes()):
+    if not rows and not salvage.is_named(path, NAME.encode(), APPLICATION) and any(path.read_bytes()):
         raise Foreign  # a file of zeros, which a loss of power may leave, holds nothing of anybody
     return rows
 

@@ -34,10 +34,14 @@ def rows_of(path: Path) -> list[Row]:
     return sorted(found.values())
 
 
-def is_named(path: Path, name: bytes) -> bool:
-    """Return whether a file, or the log beside it, holds a name."""
+def is_named(path: Path, name: bytes, application: int) -> bool:
+    """Return whether the header of a file has the number of an application, or the file or the log beside it a name."""
     beside = (path, path.with_name(f"{path.name}-wal"))
-    return any(file.is_file() and name in file.read_bytes() for file in beside)
+    contents = [file.read_bytes() for file in beside if file.is_file()]
+    return any(
+        name in content or (content.startswith(_MAGIC) and content[68:72] == application.to_bytes(4, "big"))
+        for content in contents
+    )
 
 
 def _later(row: Row, other: Row) -> Row:

@@ -6,7 +6,7 @@ import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register 
 from cudnnpy import raw
 from cudnnpy._planning import notation, profile, selection
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.options import PlanningOptions, checked
+from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.remembered import key_of
 from cudnnpy._store import layers
@@ -46,7 +46,7 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
-    problem, options = notation.parse(text, device)
+    problem, options = notation.parse_to_plan(text, device)
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
@@ -56,9 +56,7 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
 
     assert target.handle is not None
     tuner = Tuner(target.handle, (), None, 0)
-    is_limited = options.prefer in ("limited_workspace", "no_workspace")
-    limit = selection.limit_of(options, free) if is_limited else options.workspace_limit
-    wanted = options._replace(prefer="autotune", workspace_limit=limit)
+    wanted = with_limit(options)._replace(prefer="autotune")
     found, tried = selection.choose(problem, wanted, target, free, tuner)
     return found.name, [row_of(candidate) for candidate in tried]
 

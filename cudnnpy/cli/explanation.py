@@ -169,7 +169,7 @@ def explained(
             f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
         )
     elif options.prefer == "autotune" and stored and stored.choice and stored.workspace_size <= limit:
-        choice, why = stored.choice, _why_stored(stored)
+        choice, why = stored.choice, _why_stored(stored, options)
     elif not usable:
         return replace(made, why="no candidate can be used: see the rejection reasons")
     else:
@@ -207,12 +207,15 @@ def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, not_stored: st
     return why
 
 
-def _why_stored(stored: Stored) -> str:
+def _why_stored(stored: Stored, options: PlanningOptions) -> str:
     date, by = stored.made_at[:10], stored.made_with.get("cudnnpy", "?")
     if stored.milliseconds is None:
         return f"planned without measuring on {date} with cudnnpy {by}; from the store's layer: {stored.layer}"
     whole = "" if stored.complete else ", before all candidates were measured"
-    return f"tuned on {date} with cudnnpy {by}{whole}; from the store's layer: {stored.layer}"
+    why = f"tuned on {date} with cudnnpy {by}{whole}; from the store's layer: {stored.layer}"
+    if not stored.complete and stored.tune_seconds < options.tune_seconds:
+        why += f"; more than its {stored.tune_seconds:g} s are allowed now, so it is measured again with the others"
+    return why
 
 
 def _stored(found: Found) -> Stored:

@@ -52,7 +52,7 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
             yield "notes", _notes(chosen) or "none"
         yield "time", _time(explanation, chosen, stored if from_store else None)
         yield "agreement", _agreement(explanation.error)
-    yield "store", "nothing for this problem" if stored is None else _store(stored)
+    yield "store", "nothing for this problem" if stored is None else _store(stored, explanation.limit)
 
 
 def _notes(row: Row) -> str:
@@ -80,8 +80,9 @@ def _agreement(error: float | None) -> str:
     return f"the largest error against float64 is {error:.3g} of the tolerance"
 
 
-def _store(stored: Stored) -> str:
-    taken = "" if stored.choice is None else "; prefer='autotune' takes it"
+def _store(stored: Stored, limit: int) -> str:
+    can_be_taken = stored.choice is not None and stored.workspace_size <= limit
+    taken = "; prefer='autotune' within this limit takes it" if can_be_taken else ""
     time = "not measured" if stored.milliseconds is None else f"{stored.milliseconds:.4g} ms"
     return (
         f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, made on {stored.made_at[:10]} with cudnnpy "

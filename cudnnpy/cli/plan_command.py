@@ -67,7 +67,8 @@ def _plan(options: argparse.Namespace) -> int:
             planned.append((request, _entry(request, planner, options.problems)))
         _show_progress("")
     entries = [entry for _, entry in planned if entry is not None]
-    written = _write(entries, options.output) if entries else 0
+    is_written = bool(entries) or not planned  # a file without problems has an export without plans
+    written = _write(entries, options.output) if is_written else None
     _print_summary(planned, written, options)
     return 0 if len(entries) == len(planned) else 1
 
@@ -112,7 +113,9 @@ def _write(entries: list[Entry], path: str) -> int:
         raise OutputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
-def _print_summary(planned: list[tuple[Request, Entry | None]], written: int, options: argparse.Namespace) -> None:
+def _print_summary(
+    planned: list[tuple[Request, Entry | None]], written: int | None, options: argparse.Namespace
+) -> None:
     from cudnnpy._planning.candidates import bytes_text
     from cudnnpy.cli import explanation, text_table
 
@@ -124,9 +127,11 @@ def _print_summary(planned: list[tuple[Request, Entry | None]], written: int, op
         usable = sum(not one.refused for one in entry.candidates)
         count = f"{usable} of {len(entry.candidates)}"
         rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
-    text_table.show(text_table.table(rows, text_table.width()))
+    if planned:
+        text_table.show(text_table.table(rows, text_table.width()))
     failed = sum(entry is None for _, entry in planned)
     count = f"{written} plan{'s' * (written != 1)}"
-    print(f"{options.output}: {count}" if written else f"{options.output}: not written, since nothing was planned")
+    said = "not written, since nothing was planned" if written is None else count
+    print(f"{options.output}: {said}")
     if failed:
         print(f"{failed} of {len(planned)} problems cannot be planned")

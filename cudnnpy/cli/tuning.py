@@ -11,7 +11,7 @@ from cudnnpy._memory import workspace
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import parse
-from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.remembered import entry_of, key_of
@@ -33,7 +33,8 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
     Parameters
     ----------
     text : str
-        The problem and its options in the notation. Its `prefer` and `tune_seconds` are not used.
+        The problem and its options in the notation. Of its `prefer` the limit of the workspace is used that it means; its
+        `tune_seconds` are not used.
     device : int
         The ordinal of the device.
     tune_seconds : float
@@ -82,7 +83,7 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, tuner:
 
 def options_to_tune(options: PlanningOptions, tune_seconds: float) -> PlanningOptions:
     """Return the options that a problem is tuned with."""
-    return options._replace(prefer="autotune", tune_seconds=tune_seconds)
+    return with_limit(options)._replace(prefer="autotune", tune_seconds=tune_seconds)
 
 
 def make_ready(path: str, device: int) -> None:

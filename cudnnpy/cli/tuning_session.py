@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -19,8 +20,10 @@ from cudnnpy._planning.notation import ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_file import Request
 from cudnnpy._planning.remembered import choice_text
+from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry, Key
+from cudnnpy._store.layers import VARIABLE
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
 from cudnnpy.cli.output_files import OutputError
@@ -94,7 +97,10 @@ def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
         status, requests = _requests(options)
         entries, failed = _tune(options, workers, devices, requests, store)
         _report(options, entries, failed)
-    return 1 if failed or status else 0
+        lost = store.info().in_memory
+        if lost:
+            _say(f"choices are not kept: {store.path}: {lost}")
+    return 1 if failed or status or lost else 0
 
 
 def _check_arguments(options: argparse.Namespace) -> None:
@@ -130,26 +136,33 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 def _opened(path: str | None, *, read_only: bool) -> Store:
     """Open the store. Raises _RequestError unless it can be read, and written if it is to be."""
+    name = VARIABLE if path is None and VARIABLE in os.environ else "--store"
     try:
-        store = stores.open(path, read_only=read_only)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* cannot keep choices", RuntimeWarning)  # it is an error here
+            store = stores.open(path, read_only=read_only)
     except OSError as error:
-        raise _RequestError(f"--store: {error.filename or path}: {error.strerror or error}") from None
+        raise _RequestError(f"{name}: {error.filename or path}: {error.strerror or error}") from None
     except ValueError as error:
-        raise _RequestError(f"--store: {error}") from None
+        raise _RequestError(f"{name}: {error}") from None
     if not store.path:
-        raise _RequestError("CUDNNPY_STORE must name a file for choices to be kept in; got ''. Name one with --store")
+        raise _RequestError(f"{name} must name a file for choices to be kept in; got ''. Name one with --store")
+    if not read_only and store.read_only:
+        raise _RequestError(f"{name} must be a file that is changed; got {store.path}, which is an export")
+    is_export = read_only and exports.is_export(Path(store.path))
+    why = "" if is_export else store.info().in_memory
+    if why and not (read_only and len(store)):  # what can be read of a damaged file is reported
+        raise _RequestError(f"{name} must be a store that can be used; got {store.path}: {why}")
     if not read_only:
-        if store.read_only:
-            raise _RequestError(f"--store must be a file that is changed; got {store.path}, which is an export")
-        _check_writable(Path(store.path))
+        _check_writable(name, Path(store.path))
     return store
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(name: str, path: Path) -> None:
     """Raise _RequestError if the file of a store cannot be written, or not made."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
-        raise _RequestError(f"--store must be a file that may be written; got {path}")
+        raise _RequestError(f"{name} must be a file that may be written; got {path}")
 
 
 def _joined(scheduler: str, machine: Machine) -> Cluster:
@@ -253,7 +266,7 @@ def _tune(
         with progress(len(jobs), sys.stderr) as shown:
             for report in workers.run(jobs) if jobs else ():
                 if isinstance(report, Result) and report.entry is not None:
-                    found[report.job] = store.put(report.entry)
+                    found[report.job] = _kept(store, report.entry)
                 elif isinstance(report, Result):
                     failed[report.job] = report.reason
                 shown.note(report)
@@ -274,6 +287,13 @@ def _stored(store: Store, wanted: _Wanted) -> Entry | None:
     if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= wanted.job.seconds):
         return None
     return entry
+
+
+def _kept(store: Store, entry: Entry) -> Entry:
+    """Keep an entry, and return the one that stands. One that was measured for longer replaces an incomplete one."""
+    there = store.get(entry.key)
+    is_replaced = there is not None and not there.complete and there.tune_seconds < entry.tune_seconds
+    return store.put(entry, replace=is_replaced)
 
 
 # The report

@@ -226,7 +226,7 @@ class TestTheStore:
         assert found["choice"] != found["stored"]["choice"]
         text = " ".join(explain(TEXT).split())
         assert f"store application {tmp_path / 'stored.jsonl'}: engine" in text
-        assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; prefer='autotune' takes it" in text
+        assert "0.113 ms, made on 2026-11-22 with cudnnpy 0.2.0; prefer='autotune' within this limit takes it" in text
 
     def test_a_plan_that_cannot_be_read_is_not_the_choice(self, explain, stored, monkeypatch):
         damaged = stored._replace(plan=stored.plan.replace('"engine"', '"engin"', 1))
@@ -249,6 +249,32 @@ class TestTheStore:
         assert found["choice"] != found["stored"]["choice"]
         needed = "what is stored needs 1,125,899,906,842,624 bytes of workspace, more than the limit of "
         assert needed in found["why"]
+        assert "takes it" not in explain(TEXT, "--prefer", "autotune")
+
+    def test_a_preference_finds_what_is_stored_for_the_limit_that_it_means(self, explain, stored, monkeypatch):
+        keys = []
+        monkeypatch.setattr(
+            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: keys.append(key)})()
+        )
+        explain(TEXT, "prefer=no_workspace")
+        explain(TEXT, "workspace_limit=0")
+        assert keys[0] == keys[1]
+
+    @pytest.mark.parametrize(("seconds", "is_again"), [("1.5", False), ("9", True)])
+    def test_an_incomplete_choice_is_said_to_be_measured_again(self, explain, stored, monkeypatch, seconds, is_again):
+        there = stored._replace(complete=False)
+        monkeypatch.setattr(
+            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(there, "user", None)})()
+        )
+        found = json.loads(explain(TEXT, f"tune_seconds={seconds}", "--prefer", "autotune", "--json"))
+        more = "; more than its 1.5 s are allowed now, so it is measured again with the others"
+        assert found["why"].endswith(
+            f"before all candidates were measured; from the store's layer: user{more * is_again}"
+        )
+
+    def test_a_problem_without_elements_is_one_line(self, explain):
+        said = explain("forward 0x64x28x28 64x64x3x3", status=2)
+        assert said == "cudnnpy explain: column 1: a planned problem must have elements; got none in x, y\n"
 
     def test_other_options_have_another_key(self, explain, stored):
         assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None

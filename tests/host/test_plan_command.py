@@ -10,15 +10,16 @@ import subprocess
 
 import pytest
 import sample_graphs
-from offline_profiles import needs_profiles
+from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
 from cudnnpy._planning import plan_text
-from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.notation import parse, text_of
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
-from cudnnpy.cli import command, planner
+from cudnnpy.cli import command, planner, tuning
 from cudnnpy.graph import Graph
 
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -106,6 +107,31 @@ class TestForAProfile:
         assert status == 1
         assert f"{file}: not written, since nothing was planned" in out
         assert not file.exists()
+
+    def test_a_file_without_problems_has_an_export_without_plans(self, plan, tmp_path):
+        status, out, err, file = plan()
+        assert (status, out, err) == (0, f"{file}: 0 plans\n", "")
+        assert Store(tmp_path / "store.sqlite").load(file) == 0
+
+    def test_a_problem_without_elements_is_refused_with_its_place(self, plan):
+        status, out, err, file = plan(CONVOLUTION, "backward_filter 0x64x28x28 64x64x3x3 pad=1")
+        assert (status, out) == (2, "")
+        assert err.endswith(
+            "PROBLEMS.toml, line 4, column 6: a planned problem must have elements; got none in dy, x\n"
+        )
+        assert not file.exists()
+
+    def test_a_preference_is_the_limit_that_it_means_to_tune(self, plan):
+        limited = "forward 8x64x28x28 64x64x3x3 pad=1 prefer=limited_workspace"
+        limits = {FILTER: 0, limited: 1 << 30, f"{limited} workspace_limit=1000GiB": 1000 << 30}
+        *_, file = plan(*limits)
+        found = {entry.key: entry for entry in exports.read(file).entries}
+        assert len(found) == len(limits)
+        kind = json.dumps(properties())
+        for text, limit in limits.items():
+            entry = found[tuning.key_for(*parse(text), kind)]
+            assert json.loads(entry.key.options)["workspace_limit"] == limit
+            assert parse(entry.text)[1] == PlanningOptions(workspace_limit=limit)
 
     def test_force_overwrites_and_leaves_nothing_beside(self, plan, tmp_path):
         (tmp_path / "plans.jsonl").write_text("mine")

@@ -128,6 +128,7 @@ FLIPPED = {
     "layout": (63, 0x55),
     "encoding": (59, 0x03),
     "schema": (100, 0x55),
+    "format of the schema": (47, 0x55),
 }
 INNER = 0x05  # the first byte of a page above the leaves
 
@@ -150,6 +151,28 @@ def test_a_damaged_header_or_inner_page_loses_nothing(tmp_path: Path, whole: byt
     assert {*numbers} == {*range(COUNT)} - lost
     assert len(messages) == 1
     assert f"its {COUNT - len(lost)} readable entries go on" in messages[0]
+
+
+@pytest.mark.parametrize("size", [72, 100, 2000, PAGE - 1, PAGE, 3 * PAGE // 2])
+def test_the_first_bytes_of_a_store_are_not_a_file_of_another_kind(tmp_path: Path, whole: bytes, size: int) -> None:
+    """The number in the header tells whose file it is; what names its table stands at the end of the first page."""
+    numbers, messages = opened(tmp_path / "store.sqlite", whole[:size])
+    assert numbers == []
+    assert len(messages) == 1
+    assert "its 0 readable entries go on" in messages[0]
+
+
+@pytest.mark.parametrize("place", [0, 16, 40])
+def test_the_first_bytes_of_another_file_are_left_as_they_are(tmp_path: Path, whole: bytes, place: int) -> None:
+    """Neither a text with that number where SQLite has it, nor a database of another application, is a store."""
+    other = bytearray(whole[:100])
+    other[place : place + 16] = bytes(range(65, 81))
+    other[68:72] = other[68:72] if place == 0 else b"mine"
+    path = tmp_path / "mine.sqlite"
+    path.write_bytes(other)
+    with pytest.raises(ValueError, match="a file of another kind"):
+        Store(path)
+    assert path.read_bytes() == other
 
 
 damages = st.lists(

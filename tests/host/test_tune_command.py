@@ -9,9 +9,11 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ import stand_in_tuning
 from stand_in_tuning import KINDS, make_ready, tuned
 
 from cudnnpy import store as stores
+from cudnnpy._store import file as store_file
+from cudnnpy._store import schema
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, tune_command, tuning_session
 from cudnnpy.cli.tuning_session import Machine
@@ -110,6 +114,17 @@ def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
     assert tune("problems.toml", "--seconds", "4", machine=NEVER) == 1
 
 
+def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
+    """Workers of a cluster have no store, in which one would know what it measures again."""
+    incomplete = ONE_GPU._replace(work=stand_in_tuning.tune_incompletely)
+    for seconds in ("1", "4"):
+        assert tune("problems.toml", "--seconds", seconds, machine=incomplete) == 0
+        assert {entry.tune_seconds for entry in stored().values()} == {float(seconds)}
+    assert tune("problems.toml", "--seconds", "4", machine=NEVER) == 0
+    assert tune("problems.toml", "--seconds", "8") == 0
+    assert {(entry.tune_seconds, entry.complete) for entry in stored().values()} == {(8.0, True)}
+
+
 def test_the_seconds_of_a_problem_are_its_own_unless_they_are_given() -> None:
     write_problems("problems.toml", f"{PROBLEMS[0]} tune_seconds=7", PROBLEMS[1])
     assert tune("problems.toml", "--store", "a.sqlite") == 0
@@ -130,6 +145,23 @@ def test_what_does_not_change_the_choice_makes_no_second_problem(capsys: pytest.
     assert tune("problems.toml") == 0
     assert sorted(stored()) == [PROBLEMS[0], f"{PROBLEMS[0]} tf32=False"]
     assert "[2/2]" in capsys.readouterr().err
+
+
+def test_a_preference_is_the_limit_that_it_means() -> None:
+    limits = {
+        "prefer=no_workspace": "workspace_limit=0",
+        "prefer=no_workspace workspace_limit=2GiB": "workspace_limit=0",
+        "prefer=limited_workspace": "workspace_limit=1GiB",
+        "prefer=limited_workspace workspace_limit=2GiB": "workspace_limit=2GiB",
+        "prefer=fastest": "",
+        "workspace_limit=3GiB": "workspace_limit=3GiB",
+    }
+    write_problems("problems.toml", *(f"{PROBLEMS[0]} {words}" for words in limits))
+    assert tune("problems.toml") == 0
+    expected = {f"{PROBLEMS[0]} {words}".strip() for words in limits.values()}
+    assert set(stored()) == expected
+    write_problems("problems.toml", *expected)
+    assert tune("problems.toml", machine=NEVER) == 0
 
 
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,7 +284,11 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
             ["problems.toml", "--store", "export.jsonl"],
             "export.jsonl, which is an export",
         ),
-        (["problems.toml", "--store", ""], "CUDNNPY_STORE must name a file"),
+        (["problems.toml", "--store", ""], "--store must name a file for choices to be kept in; got ''"),
+        (["problems.toml", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
+        (["problems.toml", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
+        (["--report-only", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
+        (["empty.toml"], "empty.toml, line 3, column 6: a planned problem must have elements; got none in x, y"),
         (["--report-only", "--store", "missing.sqlite"], "missing.sqlite: no such store"),
         (["problems.toml", "--record", "script.py"], "problems must come from a file or from --record; got both"),
         (["--record"], "--record must be followed by SCRIPT.py or -m MODULE; got nothing"),
@@ -268,6 +304,9 @@ def test_bad_input_is_one_line_and_status_2(
     Path("bad.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "forward 1x8x9x9 16x8x3x3 pud=1"]\n')
     Path("text.toml").write_text("this is a text")
     Path("script.py").write_text("")
+    empty = "forward 0x8x9x9 16x8x3x3"
+    Path("empty.toml").write_text(f'format = 1\nproblems = ["{PROBLEMS[0]}",\n    "{empty}"]\n')
+    write_newer("newer.sqlite")
     stores.open("export.sqlite").export("export.jsonl")
     before = sorted(folder.iterdir())
     assert tune(*arguments, machine=NEVER) == 2
@@ -297,6 +336,38 @@ def test_the_commands_own_errors_are_one_line(
     printed = capsys.readouterr()
     assert words in printed.err
     assert len(printed.err.splitlines()) == 1
+
+
+def write_newer(path: str) -> None:
+    """A store as a later release may make it."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
+        connection.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
+        connection.execute(f"CREATE TABLE {schema.NAME} (number INTEGER PRIMARY KEY, more TEXT)")
+
+
+@pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
+def test_a_store_of_the_environment_is_named_so(
+    path: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDNNPY_STORE", path)
+    assert tune("problems.toml", machine=NEVER) == 2
+    assert capsys.readouterr().err.startswith(f"CUDNNPY_STORE{'' if words.startswith(':') else ' '}{words}")
+
+
+def test_choices_that_cannot_be_kept_are_told_and_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(store_file, "create", full)
+    with pytest.warns(RuntimeWarning, match="cannot keep choices: database or disk is full"):
+        assert tune("problems.toml") == 1
+    printed = capsys.readouterr()
+    assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1
+    (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
+    assert re.fullmatch(r"cudnnpy tune: choices are not kept: .*user.sqlite: database or disk is full", line)
 
 
 def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:

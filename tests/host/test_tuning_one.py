@@ -13,7 +13,7 @@ from stand_in_tuning import KINDS, tuned
 
 from cudnnpy import store as stores
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import ProblemTextError
+from cudnnpy._planning.notation import ProblemTextError, parse
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.cli import tuning
 from cudnnpy.store import Entry
@@ -95,6 +95,13 @@ def test_what_was_measured_is_left_to_the_store(calls: list[tuple[str, PlanningO
     stores.default().put(earlier)
     assert tuning.tune_one(TEXT, 0, 1.5) == earlier
     assert [name for name, _ in calls] == ["plan_for"]
+
+
+@pytest.mark.parametrize(("prefer", "limit"), [("no_workspace", 0), ("limited_workspace", 1 << 30), ("fastest", None)])
+def test_a_preference_is_the_limit_that_it_means(prefer: str, limit: int | None) -> None:
+    _, options = parse(TEXT.replace("prefer=fastest", f"prefer={prefer}"))
+    made = tuning.options_to_tune(options, 1.5)
+    assert (made.prefer, made.workspace_limit, made.tune_seconds) == ("autotune", limit, 1.5)
 
 
 @pytest.mark.usefixtures("calls")
