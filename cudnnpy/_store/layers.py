@@ -125,4 +125,5 @@ def _opened(variable: str, path: str, *, read_only: bool = False) -> Store:
     except (ValueError, OSError) as error:
         if path not in os.environ.get(variable, "").split(os.pathsep):
             raise
-        raise ValueError(f"{variable} must name a store; got {path!r}: {error}") from error
+        why = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ValueError(f"{variable} must name a store; got {path!r}: {why}") from error

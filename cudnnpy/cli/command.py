@@ -11,7 +11,9 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
@@ -70,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain any bytes
-        status = _run(arguments)
+        with _warnings_in_one_line():
+            status = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
     except KeyboardInterrupt:
@@ -84,6 +87,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = "standard output" if error.filename is None else error.filename
         return _fail(2, f"{place}: {error.strerror or error}")
     return status
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Print a RuntimeWarning, such as that of a damaged store, without the line of code that led to it."""
+    before = warnings.formatwarning
+
+    def in_one_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, RuntimeWarning):
+            return f"cudnnpy: {' '.join(str(message).split())}\n"
+        return before(message, category, *place, **more)
+
+    warnings.formatwarning = in_one_line
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _run(arguments: Sequence[str] | None) -> int:

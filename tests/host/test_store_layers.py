@@ -157,7 +157,7 @@ def test_a_program_and_the_environment_add_layers(tmp_path: Path, monkeypatch: p
     [
         ("CUDNNPY_STORE", "", "CUDNNPY_STORE must name a store; got '...': path must be a file; got ..., a folder..."),
         ("CUDNNPY_STORE", "notes", "CUDNNPY_STORE must name a store; got '...notes': path must be a store..."),
-        ("CUDNNPY_STORE_LAYERS", "none", "CUDNNPY_STORE_LAYERS must name a store; got '...none': ...no such store..."),
+        ("CUDNNPY_STORE_LAYERS", "none", "CUDNNPY_STORE_LAYERS must name a store; got '...none': no such store"),
         (
             "CUDNNPY_STORE_LAYERS",
             "notes",

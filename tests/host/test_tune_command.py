@@ -338,6 +338,22 @@ def test_the_commands_own_errors_are_one_line(
     assert len(printed.err.splitlines()) == 1
 
 
+def test_a_warning_is_one_line_without_code(folder: Path) -> None:
+    with stores.open("three.sqlite") as store:
+        for text in PROBLEMS:
+            store.put(tuned(text, 0, 1.0))
+        store.export("three.jsonl")
+    content = Path("three.jsonl").read_bytes()
+    Path("cut.jsonl").write_bytes(content[:-100])
+    command = [sys.executable, "-m", "cudnnpy", "tune", "--report-only", "--store", "cut.jsonl"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr == (
+        f"cudnnpy: {folder / 'cut.jsonl'} has 1 damaged or missing lines, which are left out; its other lines are used\n"
+    )
+    assert done.stdout.count("engine 5 + copies") == 2
+
+
 def write_newer(path: str) -> None:
     """A store as a later release may make it."""
     with closing(sqlite3.connect(path)) as connection:
