@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 # Of the content of entries. Entries of another schema have other digests, so that they are not found.
 SCHEMA = 1
+_MOST = (1 << 63) - 1  # of numbers of bytes and of other counts
 
 _T = TypeVar("_T")
 _Fields = dict[str, Callable[[str, Any], Any]]  # the names of the fields, and what checks each
@@ -173,7 +175,7 @@ def _candidate(name: str, given: Any) -> Measured:
         if (
             type(given["name"]) is type(given["source"]) is type(given["refused"]) is str
             and type(given["deterministic"]) is bool
-            and (size is None or (type(size) is int and size >= 0))
+            and (size is None or (type(size) is int and 0 <= size <= _MOST))
             and (time is None or (type(time) is float and 0.0 <= time < math.inf))
             and type(notes) is list
             and all(type(note) is str for note in notes)
@@ -191,13 +193,13 @@ def _text(name: str, given: Any) -> str:
 
 
 def _integer(name: str, given: Any) -> int:
-    if type(given) is not int or given < 0:
-        raise ValueError(f"{name} must be an int of 0 or more; got {_short(given)}")
+    if type(given) is not int or not 0 <= given <= _MOST:
+        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {_short(given)}")
     return given
 
 
 def _number(name: str, given: Any) -> float:
-    if type(given) not in (int, float) or not math.isfinite(given) or given < 0:
+    if type(given) not in (int, float) or not 0 <= given <= sys.float_info.max:
         raise ValueError(f"{name} must be a finite number of 0 or more; got {_short(given)}")
     return float(given)
 

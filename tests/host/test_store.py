@@ -93,6 +93,10 @@ def changed(path: str, value: Any) -> dict[str, Any]:
         ("spread", math.inf),
         ("error", True),
         ("workspace_size", 1.5),
+        ("workspace_size", 1 << 63),
+        ("milliseconds", 10**400),  # beyond float64
+        ("candidates.0.milliseconds", 10**400),
+        ("candidates.0.workspace_size", 10**400),
         ("workspace_size", None),
         ("tune_seconds", None),
         ("complete", 1),
