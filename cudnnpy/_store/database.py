@@ -358,6 +358,11 @@ class Store:
         self.close()
 
 
+def why_in_memory(store: Store) -> str:
+    """Return why new choices are kept in the memory of this process alone; "" if they are not. It reads no entries."""
+    return store._kept.reason
+
+
 def _if_it_says_more(row: Row) -> Change:
     """Return the change that adds a row unless one stands that says as much."""
     return Change(row, lambda other: _rank(row) > _rank(other))

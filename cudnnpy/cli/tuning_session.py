@@ -21,7 +21,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_file import Request
 from cudnnpy._planning.remembered import choice_text
 from cudnnpy._store import exports
-from cudnnpy._store.database import Store
+from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import VARIABLE
 from cudnnpy.availability import UnavailableError
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
         status, requests = _requests(options)
         entries, failed = _tune(options, workers, devices, requests, store)
         _report(options, entries, failed)
-        lost = store.info().in_memory
+        lost = why_in_memory(store)
         if lost:
             _say(f"choices are not kept: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
@@ -150,7 +150,7 @@ def _opened(path: str | None, *, read_only: bool) -> Store:
     if not read_only and store.read_only:
         raise _RequestError(f"{name} must be a file that is changed; got {store.path}, which is an export")
     is_export = read_only and exports.is_export(Path(store.path))
-    why = "" if is_export else store.info().in_memory
+    why = "" if is_export else why_in_memory(store)
     if why and not (read_only and len(store)):  # what can be read of a damaged file is reported
         raise _RequestError(f"{name} must be a store that can be used; got {store.path}: {why}")
     if not read_only:
