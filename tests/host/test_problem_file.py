@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from problem_strategies import planning_options, problems
 
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.notation import ProblemTextError, parse, text_of
+from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy.convolution.plans import ConvolutionProblem
 from cudnnpy.graph import Graph
 
@@ -246,10 +246,10 @@ def test_the_page_shows_what_a_file_gives(file: Path) -> None:
         problem_file.read(file)
     assert f"\n{str(caught.value).replace(str(file), 'PROBLEMS.toml')}\n" in page
     refused = re.findall(r"^(column .*)$", page, re.MULTILINE)
-    assert len(refused) == 2
-    for word, line in zip(("stirde=2", "NHWC"), refused, strict=True):
+    texts = [*(f"forward 1x64x8x8 64x64x3x3 {word}" for word in ("stirde=2", "NHWC")), "forward 0x64x8x8 64x64x3x3"]
+    for text, line in zip(texts, refused, strict=True):
         with pytest.raises(ProblemTextError, match=f"^{re.escape(line)}$"):
-            parse(f"forward 1x64x8x8 64x64x3x3 {word}")
+            parse_to_plan(text)
 
 
 PIECES = [*"\"'[]=,#\n\\{}. ", '"""', "'''", "\\u0020", "\r\n", "format", "problems", "1", "2", "é", FORWARD, BAD, "\0"]
