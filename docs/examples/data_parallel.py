@@ -18,10 +18,12 @@ import argparse
 import hashlib
 import inspect
 import os
+import signal
 import sys
 import tempfile
 import time
 from contextlib import nullcontext
+from datetime import timedelta
 from multiprocessing.connection import wait
 from typing import NamedTuple
 
@@ -41,6 +43,7 @@ _names = inspect.signature(DistributedDataParallel).parameters
 OWN_STATISTICS = {"forward_sync_buffers" if "forward_sync_buffers" in _names else "broadcast_buffers": False}
 WARM_UP = 5  # steps before those that are timed
 WANTED_ACCURACY = 0.97
+PROBLEMS = 200  # more than a network here has: rank 0 measures each of them while the others wait
 
 
 # Networks and their pictures
@@ -286,6 +289,7 @@ def run(rank, local_rank, ranks, options):
     alike = len({one.kernels for one in reports}) == 1
     if rank == 0:
         tell(options, reports, alike, reached, device)
+        sys.stdout.flush()  # whatever happens to this process from now on
     known = not any(one.unknown for one in reports)
     return 0 if alike and known and (reached is None or reached >= WANTED_ACCURACY) else 1
 
@@ -326,12 +330,14 @@ def join(rank, local_rank, ranks, options, method):
     """Become a rank of the process group."""
     if options.store is not None:
         cudnnpy.store.use(options.store)
+    given = {"init_method": method, "rank": rank, "world_size": ranks}
+    given["timeout"] = timedelta(seconds=min(600 + PROBLEMS * options.tune_seconds, 86_400))
     if options.device == "cpu":
         torch.set_num_threads(1)
-        dist.init_process_group("gloo", init_method=method, rank=rank, world_size=ranks)
+        dist.init_process_group("gloo", **given)
     else:
         torch.cuda.set_device(local_rank)
-        dist.init_process_group("nccl", init_method=method, rank=rank, world_size=ranks)
+        dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank), **given)
 
 
 def leave(status):
@@ -366,6 +372,11 @@ def arguments(given=None):
     )
     options = parser.parse_args(given)
     options.steps = options.steps or STEPS[options.network]
+    try:
+        cudnnpy.Convolution(prefer="autotune", tune_seconds=options.tune_seconds)
+        cudnnpy.store.open(options.store)
+    except (TypeError, ValueError, OSError) as error:
+        parser.error(str(error))
     if options.device == "cuda" and (why := cudnnpy.why_unavailable()):
         parser.exit(2, f"{parser.prog}: a GPU is needed: {' '.join(why.split())}; --device cpu tries the program\n")
     there = torch.cuda.device_count() if options.device == "cuda" else options.gpus or 1
@@ -397,17 +408,21 @@ def supervised(processes):
     for process in processes:
         process.start()
     try:
-        while any(process.is_alive() for process in processes):
-            wait([process.sentinel for process in processes if process.is_alive()])
-            if any(process.exitcode not in (None, 0) for process in processes):
+        # A process may end at any moment, and wait() of an empty list never returns: so there is one list.
+        while alive := [process for process in processes if process.is_alive()]:
+            wait([process.sentinel for process in alive])
+            if any(process.exitcode for process in processes):
                 time.sleep(5)  # for the others to end with their own errors, or results
                 break
+        for rank, process in enumerate(processes):
+            if (number := -(process.exitcode or 0)) > 0:
+                print(f"rank {rank} was ended by signal {number}: {signal.strsignal(number)}", file=sys.stderr)
     finally:
         for process in processes:
             if process.is_alive():
-                process.terminate()
+                process.kill()
             process.join()
-    return max((abs(process.exitcode or 0) for process in processes), default=0) and 1
+    return int(any(process.exitcode for process in processes))
 
 
 if __name__ == "__main__":
