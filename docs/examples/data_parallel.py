@@ -323,7 +323,7 @@ def tell(options, reports, alike, reached, device):
 def spawned(rank, ranks, options, file):
     """A process that this program starts for a rank."""
     join(rank, rank, ranks, options, f"file://{file}")
-    sys.exit(leave(run(rank, rank, ranks, options)))
+    leave(run(rank, rank, ranks, options))
 
 
 def join(rank, local_rank, ranks, options, method):
@@ -341,9 +341,15 @@ def join(rank, local_rank, ranks, options, method):
 
 
 def leave(status):
+    """Leave the process group with the other ranks, and end the process.
+
+    The interpreter is not torn down: threads of PyTorch may still need it, and would abort the process.
+    """
     dist.barrier()
     dist.destroy_process_group()
-    return status
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 # The command
@@ -393,7 +399,7 @@ def main(given=None):
     if "RANK" in os.environ:  # torchrun
         rank, local_rank, ranks = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
         join(rank, local_rank, ranks, options, "env://")
-        return leave(run(rank, local_rank, ranks, options))
+        leave(run(rank, local_rank, ranks, options))
     with tempfile.TemporaryDirectory() as folder:
         file = os.path.join(folder, "ranks")
         context = torch.multiprocessing.get_context("spawn")

@@ -64,6 +64,30 @@ def test_torchrun_starts_its_ranks_and_too_few_steps_are_a_failure() -> None:
 # How the processes of the ranks end
 
 
+LEAVING = """
+import sys, threading
+import data_parallel as example
+
+options = example.arguments(["--device", "cpu"])
+example.join(0, 0, 1, options, "file://" + sys.argv[1])
+threading.Thread(target=threading.Event().wait).start()  # the end of the interpreter would wait for it
+print("done")
+example.leave(7)
+"""
+
+
+def test_the_end_of_a_rank_waits_for_no_thread(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVING, str(tmp_path / "ranks")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLE.parent), str(ROOT)])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (7, "done\n"), done.stderr
+
+
 class Process:
     """In the place of a rank's process, which ends with an exit status, None for never.
 
