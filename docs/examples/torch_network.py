@@ -114,16 +114,26 @@ def convert(module, *inputs, prefer="fastest", workspace_limit=None, determinist
 
     inputs    what the module is called with: tensors like those that follow. Others are converted when they come
     prefer, workspace_limit, deterministic, tf32, tune_seconds    as in cudnnpy.Convolution; deterministic and tf32 are
-              torch's settings by default
+              torch's settings by default, of which tf32 has one for convolutions and one for linear layers
     """
-    cudnn = torch.backends.cudnn
     options = {"prefer": prefer, "workspace_limit": workspace_limit, "tune_seconds": tune_seconds}
-    options["deterministic"] = cudnn.deterministic if deterministic is None else deterministic
-    options["tf32"] = cudnn.allow_tf32 if tf32 is None else tf32
-    cudnnpy.Graph(**options)  # refuses wrong options now
+    options |= {"deterministic": deterministic, "tf32": tf32}
+    cudnnpy.Graph(**with_defaults(options, is_linear=False))  # refuses wrong options now
     network = Network(module, options)
     network.prepare(*inputs)
     return network
+
+
+def with_defaults(options, is_linear):
+    """The options of a layer, with torch's settings where they are None."""
+    cudnn, found = torch.backends.cudnn, dict(options)
+    if found["deterministic"] is None:
+        found["deterministic"] = cudnn.deterministic or torch.are_deterministic_algorithms_enabled()
+    if found["tf32"] is None:
+        settings = torch.backends.cuda.matmul if is_linear else getattr(cudnn, "conv", cudnn)
+        precision = getattr(settings, "fp32_precision", None)  # a new setting, which the old one may not agree with
+        found["tf32"] = settings.allow_tf32 if precision is None else precision == "tf32"
+    return found
 
 
 def converted(module, inputs, options):
@@ -178,9 +188,11 @@ def choose(graph, rewriter, options, device):
         else:
             made = torch.empty_strided(weight.shape, last_strides(weight.shape), dtype=weight.dtype, device=device)
             weight.data = made.copy_(weight)
-        jobs[node] = job_of(fused)
+        jobs[node] = job_of(fused), fused.is_linear
         first.setdefault(jobs[node], fused)
-    trials = {job: Trial(fused, job, options, device) for job, fused in first.items()}
+    trials = {
+        key: Trial(fused, key[0], with_defaults(options, fused.is_linear), device) for key, fused in first.items()
+    }
     threads = 1 if options["prefer"] == "autotune" else min(THREADS, os.cpu_count() or 1)
     cudnnpy.Handle.default(device.index or 0)  # libraries are loaded in this thread
     with torch.cuda.device(device):
@@ -189,7 +201,7 @@ def choose(graph, rewriter, options, device):
             list(pool(threads).map(Trial.plan, some))
             for trial in some:
                 trial.measure()
-    return {node: trials[job].choice() for node, job in jobs.items()}
+    return {node: trials[key].choice() for node, key in jobs.items()}
 
 
 pools: dict[int, ThreadPoolExecutor] = {}  # kept: a thread's cuDNN handle belongs to the plans that it made

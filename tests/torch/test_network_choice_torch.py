@@ -146,6 +146,30 @@ def test_options_reach_every_plan(host: Host) -> None:
         host.example.convert(module, x, prefer="quickest")
 
 
+@pytest.mark.parametrize(("tf32", "expected"), [(None, [False, True]), (True, [True, True]), (False, [False, False])])
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this PyTorch has one flag for all of cuDNN")
+def test_each_kind_of_layer_has_torchs_own_precision(
+    host: Host, tf32: bool | None, expected: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+    trial = host.example.Trial
+    monkeypatch.setattr(host.example, "Trial", lambda *given: seen.append(given[2]) or trial(*given))
+    module = nn.Sequential(nn.Linear(8, 8), conv(3))
+    places = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
+    before = [place.fp32_precision for place in places]
+    torch.use_deterministic_algorithms(True)
+    try:
+        for place, precision in zip(places, ("ieee", "tf32", "ieee"), strict=True):
+            place.fp32_precision = precision  # these of cuDNN differ, so that its allow_tf32 raises
+        host.example.convert(module, torch.randn(2, 3, 8, 8), tf32=tf32)
+    finally:
+        torch.use_deterministic_algorithms(False)
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
+    assert [options["tf32"] for options in seen] == expected
+    assert all(options["deterministic"] is True for options in seen)
+
+
 class VirtualGpu:
     """A clock of the host, and when the GPU is done with what was queued; both in seconds."""
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from host_plans import Host
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -73,8 +73,11 @@ def test_any_order_of_operations_gives_torchs_results(
     torch.manual_seed(0)
     module = Drawn(steps, results).eval()
     inputs = [torch.randn(2, 8, 6, 6) for _ in range(2)]
-    with torch.no_grad():
-        expected = [module(x.clone()) for x in inputs]
+    try:
+        with torch.no_grad():
+            expected = [module(x.clone()) for x in inputs]
+    except RuntimeError:  # PyTorch does not add a transposed view of a tensor to it in place
+        reject()
     network = host.example.convert(module, inputs[0])
     made = [network(x) for x in inputs]
     for ours, theirs in zip(made, expected, strict=True):

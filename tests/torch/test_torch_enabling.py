@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import cudnnpy.torch
 from cudnnpy._runtime import plan_cache
+from cudnnpy.torch import kernels, native, planning
 
 # On and off
 
@@ -159,6 +160,34 @@ def test_another_precision_for_convolutions_than_for_rnns(machine: Machine) -> N
         assert planned_with(machine) == [PLAIN | {"tf32": False}] * 3
     finally:
         torch.backends.cudnn.conv.fp32_precision = before
+
+
+def precisions() -> list[Any]:
+    backends = torch.backends
+    return [backends, backends.cudnn, backends.cudnn.conv, backends.cudnn.rnn]
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cudnn, "conv"), reason="this PyTorch has one flag for all of cuDNN")
+def test_every_setting_of_the_precision_is_read_as_pytorch_reads_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward, PyTorch passes its flags; backward they are read."""
+    given: list[tuple[bool, ...]] = []
+    plan = planning.plan_forward
+    monkeypatch.setattr(kernels, "plan_forward", lambda *args: given.append(args[3]) or plan(*args))
+    before = [place.fp32_precision for place in precisions()]
+    try:
+        for place in precisions():
+            for precision in ("ieee", "tf32", "none"):
+                place.fp32_precision = precision
+                cudnnpy.clear_cache()
+                with cudnnpy.torch.enable():
+                    F.conv2d(draw(1, 3, 5, 5), draw(4, 3, 3, 3))
+                assert native.flags(torch.float32) == given[-1], (place, precision)
+    finally:
+        for place, precision in zip(precisions(), before, strict=True):
+            place.fp32_precision = precision
+    assert {flags[3] for flags in given} == {False, True}
 
 
 def test_a_bad_option_changes_nothing(machine: Machine) -> None:
