@@ -47,8 +47,10 @@ class Handle(Owned[raw.cudnnHandle_t]):
     TypeError, ValueError
         If the device or the stream is invalid.
 
-    Notes ----- close() calls cudnnDestroy, which synchronizes the device. A Handle that is garbage collected without
-    close(), or that is in use while it is closed, is kept for reuse instead.
+    Notes
+    -----
+    close() calls cudnnDestroy, which synchronizes the device. A Handle that is garbage collected without close(), or
+    that is in use while it is closed, is kept for reuse instead.
     """
 
     _create = "cudnnCreate"

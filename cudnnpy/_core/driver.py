@@ -22,8 +22,8 @@ def driver_library() -> Any:
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether a stream is being captured into a CUDA graph. The default streams (0, 1, 2) cannot be."""
-    if stream in (0, 1, 2):
+    """Return whether a stream is being captured into a CUDA graph. The legacy default stream (0, 1) cannot be."""
+    if stream in (0, 1):
         return False
     state = c_int()
     return driver_library().cuStreamIsCapturing(stream, byref(state)) == 0 and state.value != 0
@@ -51,10 +51,11 @@ def _ask_torch() -> bool:
     PyTorch's function is called directly instead of this one.
     """
     global _torch_captures
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    is_initialized = getattr(cuda, "is_initialized", None)  # missing while another thread imports PyTorch
+    if is_initialized is None or not is_initialized():
         return False
-    _torch_captures = torch.cuda.is_current_stream_capturing
+    _torch_captures = cuda.is_current_stream_capturing
     return bool(_torch_captures())
 
 

@@ -22,7 +22,7 @@ from cudnnpy._runtime.executables import Executable, Steps, is_movable, is_repla
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.pace import is_long
 from cudnnpy.errors import StatusError
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import Handle, on_device, stream_address
 
 _ALIGNMENT = 16  # of the workspace, in bytes
 
@@ -174,7 +174,10 @@ class Plan:
             raise TypeError(
                 f"addresses must be {', '.join(self.operands)}, workspace, stream; got {len(addresses)} addresses"
             )
-        launcher.run(addresses[:-1], addresses[-1])
+        stream = addresses[-1]
+        if type(stream) is not int or stream >> 64:
+            stream = stream_address(stream)
+        launcher.run(addresses[:-1], stream)
 
     def _work(self) -> _Work:
         """Return what a launcher needs. It does not refer to the plan, so that the last reference ends both."""

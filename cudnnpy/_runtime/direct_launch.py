@@ -41,6 +41,7 @@ _PROGRAMMATIC_SERIALIZATION = 6  # of the enumeration CUlaunchAttributeID
 _PASSED = (COOPERATIVE, CLUSTER, CLUSTER_POLICY, PREFERRED_CLUSTER)
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _INVALID_VALUE = 1  # CUDA_ERROR_INVALID_VALUE
+_NO_STREAM = object()
 
 
 class _Attribute(Structure):
@@ -104,7 +105,8 @@ class DirectLaunch:
         pairs = [(start, move) for start, several in zip(starts[:-1], found, strict=True) for move in several]
         self._wide = [(start + move.number, move.operand, move.distance) for start, move in pairs if move.wide]
         self._low = [(2 * start + move.number, move.operand, move.distance) for start, move in pairs if not move.wide]
-        self._stream, self._stream_argument = 0, c_void_p()
+        self._stream: object = _NO_STREAM
+        self._stream_argument = c_void_p()
         self._idle = True
         self._configurations = list[_Configuration]()
         self._keep: list[Any] = [words]
@@ -116,7 +118,7 @@ class DirectLaunch:
         self.pointers: Pointers | None = None
         self.uses = 0
 
-    def _kernel(self, kernel: Kernel, start: int) -> tuple[Callable[..., int], tuple[Any, ...]]:
+    def _kernel(self, kernel: Kernel, start: int) -> tuple[Any, tuple[Any, ...]]:
         """Return the call of the driver that queues a kernel, whose parameters are at an address."""
         passed = [(number, value) for number, value in kernel.attributes if number in _PASSED and any(value)]
         if CLUSTER not in dict(passed):
@@ -139,7 +141,7 @@ class DirectLaunch:
         self._keep += [attributes, values, extra]
         return driver_library().cuLaunchKernelEx, (byref(configuration), c_void_p(kernel.function), values, extra)
 
-    def _fill(self, fill: Fill, start: int) -> tuple[Callable[..., int], tuple[Any, ...]]:
+    def _fill(self, fill: Fill, start: int) -> tuple[Any, tuple[Any, ...]]:
         """Return the call of the driver that queues a fill, whose address is at an address."""
         library, bits = driver_library(), 8 * fill.item_bytes
         address, value, width = c_uint64.from_address(start), c_uint(fill.value), c_size_t(fill.width)
@@ -207,7 +209,8 @@ class DirectLaunch:
         """Queue the launch at some addresses. Return whether that was done; otherwise nothing was queued.
 
         It is not done for a workspace that is less aligned, nor while another launch of the same kernels is being queued, which
-        garbage collection may interrupt. Raises StatusError if the driver rejects a kernel.
+        garbage collection may interrupt, nor if the driver rejects the first kernel: cuDNN may prepare it better, or tells
+        what is wrong. Raises StatusError if the driver rejects a later one.
         """
         if not self._idle:
             return False
@@ -216,13 +219,13 @@ class DirectLaunch:
             if pointers != self.pointers and not self._move(pointers):
                 return False
             if stream != self._stream:
-                self._stream = self._stream_argument.value = stream
-                for configuration in self._configurations:
-                    configuration.stream = stream
-            self.uses += 1
+                self._set_stream(stream)
             for queue, arguments in self._calls:
                 if (status := queue(*arguments)) and not self._queued_again(queue, arguments, status):
-                    raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, "cuLaunchKernelEx")
+                    if arguments is self._calls[0][1]:
+                        return False
+                    raise raw.error_of(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER, queue.__name__)
+            self.uses += 1
         finally:
             self._idle = True
         return True
@@ -243,7 +246,15 @@ class DirectLaunch:
         self.pointers = pointers
         return True
 
-    def _queued_again(self, queue: Callable[..., int], arguments: tuple[Any, ...], status: int) -> bool:
+    def _set_stream(self, stream: int) -> None:
+        """Set the stream of the next launch. What interrupts it leaves no stream, which the next launch sets."""
+        self._stream = _NO_STREAM
+        self._stream_argument.value = stream
+        for configuration in self._configurations:
+            configuration.stream = stream
+        self._stream = stream
+
+    def _queued_again(self, queue: Any, arguments: tuple[Any, ...], status: int) -> bool:
         """Return whether a kernel that the driver rejected was queued after its function may have its shared memory.
 
         cuDNN sets the largest amount of dynamic shared memory of a function before its launches, which may be less for

@@ -23,7 +23,7 @@ from cudnnpy._runtime.executables import Executable
 from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT
 from cudnnpy._runtime.kept import DIRECT, LAUNCHES, NEVER, REPLAYS, SEEN, Table, Wish
 from cudnnpy._runtime.pace import Pace
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import Handle, in_use, on_device
 
 # Launches before a graph or a direct launch is made: at most as many as cost, in all, what making it costs.
 _UNTIL_REPLAY = 4  # of one tuple, for 0.3 ms; fewer, since most programs leave room for graphs
@@ -171,7 +171,8 @@ class Launcher:
             return
         if not REPLAYS.has_room(kept) or capture_nearby(stream):
             return
-        replay = Replay.of(kept.launch or self._bind(pointers), self.handle)
+        with in_use(self.handle, stream):  # the stream that it had before may be destroyed
+            replay = Replay.of(kept.launch or self._bind(pointers), self.handle)
         if replay is None:
             kept.due = NEVER
             return
@@ -182,7 +183,8 @@ class Launcher:
         """Make the launch for all addresses, unless there is no room or a capture is going on."""
         if pointers[-1] % SPACE_ALIGNMENT or self.direct or not DIRECT.has_room(wish) or capture_nearby(stream):
             return
-        made = DirectLaunch.of(self._bind, self.handle, pointers)
+        with in_use(self.handle, stream):
+            made = DirectLaunch.of(self._bind, self.handle, pointers)
         self._wish = None if made is None else Wish(_UNTIL_DIRECT, _CONTEST)
         if made is not None:
             DIRECT.keep(self.direct, _ANYWHERE, made)

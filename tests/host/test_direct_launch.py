@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -306,13 +306,46 @@ def test_nothing_is_launched_while_a_launch_is_being_queued(graphs: StandInGraph
 
 
 def test_a_kernel_that_the_driver_rejects_raises(graphs: StandInGraphs) -> None:
-    moved = made(graphs, kernel(address(0)))
+    fill = bare(address(3), fill=(0, 1, 64, 1, 0))
+    moved = made(graphs, fill, kernel(address(0)))
     assert moved is not None
     graphs.failing = "cuLaunchKernelEx"
     with pytest.raises(StatusError, match="cuLaunchKernelEx returned CUDNN_STATUS_EXECUTION_FAILED"):
         moved.launch(HERE, STREAM)
     graphs.failing = ""
     assert moved.launch(HERE, STREAM)
+
+
+def test_a_first_kernel_that_the_driver_rejects_launches_nothing(graphs: StandInGraphs) -> None:
+    """Then cuDNN can still launch all of them."""
+    moved = made(graphs, kernel(address(0)))
+    assert moved is not None
+    graphs.failing = "cuLaunchKernelEx"
+    assert not moved.launch(HERE, STREAM)
+    assert graphs.launched == []
+    graphs.failing = ""
+    assert moved.launch(HERE, STREAM)
+
+
+def test_an_interrupt_while_the_stream_changes_leaves_no_kernel_on_another(graphs: StandInGraphs) -> None:
+    """A signal handler raises between two kernels, of which only the first one has the new stream."""
+    moved = made(graphs, kernel(address(0)), kernel(address(1), function=0x500))
+    assert moved is not None
+    assert moved.launch(HERE, STREAM)
+    configurations = moved._configurations
+
+    def interrupted() -> Iterator[Any]:
+        yield configurations[0]
+        raise KeyboardInterrupt
+
+    moved._configurations = interrupted()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        moved.launch(HERE, 0x6000)
+    moved._configurations = configurations
+    for stream in (0x6000, STREAM):
+        graphs.launched.clear()
+        assert moved.launch(HERE, stream)
+        assert [at for _, at in graphs.launched] == [stream] * 2
 
 
 def test_a_function_gets_its_shared_memory_again_where_another_plan_took_it(graphs: StandInGraphs) -> None:

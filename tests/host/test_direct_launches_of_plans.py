@@ -316,14 +316,47 @@ def test_a_less_aligned_workspace_is_launched_plainly(graphs: StandInGraphs) -> 
     assert launched(graphs) == [(pointers, STREAM) for pointers in given]
 
 
-def test_a_kernel_that_the_driver_rejects_raises(graphs: StandInGraphs) -> None:
-    launcher, _ = direct(graphs)
-    graphs.failing = "cuLaunchKernelEx"
-    with pytest.raises(StatusError, match="cuLaunchKernelEx returned CUDNN_STATUS_EXECUTION_FAILED"):
-        launcher.run(tuples(7), STREAM)
-    graphs.failing = ""
-    launcher.run(tuples(8), STREAM)
-    assert launched(graphs) == [(tuples(8), STREAM)]
+def test_what_the_driver_rejects_is_left_to_cudnn(graphs: StandInGraphs) -> None:
+    """In a thread whose context was taken away, for example, cuDNN makes one current."""
+    launcher, planned = direct(graphs)
+    plain, graphs.failing = graphs.plain, "cuLaunchKernelEx"
+    launcher.run(tuples(7), STREAM)
+    assert graphs.plain == plain + 1
+    planned.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
+    with pytest.raises(StatusError, match="fake plan returned CUDNN_STATUS_EXECUTION_FAILED"):
+        launcher.run(tuples(8), STREAM)
+    planned.status, graphs.failing = 0, ""
+    launcher.run(tuples(9), STREAM)
+    assert graphs.plain == plain + 1
+    assert launched(graphs) == [(tuples(7), STREAM), (tuples(9), STREAM)]
+
+
+@pytest.mark.parametrize("returning", [True, False])
+def test_a_stream_that_was_destroyed_is_not_set_again(graphs: StandInGraphs, returning: bool) -> None:
+    """Direct launches and CUDA graphs leave the handle on the stream of the last plain launch."""
+    graphs.gpu_waits = returning
+    launcher, set_stream = Launcher(Planned(graphs)), graphs.handle.set_stream
+
+    def checked(stream: int) -> None:
+        assert stream != OTHER, "cudnnSetStream with a stream that was destroyed"
+        set_stream(stream)
+
+    if returning:
+        for number in range(UNTIL):
+            launcher.run(tuples(number), OTHER)
+    else:
+        graphs.gpu_waits = True
+        for _ in range(30):
+            launcher.run(tuples(0), OTHER)
+        graphs.gpu_waits = False
+    before = graphs.handle._address
+    assert before == OTHER
+    graphs.handle.set_stream = checked
+    for _ in range(30):
+        launcher.run(tuples(0), STREAM)
+    info = cudnnpy.cache_info()
+    assert (info.replays, info.direct_launches) == (1, 1)
+    assert {stream for _, stream in launched(graphs)[-30:]} == {STREAM}
 
 
 def test_a_failed_plain_launch_raises_and_is_not_counted_as_one(graphs: StandInGraphs) -> None:

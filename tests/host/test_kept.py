@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from stand_in_device import StandInDevice
 
@@ -38,6 +39,20 @@ def execute(plan: Plan, number: int, times: int = 1) -> None:
     """Run on the tuple of addresses with a number."""
     for _ in range(times):
         plan.execute(*(STEP * (3 * number + at) for at in (1, 2, 3)), 0, STREAM)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_streams_are_what_every_launch_takes_or_refuses(stand_in: StandInDevice, direct: bool) -> None:
+    """However often a tuple of addresses was used: cuDNN, the driver and CUDA graphs each take other types."""
+    cudnnpy.set_cache_limit(direct=direct)
+    plan = planned(stand_in)
+    for _ in range(40):
+        for stream in (STREAM, np.int64(STREAM), SimpleNamespace(__cuda_stream__=(0, STREAM))):
+            plan.execute(*addresses_of(0), 0, stream)  # type: ignore[arg-type]
+        for bad, error in ((1 << 64, ValueError), (-1, ValueError), (5.0, TypeError), (True, TypeError)):
+            with pytest.raises(error, match="stream must be"):
+                plan.execute(*addresses_of(0), 0, bad)  # type: ignore[arg-type]
+    assert [(type(launch.stream), launch.stream) for launch in stand_in.launches] == [(int, STREAM)] * 120
 
 
 def addresses_of(number: int) -> list[int]:

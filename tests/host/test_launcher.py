@@ -311,12 +311,13 @@ def test_a_thread_without_a_device_gets_the_plans(
     assert made == [0]
 
 
-def test_the_default_streams_cannot_be_capturing(driver: FakeDriver) -> None:
+def test_the_legacy_default_stream_cannot_be_capturing(driver: FakeDriver) -> None:
+    """The default stream of the thread can: CU_STREAM_PER_THREAD, which is 2."""
     driver.capturing = {0, 1, 2, STREAM}
     assert [driver_calls.is_capturing(stream) for stream in (0, 1, 2, STREAM, OTHER)] == [
         False,
         False,
-        False,
+        True,
         True,
         False,
     ]

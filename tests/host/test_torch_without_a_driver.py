@@ -109,6 +109,13 @@ def test_pytorch_is_asked_from_the_time_that_it_has_initialized_cuda(torch: Any,
     assert driver.capture_nearby(0)
 
 
+def test_pytorch_is_not_asked_while_another_thread_imports_it(torch: Any) -> None:
+    del torch.cuda.is_initialized
+    assert not driver.capture_nearby(0)
+    del torch.cuda
+    assert not driver.capture_nearby(0)
+
+
 def test_a_device_whose_stream_pytorch_cannot_tell_is_pytorchs_own_error(torch: Any) -> None:
     tensor = Tensor(2, 3, 4, 4)
     tensor.get_device = lambda: 0  # type: ignore[method-assign]
