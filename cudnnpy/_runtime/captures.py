@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ class Graph:
     """Owner of a CUgraph."""
 
     def __init__(self, handle: Any) -> None:
-        self.handle = handle
+        self.handle, self.process = handle, os.getpid()
 
     def nodes(self) -> int:
         """Return the number of its nodes: kernels, fills, copies."""
@@ -72,7 +73,7 @@ class Graph:
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
+        if not is_finalizing() and self.process == os.getpid():
             from cuda.bindings import driver
 
             driver.cuGraphDestroy(self.handle)

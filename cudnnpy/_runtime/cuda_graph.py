@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from ctypes import c_void_p
@@ -40,7 +41,7 @@ class Executable:
     """Owner of a CUgraphExec. CUDA defers its destruction until its launches are done."""
 
     def __init__(self, handle: Any) -> None:
-        self.handle = handle
+        self.handle, self.process = handle, os.getpid()
 
     @classmethod
     def of(cls, graph: Any, stream: int) -> Executable | None:
@@ -58,7 +59,7 @@ class Executable:
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
+        if not is_finalizing() and self.process == os.getpid():
             from cuda.bindings import driver
 
             driver.cuGraphExecDestroy(self.handle)

@@ -24,6 +24,8 @@ EntryT = TypeVar("EntryT")
 REPLAY_BYTES = 144 << 10  # of a CUDA graph of one launch: about 110 KiB of device memory and 32 KiB of the host's
 _SEEN = 1 << 14  # address tuples that are remembered after one use, as one number each
 _RIVALS = 8  # graphs that are compared at a time
+# Of all Bounds: garbage collection within a locked block may end a table of another one, which takes the lock again.
+_lock = RLock()
 _unusable: list[Any] = []  # in a forked child: what was made before the fork
 NEVER = 1 << 60  # the use at which a launch becomes a CUDA graph, where it cannot
 
@@ -58,12 +60,10 @@ class Bound(Generic[EntryT]):
 
     def reset(self) -> None:
         """Forget the entries. Their tables keep them."""
-        # Garbage collection within a locked block may end a table, which takes the lock again.
-        self._lock = RLock()
         self._entries: OrderedDict[tuple[int, Pointers], ref[Table[EntryT]]] = OrderedDict()
 
     def forked(self) -> None:
-        """In a forked child, neither use nor destroy what was made before the fork. Another thread may hold the lock."""
+        """In a forked child, neither use nor destroy what was made before the fork."""
         for (_, pointers), reference in self._entries.items():
             table = reference()
             if table is not None:
@@ -71,12 +71,12 @@ class Bound(Generic[EntryT]):
         self.reset()
 
     def __len__(self) -> int:
-        with self._lock:  # another thread may be between adding an entry and dropping another one
+        with _lock:  # another thread may be between adding an entry and dropping another one
             return len(self._entries)
 
     def keep(self, table: Table[EntryT], pointers: Pointers, entry: EntryT) -> None:
         """Put an entry into a table, and drop the oldest entries beyond the limit, of whichever table."""
-        with self._lock:
+        with _lock:
             dropped = [table.pop(pointers, None)]
             self._entries.pop((id(table), pointers), None)
             table[pointers] = entry
@@ -86,7 +86,7 @@ class Bound(Generic[EntryT]):
 
     def forget(self, table: Table[EntryT], *several: Pointers) -> None:
         """Take entries out of a table."""
-        with self._lock:
+        with _lock:
             for pointers in several:
                 self._entries.pop((id(table), pointers), None)
         for pointers in several:
@@ -94,14 +94,14 @@ class Bound(Generic[EntryT]):
 
     def set_limit(self, limit: int) -> None:
         """Set the largest number of entries, and drop the oldest beyond it."""
-        with self._lock:
+        with _lock:
             self.limit = limit
             dropped = self._drop_beyond(limit)
         del dropped
 
     def clear(self) -> None:
         """Drop every entry."""
-        with self._lock:
+        with _lock:
             dropped = self._drop_beyond(0)
         del dropped
 
@@ -114,7 +114,7 @@ class Bound(Generic[EntryT]):
         """
         if len(self._entries) < self.limit:
             return True
-        with self._lock:
+        with _lock:
             rivals = [(self._entry(key), key, before) for key, before in wish.rivals]
             used = [(entry.uses - before, key) for entry, key, before in rivals if entry is not None]
             least, weakest = min(used, default=(wish.contest, None), key=itemgetter(0))
@@ -219,3 +219,5 @@ def clear() -> None:
 
 for _bound in (LAUNCHES, DIRECT, REPLAYS):
     os.register_at_fork(after_in_child=_bound.forked)
+# The tables of other threads end in the child before the functions above run, and take the lock.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)

@@ -7,6 +7,7 @@ recorded now and then, and later launches tell how soon the GPU reaches it.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -41,12 +42,13 @@ class Pace:
     number of launches until the next look; who launches counts it down, and calls `look` at 0.
     """
 
-    __slots__ = ("_event", "_launches", "_soon", "gpu_waits", "left")
+    __slots__ = ("_event", "_launches", "_process", "_soon", "gpu_waits", "left")
 
     def __init__(self) -> None:
         self.gpu_waits: bool | None = None
         self.left, self._launches, self._soon = _LOOK, 0, 0  # _launches: since the event
         self._event: c_void_p | None = None  # a null event is one that could not be made
+        self._process = os.getpid()
 
     @classmethod
     def of_thread(cls, device: int) -> Pace:
@@ -96,5 +98,5 @@ class Pace:
 
     # At exit, the names of this module may be gone.
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if self._event and not is_finalizing():
+        if self._event and not is_finalizing() and self._process == os.getpid():
             driver_library().cuEventDestroy_v2(self._event)

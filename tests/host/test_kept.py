@@ -388,5 +388,57 @@ assert sorted(destroyed) == [0x77, 0x100, 0x101, 0x102]
 """
 
 
+# What another thread has ends in the child before any function that os.register_at_fork was given.
+THREAD = """
+import ctypes, os, threading, types
+from cuda.bindings import driver
+from cudnnpy._runtime import kept, pace
+from cudnnpy._runtime.captures import Graph
+from cudnnpy._runtime.cuda_graph import Executable
+
+destroyed = []
+driver.cuGraphDestroy = driver.cuGraphExecDestroy = destroyed.append
+pace.driver_library = lambda: types.SimpleNamespace(cuEventDestroy_v2=lambda event: destroyed.append("event"))
+of_thread, ready, locked, end = threading.local(), *(threading.Event() for _ in range(3))
+
+def work():
+    of_thread.table = kept.Table(kept.REPLAYS)
+    kept.REPLAYS.keep(of_thread.table, (1,), Executable("executable"))
+    of_thread.graph, of_thread.pace = Graph("graph"), pace.Pace()
+    of_thread.pace._event = ctypes.c_void_p(1)
+    ready.set()
+    end.wait()
+
+def hold():
+    with kept._lock:
+        locked.set()
+        end.wait(0.5)
+
+threads = [threading.Thread(target=work), threading.Thread(target=hold)]
+threads[0].start()
+ready.wait()
+threads[1].start()
+locked.wait()
+child = os.fork()
+if not child:
+    kept.clear()
+    again = os.fork()
+    if not again:
+        threading.Thread(target=kept.clear).start()
+        os._exit(len(destroyed))
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(again, 0)[1]) or len(destroyed))
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+end.set()
+for thread in threads:
+    thread.join()
+assert sorted(destroyed) == ["event", "executable", "graph"]
+"""
+
+
+def test_a_child_that_is_forked_beside_threads_does_not_end_what_they_have() -> None:
+    """Nor does it wait for a lock that one of them held."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", THREAD], check=True, timeout=60)
+
+
 def test_a_forked_child_neither_uses_nor_destroys_what_was_kept() -> None:
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
