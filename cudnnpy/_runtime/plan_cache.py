@@ -213,9 +213,10 @@ def set_cache_limit(
     global _limit
     if entries is not None:
         entries = check_integer("entries", entries, 1, expected="a number of plans, 1 or more")
-    for name, limit in (("launches", launches), ("replays", replays), ("replay_bytes", replay_bytes)):
-        if limit is not None:
-            check_integer(name, limit, 0)
+    launches, replays, replay_bytes = (
+        None if limit is None else check_integer(name, limit, 0)
+        for name, limit in (("launches", launches), ("replays", replays), ("replay_bytes", replay_bytes))
+    )
     if direct is not None:
         check_flag("direct", direct)
     _limit = _limit if entries is None else entries

@@ -338,6 +338,20 @@ def ending(bound: Bound[Any], number: int) -> tuple[int, tuple[int]]:
     return key
 
 
+def test_a_limit_is_any_integer(stand_in: StandInDevice) -> None:
+    class Index:
+        def __index__(self) -> int:
+            return 5
+
+    cudnnpy.set_cache_limit(launches=Index(), replays=Index(), replay_bytes=Index())  # type: ignore[arg-type]
+    info = cudnnpy.cache_info()
+    assert (info.launch_limit, info.replay_limit, info.replay_bytes_limit) == (5, 5, 5)
+    plan = planned(stand_in)
+    for number in range(20):
+        execute(plan, number, 3)
+    assert cudnnpy.cache_info().launches == 5
+
+
 def test_a_table_may_end_while_its_graphs_are_compared() -> None:
     bound: Bound[Any] = Bound(2)
     ending(bound, 1)
@@ -437,7 +451,7 @@ assert sorted(destroyed) == ["event", "executable", "graph"]
 
 def test_a_child_that_is_forked_beside_threads_does_not_end_what_they_have() -> None:
     """Nor does it wait for a lock that one of them held."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", THREAD], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", THREAD], check=True, timeout=20)
 
 
 def test_a_forked_child_neither_uses_nor_destroys_what_was_kept() -> None:
