@@ -139,7 +139,10 @@ class Bound(Generic[EntryT]):
     def _drop_beyond(self, limit: int) -> list[EntryT | None]:
         dropped: list[EntryT | None] = []
         while len(self._entries) > limit:
-            (_, pointers), reference = self._entries.popitem(last=False)
+            try:
+                (_, pointers), reference = self._entries.popitem(last=False)
+            except KeyError:  # garbage collection ended the last tables since
+                break
             table = reference()
             if table is not None:
                 dropped.append(table.pop(pointers, None))
