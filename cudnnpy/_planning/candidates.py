@@ -15,6 +15,8 @@ from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError
 
+WAYS = ("in_blocks", "in_channels_last", "as_forward")  # the options of an Engine that stand for a lowering
+
 
 @dataclass(frozen=True, repr=False)
 class Engine(Frozen):
@@ -48,10 +50,14 @@ class Engine(Frozen):
     in_channels_last: bool = False
     as_forward: bool = False
 
+    @property
+    def _way(self) -> dict[str, bool]:
+        """The options that stand for the lowering that it runs on (Lowering.way)."""
+        return {name: True for name in WAYS if getattr(self, name)}
+
     def __repr__(self) -> str:
         knobs = [repr(dict(self.knobs))] if self.knobs else []
-        ways = [f"{name}=True" for name in ("in_blocks", "in_channels_last", "as_forward") if getattr(self, name)]
-        return f"Engine({', '.join([str(self.index), *knobs, *ways])})"
+        return f"Engine({', '.join([str(self.index), *knobs, *(f'{name}=True' for name in self._way)])})"
 
     def _canonical(self) -> dict[str, Any]:
         try:
@@ -63,9 +69,8 @@ class Engine(Frozen):
         )
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
             raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
-        check_flag("in_blocks", self.in_blocks)
-        check_flag("in_channels_last", self.in_channels_last)
-        check_flag("as_forward", self.as_forward)
+        for name in WAYS:
+            check_flag(name, getattr(self, name))
         pairs = tuple(sorted((int(kind), value) for kind, value in given))
         return {"knobs": pairs or None}  # a tuple, so that options can be hashed
 

@@ -236,9 +236,8 @@ def _plain_engine(engine: Engine | None) -> dict[str, Any] | None:
 def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
     if given is None:
         return None
-    if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not lowering.way.get(
-        "in_blocks", False
-    ):
+    in_blocks = lowering.way.get("in_blocks", False)
+    if given.keys() != {"index", "knobs", "in_blocks"} or given["in_blocks"] is not in_blocks:
         raise invalid_text(f"its engine has {names(given)}")
     (index,) = integers("engine", [given["index"]], 0)
     knobs = given["knobs"]

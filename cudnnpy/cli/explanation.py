@@ -114,6 +114,10 @@ class Stored:
     tune_seconds: float
     complete: bool
 
+    def within(self, limit: int) -> str | None:
+        """Return the choice if it needs no more workspace than the limit."""
+        return self.choice if self.workspace_size <= limit else None
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -168,8 +172,8 @@ def explained(
             measured,
             f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
         )
-    elif options.prefer == "autotune" and stored and stored.choice and stored.workspace_size <= limit:
-        choice, why = stored.choice, _why_stored(stored, options)
+    elif options.prefer == "autotune" and stored and (taken := stored.within(limit)):
+        choice, why = taken, _why_stored(stored, options)
     elif not usable:
         return replace(made, why="no candidate can be used: see the rejection reasons")
     else:

@@ -81,8 +81,7 @@ def _agreement(error: float | None) -> str:
 
 
 def _store(stored: Stored, limit: int) -> str:
-    can_be_taken = stored.choice is not None and stored.workspace_size <= limit
-    taken = "; prefer='autotune' within this limit takes it" if can_be_taken else ""
+    taken = "" if stored.within(limit) is None else "; prefer='autotune' within this limit takes it"
     time = "not measured" if stored.milliseconds is None else f"{stored.milliseconds:.4g} ms"
     return (
         f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, made on {stored.made_at[:10]} with cudnnpy "

@@ -94,10 +94,9 @@ class ConvolutionProblem(Problem):
         """Return the candidate that `options.algorithm` forces. Raises ValueError or TypeError if it is not an algorithm."""
         given = options.algorithm
         if isinstance(given, Engine):
-            wanted = {name: True for name in _NO_LOWERING if getattr(given, name)}
-            lowering = next((one for one in lowerings(self) if one.way == wanted), None)
+            lowering = next((one for one in lowerings(self) if one.way == given._way), None)
             if lowering is None:
-                reason = next((_NO_LOWERING[name] for name in wanted), _NO_COPIES)
+                reason = next((_NO_LOWERING[name] for name in given._way), _NO_COPIES)
                 return rejected("engines", f"engine {given.index}", reason)
             return with_engine(lowering, target, given)
         if isinstance(given, str):

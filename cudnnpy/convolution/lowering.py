@@ -30,7 +30,7 @@ from cudnnpy._core.layouts import (
     result_strides,
 )
 from cudnnpy._planning import known_issues
-from cudnnpy._planning.candidates import Engine
+from cudnnpy._planning.candidates import WAYS, Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
@@ -83,7 +83,7 @@ class ConvolutionLowering(NamedTuple):
     @property
     def way(self) -> dict[str, bool]:
         """The options of an Engine that runs on it."""
-        return {name: True for name in ("in_blocks", "in_channels_last", "as_forward") if getattr(self, name)}
+        return {name: True for name in WAYS if getattr(self, name)}
 
     def built(self, target: Target) -> Descriptor:
         """The part's operation graph. Raises StatusError if cuDNN rejects it."""

@@ -295,6 +295,23 @@ def test_a_plan_in_blocks_of_pixels_survives_its_text(monkeypatch: pytest.Monkey
     assert_same(out, exact_result("backward_data", dy, w, x_shape, **how))
 
 
+def check_candidates(
+    ending: str, how: dict[str, Any], operation: Any, given: tuple[Any, ...], right: np.ndarray
+) -> None:
+    """Exact candidates whose names end so run, as plans and as texts of plans, and give the right result."""
+    found = [c for c in Convolution(**how).candidates(operation, *given) if c.name.endswith(f" + {ending}")]
+    usable = [c for c in found if not c.refused and not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
+    assert usable
+    for candidate in usable[:6]:
+        plan = Convolution(**how, algorithm=candidate.engine).plan(operation, *given)
+        assert plan.name == candidate.name
+        for one in (plan, Plan.from_json(plan.to_json())):
+            out = torch.full(right.shape, torch.nan, device="cuda", dtype=given[0].dtype)
+            addresses, _space = plan_addresses(one, *given[:2], out)
+            one.execute(*addresses)
+            assert_same(out, right)
+
+
 @pytest.mark.parametrize(("dtype", "groups"), [("float16", 1), ("bfloat16", 2), ("float32", 16)])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_copies_to_channels_last_are_right_and_survive_a_plans_text(operation: str, dtype: str, groups: int) -> None:
@@ -303,17 +320,7 @@ def test_copies_to_channels_last_are_right_and_survive_a_plans_text(operation: s
     x, w, dy = (whole_numbers(*s, dtype=dtype, seed=n) for n, s in enumerate((x_shape, w_shape, y_shape)))
     given = {"forward": (x, w), "backward_data": (dy, w, x_shape), "backward_filter": (dy, x, w_shape)}[operation]
     right = exact_result(operation, *given, **how)
-    found = [c for c in Convolution(**how).candidates(operation, *given) if c.name.endswith(" + channels last")]
-    usable = [c for c in found if not c.refused and not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
-    assert usable
-    for candidate in usable[:6]:
-        plan = Convolution(**how, algorithm=candidate.engine).plan(operation, *given)
-        assert plan.name == candidate.name
-        for one in (plan, Plan.from_json(plan.to_json())):
-            out = torch.full(right.shape, torch.nan, device="cuda", dtype=getattr(torch, dtype))
-            addresses, _space = plan_addresses(one, *given[:2], out)
-            one.execute(*addresses)
-            assert_same(out, right)
+    check_candidates("channels last", how, operation, given, right)
 
 
 @pytest.mark.parametrize("mode", ["cross_correlation", "convolution"])
@@ -335,18 +342,7 @@ def test_a_depthwise_gradient_as_a_forward_convolution_is_right(
     y_shape = Convolution(**options).output_shape(x_shape, w_shape)
     dy, w = whole_numbers(*y_shape, dtype=dtype, seed=1), whole_numbers(*w_shape, dtype=dtype, seed=2)
     right = exact_result("backward_data", dy, w, x_shape, **options)
-    found = Convolution(**options).candidates("backward_data", dy, w, x_shape)
-    forward = [c for c in found if c.name.endswith(" + forward") and not c.refused]
-    usable = [c for c in forward if not {"winograd", "fft", "reduced_precision_reduction"} & {*c.notes}]
-    assert usable
-    for candidate in usable[:6]:
-        plan = Convolution(**options, algorithm=candidate.engine).plan("backward_data", dy, w, x_shape)
-        assert plan.name == candidate.name
-        for one in (plan, Plan.from_json(plan.to_json())):
-            out = torch.full(right.shape, torch.nan, device="cuda", dtype=getattr(torch, dtype))
-            addresses, _space = plan_addresses(one, dy, w, out)
-            one.execute(*addresses)
-            assert_same(out, right)
+    check_candidates("forward", options, "backward_data", (dy, w, x_shape), right)
 
 
 def test_a_v7_plan_without_tf32_is_without_it_as_text_too() -> None:
