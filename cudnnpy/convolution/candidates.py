@@ -64,17 +64,21 @@ class ConvolutionProblem(Problem):
         return self._replace(**{name: spec and spec._replace(alignment=16) for name, spec in tensors.items()})
 
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
-        """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering."""
+        """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering.
+
+        The best of each lowering come before the others, since autotune may have no time for all.
+        """
         strict = is_strict(self, options)
         found = list(lowerings(self, strict))
-        yield from measured.candidates(features(self, strict), found, target)
-        for lowering in found:
-            if first_guess.is_for_winograd(lowering.part, strict):
-                yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
-            if first_guess.is_for_plain_engine(lowering.part):
-                plain_engine = with_engine(lowering, target, first_guess.PLAIN)
-                yield from [plain_engine] if not plain_engine.refused else []
-            yield from first_guess.in_order(lowering.part, strict, proposed(lowering, target))
+        rankings = [
+            measured.candidates(features(self, strict), found, target),
+            *(_proposals(lowering, strict, target) for lowering in found),
+        ]
+        as_forward = next((lowering for lowering in found if lowering.as_forward), None)
+        for candidate in _best_of_each_first(rankings):
+            if as_forward is not None and candidate.engine == first_guess.PLAIN:  # which takes longer
+                yield with_engine(as_forward, target, first_guess.PLAIN)
+            yield candidate
 
     def engines(self, target: Target) -> Iterator[Candidate]:
         """Yield every engine for every lowering. Those that are compiled at run time are rejected (see _NOT_PROPOSED)."""
@@ -103,6 +107,27 @@ class ConvolutionProblem(Problem):
             name = algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+
+
+def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:
+    """Yield the proposals of cuDNN's heuristics for a lowering, in the order of first_guess.py."""
+    if first_guess.is_for_winograd(lowering.part, strict):
+        yield from (candidate for candidate in every(lowering, target) if "winograd" in candidate.notes)
+    if first_guess.is_for_plain_engine(lowering.part):
+        plain_engine = with_engine(lowering, target, first_guess.PLAIN)
+        yield from [plain_engine] if not plain_engine.refused else []
+    yield from first_guess.in_order(lowering.part, strict, proposed(lowering, target))
+
+
+def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candidate]:
+    """Yield candidates up to the first usable one of each ranking, then the others. The caller plans each of them."""
+    for ranking in rankings:
+        for candidate in ranking:
+            yield candidate
+            if not candidate.refused:
+                break
+    for ranking in rankings:
+        yield from ranking
 
 
 def _read(given: dict[str, Any], device: int) -> ConvolutionProblem:

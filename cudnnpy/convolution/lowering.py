@@ -10,8 +10,8 @@ Lowerings avoid what engines are known to compute wrongly (_planning/known_issue
 No engine (up to 9.28) fuses a bias or an activation into backward_data, as a transposed convolution's forward needs it, and
 no engine takes filters with gaps, which are copied. Strided convolutions of few channels are faster after a space-to-depth
 transformation (space_to_depth.py). Tensors channels first may be faster as copies that are channels last, in half precision
-and for depthwise convolutions, and gradients with respect to x of the latter may be faster as forward convolutions with the
-filter flipped: the last lowerings, which autotune measures.
+and for depthwise convolutions, and gradients with respect to x of the latter are faster as forward convolutions with the
+filter flipped: the last lowerings.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 
 _MOST = 1 << 30  # the most elements of a tensor that is copied to another memory order: cuDNN counts in 32 bits
+_FORWARD_AXES = 2  # the most spatial axes with which a gradient is faster as a forward convolution
 _MANY_RESULTS = 1 << 20  # from which a fused bias or activation slows a depthwise convolution in float32 down
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
@@ -119,8 +120,7 @@ class ConvolutionLowering(NamedTuple):
 def lowerings(problem: Problem, strict: bool = False) -> Iterator[ConvolutionLowering]:
     """The lowerings of a problem: the fewest launches first, except for space-to-depth, which is first where promising.
 
-    Forward convolutions for gradients and copies to channels last come last: whether they are faster is known when they are
-    measured.
+    Copies to channels last come last: whether they are faster is known when they are measured.
 
     `strict`: float32 is multiplied as float32, not as tf32.
     """
@@ -177,15 +177,16 @@ def _channels_last(problem: Problem) -> Problem | None:
 def _as_forward(problem: Problem) -> Problem | None:
     """The gradient with respect to x of a depthwise convolution as a forward convolution of dy with the filter flipped.
 
-    None for other problems, with tensors that need copies, and channels last, where both operations have engines for
-    depthwise convolutions. Channels first, the engine of forward takes 0.64 to 0.67 of the time of that of backward_data for
-    filters of 5x5 and 7x7 in float32 and large batches on an H200 with cuDNN 9.19, and as long for 3x3.
+    None for other problems, with tensors that need copies, with three spatial axes, and channels last, where both operations
+    have engines for depthwise convolutions. Channels first, engine 0 takes 0.78 of the time as forward on an H200 with cuDNN
+    9.19, and 0.93 at most (32 problems of networks, filters of 3 to 31); with three axes, 1.37 (2 problems).
     """
     g, sizes = problem.geometry, problem.w.shape[2:]
     is_possible = (
         problem.operation == "backward_data"
         and problem.groups == problem.x.shape[1] == problem.w.shape[0] > 1
         and set(g.stride) == {1}
+        and len(sizes) <= _FORWARD_AXES
         and (problem.bias, problem.activation, problem.beta) == (None, None, 0.0)
         and all(map(is_dense, problem.specs))
         and not lie_channels_last(problem.x, problem.y)

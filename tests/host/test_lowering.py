@@ -235,6 +235,15 @@ def test_a_depthwise_gradient_may_be_a_forward_convolution(change: dict[str, Any
         assert lowering.way == {"as_forward": True}
 
 
+@pytest.mark.parametrize(("axes", "count"), [(1, 1), (2, 1), (3, 0)])
+def test_a_depthwise_gradient_with_three_axes_is_no_forward_convolution(axes: int, count: int) -> None:
+    """It takes longer."""
+    shapes = (2, 4, *(5,) * axes), (4, 1, *(3,) * axes), (2, 4, *(5,) * axes)
+    specs = (lying(shape, "first") for shape in shapes)
+    found = lowerings(make_problem(checked(Options(groups=4, padding=1)), "backward_data", *specs))
+    assert [lowering.as_forward for lowering in found].count(True) == count
+
+
 @pytest.fixture
 def _small_ones_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(space_to_depth, "_LARGE", 0)

@@ -97,6 +97,16 @@ def test_the_first_guess_puts_the_proposals_in_order_as_planning_does(tmp_path: 
     assert [row.first.engine for row in found] == [67, 63, 0]
 
 
+def test_the_first_guess_of_a_depthwise_gradient_is_a_forward_convolution_in_place_of_engine_0(tmp_path: Path) -> None:
+    how = {"layer": "24x9x9 -> 24, 3x3, padding 1, groups 24", "kind": "tf32 NCHW", "operation": "backward_data"}
+    forward = candidate(0, 1.0, name="engine 0 + forward")
+    names = []
+    for batch, tried in enumerate([[candidate(0, 2.0), forward], [candidate(6, 2.0), candidate(0, 3.0), forward]]):
+        (row,) = rows_of(tmp_path, line(*tried, batch=batch + 1, **how))
+        names.append((row.first.engine, row.first.lowering))
+    assert names == [(0, " + forward"), (6, "")]
+
+
 def test_a_transposed_convolution_is_planned_as_a_gradient(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, line(candidate(2, 3.0), layer="64x8x8 -> 32, 4x4, stride 2, padding 1, transposed"))
     assert (row.features.kind[0], row.features.sizes[:5]) == ("backward_data", (8, 32, 16, 16, 64))

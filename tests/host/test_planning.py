@@ -694,13 +694,15 @@ def test_half_precision_channels_first_may_be_copied_to_channels_last(plan: Plan
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_a_depthwise_gradient_may_be_computed_as_forward(plan: Planner, dtype: str) -> None:
+def test_a_depthwise_gradient_is_computed_as_forward_in_place_of_engine_0(plan: Planner, dtype: str) -> None:
     request = problem("backward_data", w=(64, 1, 3, 3), dtype=dtype, options={"groups": 64})
     rows = usable(plan("survey", **request))
     forward = [row for row in rows if row["name"].endswith(" + forward")]
     assert any(row["name"] == "engine 0 + forward" for row in forward)
     assert all(row["engine"]["as_forward"] == (row in forward) for row in rows)
-    assert not rows[0]["engine"]["as_forward"]  # only measurement tells
+    names = [row["name"] for row in rows]
+    assert names.index("engine 0 + forward") < names.index("engine 0")
+    assert (names[0] == "engine 0 + forward") == (dtype == "float32")
     wanted = forward[0]
     forced = with_options(request, algorithm=wanted["engine"])
     for made in (plan("choose", **forced), *plan("text", **forced)):
@@ -709,6 +711,15 @@ def test_a_depthwise_gradient_may_be_computed_as_forward(plan: Planner, dtype: s
         plan(
             "choose", **with_options(problem("backward_data", dtype=dtype), algorithm={"index": 0, "as_forward": True})
         )
+
+
+def test_the_best_of_each_lowering_come_first(plan: Planner) -> None:
+    """Autotune may have no time for all."""
+    names = [row["name"] for row in usable(plan("survey", **problem(dtype="float16")))]
+    plain = [place for place, name in enumerate(names) if " + " not in name]
+    last = [place for place, name in enumerate(names) if name.endswith(" + channels last")]
+    assert (plain[0], last[0]) == (0, 1)
+    assert plain[1] < last[1]
 
 
 def test_a_fused_activation_stays_fused_in_blocks(plan: Planner) -> None:

@@ -27,7 +27,7 @@ from cudnnpy._store.entry import Entry, Key, Measured
 from cudnnpy.convolution import first_guess
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.features import features
-from cudnnpy.convolution.lowering import lowerings
+from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
@@ -172,14 +172,25 @@ def _guesses(
     problem: ConvolutionProblem, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> Iterator[Configuration]:
     """Yield the candidates that ran in the order of ConvolutionProblem.likely without a table."""
+    as_forward = Configuration(" + forward", first_guess.PLAIN.index, None)
+    has_forward = any(found == as_forward for found, _ in ran)
     for lowering in lowerings(problem, strict):
-        alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
-        if first_guess.is_for_winograd(lowering.part, strict):
-            yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
-        if first_guess.is_for_plain_engine(lowering.part):
-            yield from (found for found, _ in alike if found.engine == first_guess.PLAIN.index and not found.knobs)
-        proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
-        yield from (one.configuration for one in first_guess.in_order(lowering.part, strict, proposed))
+        for found in _of_lowering(lowering, strict, ran):
+            if has_forward and found == as_forward._replace(lowering=""):
+                yield as_forward
+            yield found
+
+
+def _of_lowering(
+    lowering: ConvolutionLowering, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
+) -> Iterator[Configuration]:
+    alike = [(found, candidate) for found, candidate in ran if found.lowering == lowering.suffix]
+    if first_guess.is_for_winograd(lowering.part, strict):
+        yield from (found for found, candidate in alike if "winograd" in candidate["notes"])
+    if first_guess.is_for_plain_engine(lowering.part):
+        yield from (found for found, _ in alike if found.engine == first_guess.PLAIN.index and not found.knobs)
+    proposed = (_Proposal(found) for found, candidate in alike if candidate["source"] == "heuristics")
+    yield from (one.configuration for one in first_guess.in_order(lowering.part, strict, proposed))
 
 
 def _configuration(candidate: dict[str, Any]) -> Configuration:
