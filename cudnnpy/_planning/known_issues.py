@@ -22,7 +22,7 @@ Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
 Remedy = Literal[
     "rejected", "not called deterministic", "not fused", "padded", "added apart", "not proposed", "accepted"
 ]
-Kind = Literal["with tensor cores", "without tensor cores", "compiled at run time", "any"]
+Kind = Literal["with tensor cores", "without tensor cores", "compiled at run time", "noted down_convert_inputs", "any"]
 
 _ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
 
@@ -120,6 +120,11 @@ def fuses_bias_in_tf32(facts: Facts) -> bool:
     return "bias" in facts.fused and any(x.dtype == "float32" for x, _, _ in facts.convolutions)
 
 
+def is_no_float16(facts: Facts) -> bool:
+    """x of another type than float16, or no convolution"""
+    return all(x.dtype != "float16" for x, _, _ in facts.convolutions)
+
+
 class Issue(NamedTuple):
     """One known issue of engines.
 
@@ -158,12 +163,23 @@ class Issue(NamedTuple):
             "with tensor cores": "tensor_core" in notes,
             "without tensor cores": "tensor_core" not in notes,
             "compiled at run time": "runtime_compilation" in notes,
+            "noted down_convert_inputs": "down_convert_inputs" in notes,
             "any": True,
         }
         return of_kind[self.kind]
 
 
 ISSUES: tuple[Issue, ...] = (
+    Issue(
+        "converted-to-float16",
+        ("forward", "backward_data", "backward_filter", "graph"),
+        (9, 10, 15, 22, 23, 24, 27, 33, 37, 39, 40, 43, 45, 46, 47, 49, 57, 59, 62, 64, 65, 67, 73),
+        is_no_float16,
+        "converts its inputs to float16, in which 1e5 is infinite and 1e-8 is 0",
+        kind="noted down_convert_inputs",
+        detail="float32 inputs of 1e6 give NaN, of 1e-12 zeros, and of 1e-6 an error of 2 to 41 %; "
+        "the heuristics do not propose such engines",
+    ),
     Issue(
         "weight-gradient-nan",
         ("backward_filter",),

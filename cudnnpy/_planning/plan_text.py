@@ -277,6 +277,8 @@ def _checked_plan(found: Content, engine: Engine, plan: dict[str, Any] | None, v
     notes = (*found.notes, *(["runtime_compilation"] if found.compiled_at_run_time else []))
     if found.deterministic != known_issues.is_deterministic(found.lowering.facts, engine.index, notes):
         raise invalid_text("'deterministic' and 'notes' disagree")
+    if reason := known_issues.rejection(found.lowering.facts, engine.index, notes):
+        raise invalid_text(f"{found.name[:200]} {reason}")
     _check_version(version)
     name = engine_name(engine.index, tuple(dict(engine.knobs or {}).items()))
     if found.name != name:

@@ -136,6 +136,11 @@ _PADDED: list[Trial] = [
 ]
 
 TRIALS: dict[str, list[Trial]] = {
+    "converted-to-float16": [
+        Convolved(operation, (4, 64, 14, 14), (64, 64, 3, 3), last=last, options={"padding": 1}, largest=1 << 20)
+        for operation in ("backward_filter", "backward_data", "forward")
+        for last in ("", "xwy")
+    ],
     "weight-gradient-nan": [
         Convolved("backward_filter", (2, 8, 5, 4), (4, 8, 3, 4), dtype, last=last, options={"stride": (1, 3)})
         for dtype, last in (("float32", ""), ("float32", "xwy"), ("float16", ""), ("float16", "xwy"))

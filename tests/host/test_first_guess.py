@@ -181,6 +181,28 @@ def test_a_gradient_with_respect_to_filters_of_three_axes_takes_engine_1(
     assert order(asked, False, *given) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("change", "is_moved"),
+    [
+        ({}, True),
+        ({"x": (4, 64, 16, 56, 56)}, True),
+        ({"x": (3, 64, 16, 56, 56)}, False),  # 150,528 positions
+        ({"filters": 129}, False),
+        ({"last": True}, False),
+        ({"operation": "forward"}, False),
+        ({"x": (64, 64, 56, 56), "taps": (3, 3)}, False),
+    ],
+)
+def test_a_gradient_with_respect_to_filters_of_large_volumes_takes_engine_1_in_place_of_67(
+    change: dict[str, Any], is_moved: bool
+) -> None:
+    volumes = {"operation": "backward_filter", "x": (8, 64, 16, 56, 56), "filters": 128, "taps": (3, 3, 3)}
+    asked = problem(**{**volumes, **change}, dtype="float32")  # type: ignore[arg-type]
+    given = proposal(67, TILES), proposal(67), proposal(1)
+    assert order(asked, True, *given) == ([2, 0, 1] if is_moved else [0, 1, 2])
+    assert order(asked, False, *given) == [0, 1, 2]
+
+
 # Depthwise
 
 

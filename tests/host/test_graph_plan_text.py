@@ -278,6 +278,13 @@ def test_a_normalization_that_is_none_is_refused(path: tuple[Any, ...], value: A
         Plan.from_json(changed(text, *path, value=value))
 
 
+def test_an_engine_with_a_known_issue_is_refused() -> None:
+    """It may have been planned before the issue was known."""
+    text = changed(plan_of(pooled(Graph())).to_json(), "notes", value=["tensor_core", "down_convert_inputs"])
+    with pytest.raises(ValueError, match=r"got invalid text: engine 7 \(swizzle=2\) converts its inputs to float16"):
+        Plan.from_json(text)
+
+
 def test_what_lies_between_two_operations_has_to_fit_into_memory_too() -> None:
     g = Graph()
     x, w = g.tensor("x", TensorSpec((1, 4, 8, 8))), g.tensor("w", TensorSpec((4, 4, 3, 3)))

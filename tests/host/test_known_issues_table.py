@@ -32,6 +32,8 @@ PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
 COMPILED = "runtime_compilation"
 
+OPERATIONS = ("forward", "backward_data", "backward_filter")
+
 Asked = ConvolutionProblem | Graph
 
 
@@ -49,10 +51,10 @@ def problem(operation: str = "forward", shapes: Any = (X, W, Y), **how: Any) -> 
     return ConvolutionProblem(*make_problem(checked(Options(padding=padding)), operation, x, w, y, **how))
 
 
-def convolved(mode: str | None = "relu_fwd", strides: Any = None) -> Graph:
+def convolved(mode: str | None = "relu_fwd", strides: Any = None, dtype: str = "float16") -> Graph:
     """A convolution with an activation, as a graph."""
     g = Graph()
-    x, w = (g.tensor(name, TensorSpec(shape, "float16")) for name, shape in (("x", X), ("w", W)))
+    x, w = (g.tensor(name, TensorSpec(shape, dtype)) for name, shape in (("x", X), ("w", W)))
     y = g.convolution(x, w)
     g.output("y", y if mode is None else g.pointwise(mode, y), strides=strides)
     return g
@@ -72,6 +74,13 @@ def reduced(op: str) -> Graph:
 
 # id: (an engine that has it, its notes, problems that it gets wrong, the nearest that it is trusted with)
 SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
+    "converted-to-float16": (
+        65,
+        ("tensor_core", "down_convert_inputs"),
+        [problem(name, dtype=dtype) for name in OPERATIONS for dtype in ("float32", "float64")]
+        + [convolved(dtype="float32"), reduced("add")],
+        [problem(name, dtype="float16") for name in OPERATIONS] + [convolved()],
+    ),
     "weight-gradient-nan": (70, ("tensor_core",), [problem("backward_filter")], [problem(), problem("backward_data")]),
     "weight-gradient-misaligned": (
         67,
