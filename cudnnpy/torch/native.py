@@ -63,6 +63,7 @@ class Order(NamedTuple):
 
     memory_format: Any
     has_one_axis: bool
+    is_depthwise_of_volumes: bool  #: whether PyTorch has a kernel of its own for them, with three spatial axes
 
     @property
     def is_channels_last(self) -> bool:
@@ -97,4 +98,5 @@ def order_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> Order:
     has_one_axis = w.dim() == 3
     if has_one_axis:
         x, w = x.contiguous().unsqueeze(2), w.unsqueeze(2)
-    return Order(torch._C._conv_determine_backend_memory_format(x, w, backend), has_one_axis)
+    memory_format = torch._C._conv_determine_backend_memory_format(x, w, backend)
+    return Order(memory_format, has_one_axis, backend == torch._C._ConvBackend.CudaDepthwise3d)

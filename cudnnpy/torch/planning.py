@@ -25,6 +25,7 @@ from cudnnpy.torch.parts import Backward, Forward, Part, WorkspaceError
 from cudnnpy.torch.settings import ACTIVE, Settings
 
 _MOST_ELEMENTS = (1 << 31) - 1  # beyond which PyTorch splits the batch
+_LARGE_VOLUMES = 1 << 18  # elements of x, below which the time of a launch counts
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # PyTorch's flags for a call: benchmark, deterministic, enabled, allow_tf32.
@@ -202,12 +203,23 @@ def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
     ]
 
 
+def _check_speed(order: Order, x: Any) -> None:
+    """Raise NotTaken for large depthwise convolutions with three spatial axes.
+
+    On an H200 with cuDNN 9.19, cuDNN's engines take 1.5 to 2.2 times as long as PyTorch's kernels for them, in all three
+    directions (7 problems of X3D, float16 and float32). PyTorch computes them channels first.
+    """
+    if order.is_depthwise_of_volumes and x.numel() >= _LARGE_VOLUMES:
+        raise NotTaken(counts.VOLUMES)
+
+
 def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Sequence[Any], now: Flags) -> Forward:
     """Plan aten::_convolution for x, w and bias. `given` are the arguments after them up to the flags."""
     x, w, bias = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, x, w, *(() if bias is None else (bias,)))
     order = order_of(x, w, bias, given)
+    _check_speed(order, x)
     formats = order.conversion(x), order.conversion(w, is_filter=True)
     geometry = Geometry.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), order)
@@ -241,6 +253,7 @@ def plan_backward(
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, dy, x, w)
     order = order_of(x, w, None, given)
+    _check_speed(order, x)
     formats = order.conversion(dy), order.conversion(x), order.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
     geometry = Geometry.of(given, w.dim() - 2)

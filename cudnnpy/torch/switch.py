@@ -63,8 +63,8 @@ def enable(
     A call with a new signature is planned, as by `cudnnpy.Convolution`. Results have PyTorch's shapes, element types and
     memory formats, and their memory comes from PyTorch's allocator, as the workspace does. `stats` tells what was left to
     PyTorch's own kernels: tensors without elements, element types that cudnnpy does not take, calls that would have to be
-    planned while a CUDA graph is being captured, and calls that no algorithm meets the options of, or that memory ran out
-    for.
+    planned while a CUDA graph is being captured, calls that no algorithm meets the options of, or that memory ran out
+    for, and large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time.
 
     PyTorch does not lock its table of kernels for calls: no other thread may compute a convolution while `enable` or
     `disable` turns them on or off.

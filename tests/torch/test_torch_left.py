@@ -92,6 +92,33 @@ def test_tensors_on_two_devices_are_not_planned(machine: Machine, elsewhere: int
     assert machine.planned == []
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "is_left"),
+    [
+        ("CudaDepthwise3d", 64, True),
+        ("CudaDepthwise3d", 63, False),
+        ("CudaDepthwise2d", 64, False),
+        ("Cudnn", 64, False),
+    ],
+)
+def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, size: int, is_left: bool
+) -> None:
+    backend = getattr(torch._C._ConvBackend, name)
+    monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: backend)
+    monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
+    monkeypatch.setattr(planning, "_LARGE_VOLUMES", 64 * 4)
+    x, w = draw(1, 2, size // 2, 2, 2), draw(2, 1, 1, 1, 1)
+    leaves = [leaf(x), leaf(w)]
+
+    def step() -> list[torch.Tensor]:
+        y = F.conv3d(*leaves, groups=2)
+        return [y, *torch.autograd.grad(y.square().sum(), leaves)]
+
+    assert left(step) == ({counts.VOLUMES: 4} if is_left else {})
+    assert bool(machine.planned) != is_left
+
+
 ERRORS = [
     (NoAlgorithmError("this", "nothing", "", []), counts.NO_ALGORITHM),
     (MemoryError("planted"), counts.MEMORY),
