@@ -78,6 +78,7 @@ def test_a_whole_network_is_torch_s(name, batch):
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2"])
 def test_a_model_of_torchvision_is_converted(name):
     pytest.importorskip("torchvision")
+    torch.manual_seed(0)
     module = torch_network.network_named(name).cuda()
     torch_network.settle(module, torch.randn(4, 3, SMALL, SMALL, device="cuda"))
     assert len(on_cudnnpy(check(module, torch.randn(2, 3, SMALL, SMALL, device="cuda")))) > 40

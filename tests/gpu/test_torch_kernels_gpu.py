@@ -166,9 +166,9 @@ def test_results_lie_in_memory_as_pytorchs(rank: int, is_transposed: bool, dtype
 
 
 @pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize(("channels", "is_left"), [(64, True), (16, False)])
-def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, is_left: bool, last: bool) -> None:
-    """Their kernels take half the time of cuDNN's."""
+@pytest.mark.parametrize("channels", [64, 16])
+def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, last: bool) -> None:
+    """Its kernels take half the time of cuDNN's. Channels last it runs cuDNN, too."""
     x = draw(2, channels, 8, 16, 16).contiguous(memory_format=LAST[3] if last else torch.contiguous_format)
     w = draw(channels, 1, 3, 3, 3, seed=1)
 
@@ -183,8 +183,7 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, is_
             found = call()
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, TOLERANCES[x.dtype])
-    left = {counts.VOLUMES: 2} if is_left else {}
-    assert cudnnpy.torch.stats().left == left
+    assert cudnnpy.torch.stats().left == ({counts.VOLUMES: 2} if channels == 64 and not last else {})
 
 
 def test_no_memory_is_kept_beside_the_result() -> None:

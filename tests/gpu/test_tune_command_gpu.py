@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tune(*arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "1", *arguments],
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "3", *arguments],
         capture_output=True,
         text=True,
         check=False,
