@@ -74,10 +74,10 @@ class ConvolutionProblem(Problem):
             measured.candidates(features(self, strict), found, target),
             *(_proposals(lowering, strict, target) for lowering in found),
         ]
-        as_forward = next((lowering for lowering in found if lowering.as_forward), None)
         for candidate in _best_of_each_first(rankings):
-            if as_forward is not None and candidate.engine == first_guess.PLAIN:  # which takes longer
-                yield with_engine(as_forward, target, first_guess.PLAIN)
+            if candidate.engine == first_guess.PLAIN:
+                faster = first_guess.instead_of_plain(self, found)
+                yield from (with_engine(lowering, target, engine) for lowering, engine in faster)
             yield candidate
 
     def engines(self, target: Target) -> Iterator[Candidate]:

@@ -30,7 +30,8 @@ def problem(
     step = options.get("stride", 1)
     groups = options.get("groups", 1)
     padding = options.get("padding", 0)
-    y = (x[0], filters, *((n + 2 * padding - k) // step + 1 for n, k in zip(x[2:], taps, strict=True)))
+    reach = [options.get("dilation", 1) * (k - 1) + 1 for k in taps]
+    y = (x[0], filters, *((n + 2 * padding - k) // step + 1 for n, k in zip(x[2:], reach, strict=True)))
     shapes = x, (filters, x[1] // groups, *taps), y
     specs = [TensorSpec(shape, dtype, channels_last_strides(shape) if last else None) for shape in shapes]
     return make_problem(given, operation, *specs, bias=TensorSpec((filters,), dtype) if bias else None)
@@ -222,6 +223,41 @@ def test_the_plain_engine_is_for_depthwise_convolutions_with_three_axes(
 ) -> None:
     asked = problem(operation, x, 8, (3,) * (len(x) - 2), groups=groups)
     assert first_guess.is_for_plain_engine(asked) == expected
+
+
+IMAGES: dict[str, Any] = {"x": (64, 96, 32, 32), "filters": 96, "groups": 96, "dtype": "float32"}
+WIDE, NARROW = {"taps": (5, 5), "padding": 2}, {"taps": (3, 3), "padding": 1}
+COPIED, FLIPPED = " + channels last", " + forward"
+
+
+@pytest.mark.parametrize(
+    ("operation", "change", "expected"),
+    [
+        ("forward", WIDE, [(COPIED, 5)]),
+        ("forward", {**WIDE, "bias": True}, [(COPIED + " + epilogue", 5)]),
+        ("forward", NARROW, []),
+        ("forward", {**WIDE, "stride": 2}, []),
+        ("forward", {**WIDE, "x": (16, 96, 32, 32)}, []),  # 1.6 million
+        ("forward", {**WIDE, "dtype": "float16"}, []),
+        ("forward", {**WIDE, "last": True}, []),
+        ("forward", {**WIDE, "groups": 48}, []),
+        ("forward", {**WIDE, "filters": 192}, []),
+        ("forward", {**WIDE, "dilation": 2, "padding": 4}, []),
+        ("forward", {"taps": (31,), "padding": 15, "x": (64, 96, 1024)}, [(COPIED, 5)]),
+        ("forward", {"taps": (3, 3, 3), "padding": 1, "x": (64, 96, 8, 16, 16)}, []),
+        ("backward_data", WIDE, [(COPIED, 6), (FLIPPED, 0)]),
+        ("backward_data", NARROW, [(FLIPPED, 0)]),
+        ("backward_data", {**NARROW, "stride": 2}, [(COPIED, 6)]),
+        ("backward_data", {**NARROW, "stride": 2, "x": (16, 96, 32, 32)}, []),
+        ("backward_data", {**WIDE, "dtype": "float16"}, [(FLIPPED, 0)]),
+        ("backward_filter", WIDE, []),
+        ("backward_filter", {**NARROW, "stride": 2}, []),
+    ],
+)
+def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expected: list[tuple[str, int]]) -> None:
+    asked = problem(operation, **{**IMAGES, **change})
+    found = first_guess.instead_of_plain(asked, lowerings(asked))
+    assert [(lowering.suffix, engine.index) for lowering, engine in found] == expected
 
 
 @pytest.mark.parametrize(

@@ -172,13 +172,17 @@ def _guesses(
     problem: ConvolutionProblem, strict: bool, ran: list[tuple[Configuration, dict[str, Any]]]
 ) -> Iterator[Configuration]:
     """Yield the candidates that ran in the order of ConvolutionProblem.likely without a table."""
-    as_forward = Configuration(" + forward", first_guess.PLAIN.index, None)
-    has_forward = any(found == as_forward for found, _ in ran)
-    for lowering in lowerings(problem, strict):
-        for found in _of_lowering(lowering, strict, ran):
-            if has_forward and found == as_forward._replace(lowering=""):
-                yield as_forward
-            yield found
+    found = list(lowerings(problem, strict))
+    faster = [
+        Configuration(lowering.suffix, engine.index, None)
+        for lowering, engine in first_guess.instead_of_plain(problem, found)
+    ]
+    ready = {configuration for configuration, _ in ran}
+    for lowering in found:
+        for configuration in _of_lowering(lowering, strict, ran):
+            if (configuration.engine, configuration.knobs) == (first_guess.PLAIN.index, None) and not lowering.way:
+                yield from (other for other in faster if other in ready)
+            yield configuration
 
 
 def _of_lowering(
