@@ -72,6 +72,24 @@ def test_runs_that_the_gpu_may_have_waited_for_are_timed_again(
     assert seen == pytest.approx(busy)
 
 
+@pytest.mark.parametrize(
+    ("queued", "expected"),
+    [
+        ((12.0, 11.0), 1.1),  # the host takes longer than the GPU
+        ((12.0, 0.9), 0.5),  # it was interrupted
+        ((0.9, 0.9), 0.5),
+        ((4.0, 4.0), 0.5),
+    ],
+)
+def test_the_time_of_the_host_counts_for_dozens_of_kernels(
+    monkeypatch: pytest.MonkeyPatch, queued: tuple[float, float], expected: float
+) -> None:
+    """64 kernels of a grouped convolution took the GPU 0.5 ms, and the host 1.2."""
+    bench, left = Bench.__new__(Bench), iter(queued)
+    monkeypatch.setattr(bench, "_run_after", lambda busy, launches, count: (5.0, next(left)))
+    assert bench._run([], 10) == pytest.approx(expected)
+
+
 # A bench whose GPU computes one number: a candidate's result
 
 
