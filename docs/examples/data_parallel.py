@@ -41,7 +41,7 @@ STEPS = {"digits": 400, "resnet50": 50}
 # Batch normalizations of each rank keep their own statistics. Newer releases of torch have another name for that.
 _names = inspect.signature(DistributedDataParallel).parameters
 OWN_STATISTICS = {"forward_sync_buffers" if "forward_sync_buffers" in _names else "broadcast_buffers": False}
-WARM_UP = 5  # steps before those that are timed
+WARM_UP = 15  # steps before those that are timed: launches are settled after a dozen
 WANTED_ACCURACY = 0.97
 PROBLEMS = 200  # more than a network here has: rank 0 measures each of them while the others wait
 
