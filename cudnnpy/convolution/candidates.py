@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
@@ -76,8 +77,7 @@ class ConvolutionProblem(Problem):
         ]
         for candidate in _best_of_each_first(rankings):
             if candidate.engine == first_guess.PLAIN:
-                faster = first_guess.instead_of_plain(self, found)
-                yield from (with_engine(lowering, target, engine) for lowering, engine in faster)
+                yield from _instead_of_plain(self, found, target)
             yield candidate
 
     def engines(self, target: Target) -> Iterator[Candidate]:
@@ -117,6 +117,16 @@ def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> I
         plain_engine = with_engine(lowering, target, first_guess.PLAIN)
         yield from [plain_engine] if not plain_engine.refused else []
     yield from first_guess.in_order(lowering.part, strict, proposed(lowering, target))
+
+
+def _instead_of_plain(problem: Problem, found: list[ConvolutionLowering], target: Target) -> Iterator[Candidate]:
+    """Yield what is faster than engine 0. Of engines that are compiled at run time, only what the heuristics propose."""
+    for lowering in first_guess.instead_of_plain(problem, found):
+        if lowering.as_forward:
+            yield with_engine(lowering, target, first_guess.PLAIN)
+        else:
+            compiled = (candidate for candidate in proposed(lowering, target) if candidate.compiled_at_run_time)
+            yield from islice(compiled, 1)
 
 
 def _best_of_each_first(rankings: list[Iterator[Candidate]]) -> Iterator[Candidate]:

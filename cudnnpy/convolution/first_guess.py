@@ -22,8 +22,7 @@ _WINOGRAD_CHANNELS = 64  # the fewest for which an engine that the heuristics om
 PLAIN = Engine(0)  #: sums the products as they are written, for any operation
 _PLAIN_AXES = 3
 
-# Depthwise convolutions channels last: the engines, and for which images they are faster with copies.
-_DEPTHWISE = {"forward": Engine(5), "backward_data": Engine(6)}
+# Depthwise convolutions: the filters and images for which copies to channels last are faster.
 _MANY_TAPS, _LARGE_IMAGES = 25, 3_000_000
 
 # Matrix products with misaligned rows: the least multiplications and channels for which they are slow, and the knob that
@@ -73,10 +72,10 @@ def is_for_plain_engine(problem: Problem) -> bool:
 def is_for_channels_last(problem: Problem) -> bool:
     """Return whether copies to channels last are faster than engine 0: for large depthwise images in float32.
 
-    On an H200 with cuDNN 9.19, from 3 million elements of x, engine 5 with its copies takes 0.69 of the time forward, and
-    0.80 at most (filters of 5x5 and 7x7 with stride 1, 8 problems), and engine 6 takes 0.58 of that of the gradient with
-    respect to x, and 0.69 at most (these filters, or strides above 1, 16 problems). For 0.5 million they take 0.92 to 1.7, and
-    forward with a stride 1.2 to 1.9.
+    On an H200 with cuDNN 9.19, from 3 million elements of x, the engine for depthwise convolutions and the copies take 0.69
+    of the time forward, and 0.80 at most (filters of 5x5 and 7x7 with stride 1, 8 problems), and 0.58 of that of the gradient
+    with respect to x, and 0.69 at most (these filters, or strides above 1, 16 problems). For 0.5 million they take 0.92 to
+    1.7, and forward with a stride 1.2 to 1.9.
     """
     x, w, g = problem.x, problem.w, problem.geometry
     has_many_taps, has_stride = math.prod(w.shape[2:]) >= _MANY_TAPS, max(g.stride) > 1
@@ -91,15 +90,15 @@ def is_for_channels_last(problem: Problem) -> bool:
     )
 
 
-def instead_of_plain(
-    problem: Problem, lowerings: Iterable[ConvolutionLowering]
-) -> Iterator[tuple[ConvolutionLowering, Engine]]:
-    """Yield what comes before engine 0 wherever that is proposed: lowerings, and an engine of each."""
-    for lowering in sorted(lowerings, key=lambda one: one.as_forward):  # copies to channels last are the fastest
-        if lowering.in_channels_last and is_for_channels_last(problem):
-            yield lowering, _DEPTHWISE[problem.operation]
-        if lowering.as_forward:  # lowering.py has by how much
-            yield lowering, PLAIN
+def instead_of_plain(problem: Problem, lowerings: Iterable[ConvolutionLowering]) -> list[ConvolutionLowering]:
+    """Return the lowerings that come before engine 0 wherever that is proposed, the fastest first.
+
+    On copies that are channels last, these are the engines for depthwise convolutions, which are compiled at run time. A
+    gradient as a forward convolution runs on engine 0 itself (lowering.py has by how much it is faster).
+    """
+    found = list(lowerings)
+    copied = [lowering for lowering in found if lowering.in_channels_last and is_for_channels_last(problem)]
+    return copied + [lowering for lowering in found if lowering.as_forward]
 
 
 def has_slow_products(problem: Problem, strict: bool) -> bool:

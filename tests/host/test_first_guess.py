@@ -233,8 +233,8 @@ COPIED, FLIPPED = " + channels last", " + forward"
 @pytest.mark.parametrize(
     ("operation", "change", "expected"),
     [
-        ("forward", WIDE, [(COPIED, 5)]),
-        ("forward", {**WIDE, "bias": True}, [(COPIED + " + epilogue", 5)]),
+        ("forward", WIDE, [COPIED]),
+        ("forward", {**WIDE, "bias": True}, [COPIED + " + epilogue"]),
         ("forward", NARROW, []),
         ("forward", {**WIDE, "stride": 2}, []),
         ("forward", {**WIDE, "x": (16, 96, 32, 32)}, []),  # 1.6 million
@@ -243,21 +243,20 @@ COPIED, FLIPPED = " + channels last", " + forward"
         ("forward", {**WIDE, "groups": 48}, []),
         ("forward", {**WIDE, "filters": 192}, []),
         ("forward", {**WIDE, "dilation": 2, "padding": 4}, []),
-        ("forward", {"taps": (31,), "padding": 15, "x": (64, 96, 1024)}, [(COPIED, 5)]),
+        ("forward", {"taps": (31,), "padding": 15, "x": (64, 96, 1024)}, [COPIED]),
         ("forward", {"taps": (3, 3, 3), "padding": 1, "x": (64, 96, 8, 16, 16)}, []),
-        ("backward_data", WIDE, [(COPIED, 6), (FLIPPED, 0)]),
-        ("backward_data", NARROW, [(FLIPPED, 0)]),
-        ("backward_data", {**NARROW, "stride": 2}, [(COPIED, 6)]),
+        ("backward_data", WIDE, [COPIED, FLIPPED]),
+        ("backward_data", NARROW, [FLIPPED]),
+        ("backward_data", {**NARROW, "stride": 2}, [COPIED]),
         ("backward_data", {**NARROW, "stride": 2, "x": (16, 96, 32, 32)}, []),
-        ("backward_data", {**WIDE, "dtype": "float16"}, [(FLIPPED, 0)]),
+        ("backward_data", {**WIDE, "dtype": "float16"}, [FLIPPED]),
         ("backward_filter", WIDE, []),
         ("backward_filter", {**NARROW, "stride": 2}, []),
     ],
 )
-def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expected: list[tuple[str, int]]) -> None:
+def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expected: list[str]) -> None:
     asked = problem(operation, **{**IMAGES, **change})
-    found = first_guess.instead_of_plain(asked, lowerings(asked))
-    assert [(lowering.suffix, engine.index) for lowering, engine in found] == expected
+    assert [lowering.suffix for lowering in first_guess.instead_of_plain(asked, lowerings(asked))] == expected
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,18 @@ def test_the_first_guess_of_a_depthwise_gradient_is_a_forward_convolution_in_pla
     assert names == [(0, " + forward"), (6, "")]
 
 
+def test_the_first_guess_for_large_depthwise_images_is_on_copies(tmp_path: Path) -> None:
+    """By the first engine that is compiled at run time and that the heuristics propose."""
+    how = {"layer": "96x32x32 -> 96, 5x5, padding 2, groups 96", "kind": "tf32 NCHW", "batch": 64}
+    copied = [
+        candidate(0, 5.0, name="engine 0 + channels last"),
+        candidate(71, 1.0, "engines", name="engine 71 + channels last", compiled=True),
+        candidate(5, 1.0, name="engine 5 + channels last", compiled=True),
+    ]
+    (row,) = rows_of(tmp_path, line(candidate(0, 2.0), *copied, **how))
+    assert (row.first.engine, row.first.lowering) == (5, " + channels last")
+
+
 def test_a_transposed_convolution_is_planned_as_a_gradient(tmp_path: Path) -> None:
     (row,) = rows_of(tmp_path, line(candidate(2, 3.0), layer="64x8x8 -> 32, 4x4, stride 2, padding 1, transposed"))
     assert (row.features.kind[0], row.features.sizes[:5]) == ("backward_data", (8, 32, 16, 16, 64))

@@ -174,15 +174,26 @@ def _guesses(
     """Yield the candidates that ran in the order of ConvolutionProblem.likely without a table."""
     found = list(lowerings(problem, strict))
     faster = [
-        Configuration(lowering.suffix, engine.index, None)
-        for lowering, engine in first_guess.instead_of_plain(problem, found)
+        configuration
+        for lowering in first_guess.instead_of_plain(problem, found)
+        for configuration in _instead_of_plain(lowering, ran)
     ]
-    ready = {configuration for configuration, _ in ran}
     for lowering in found:
         for configuration in _of_lowering(lowering, strict, ran):
             if (configuration.engine, configuration.knobs) == (first_guess.PLAIN.index, None) and not lowering.way:
-                yield from (other for other in faster if other in ready)
+                yield from faster
             yield configuration
+
+
+def _instead_of_plain(
+    lowering: ConvolutionLowering, ran: list[tuple[Configuration, dict[str, Any]]]
+) -> list[Configuration]:
+    """Return what comes before engine 0, in a list of at most one."""
+    if lowering.as_forward:
+        forward = Configuration(lowering.suffix, first_guess.PLAIN.index, None)
+        return [found for found, _ in ran if found == forward][:1]
+    compiled = (found for found, candidate in ran if candidate["source"] == "heuristics" and candidate.get("compiled"))
+    return [found for found in compiled if found.lowering == lowering.suffix][:1]
 
 
 def _of_lowering(
