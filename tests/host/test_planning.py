@@ -713,18 +713,6 @@ def test_a_depthwise_gradient_is_computed_as_forward_in_place_of_engine_0(plan: 
         )
 
 
-@pytest.mark.parametrize("operation", ["forward", "backward_data"])
-def test_large_depthwise_images_are_copied_to_channels_last(plan: Planner, operation: str) -> None:
-    """By the engine that the heuristics propose, which is compiled at run time: it comes first, but needs the GPU itself."""
-    image = 64, 96, 32, 32
-    sizes = {"x": image, "w": (96, 1, 5, 5), "y": image, "options": {"groups": 96, "padding": 2}}
-    rows = plan("survey", **problem(operation, **sizes))
-    names = [row["name"] for row in rows]
-    (first, *_), plain = [row for row in rows if row["name"].endswith(" + channels last")], names.index("engine 0")
-    assert "compiled at run time" in first["refused"]
-    assert names.index(first["name"]) < plain
-
-
 def test_the_best_of_each_lowering_come_first(plan: Planner) -> None:
     """Autotune may have no time for all."""
     names = [row["name"] for row in usable(plan("survey", **problem(dtype="float16")))]
