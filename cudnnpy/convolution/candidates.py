@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
@@ -67,15 +67,13 @@ class ConvolutionProblem(Problem):
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering.
 
-        The best of each lowering come before the others, since autotune may have no time for all.
+        The best proposal of each lowering comes before the others, since autotune may have no time for all.
         """
         strict = is_strict(self, options)
         found = list(lowerings(self, strict))
-        rankings = [
-            measured.candidates(features(self, strict), found, target),
-            *(_proposals(lowering, strict, target) for lowering in found),
-        ]
-        for candidate in _best_of_each_first(rankings):
+        known = measured.candidates(features(self, strict), found, target)
+        rankings = [_proposals(lowering, strict, target) for lowering in found]
+        for candidate in chain(known, _best_of_each_first(rankings)):
             if candidate.engine == first_guess.PLAIN:
                 yield from _instead_of_plain(self, found, target)
             yield candidate
