@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +118,13 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
 
     assert left(step) == ({counts.VOLUMES: 4} if is_left else {})
     assert bool(machine.planned) != is_left
+
+
+def test_the_page_lists_every_reason() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text()
+    reasons = [value for name, value in vars(counts).items() if name.isupper() and isinstance(value, str)]
+    assert len(reasons) > 10
+    assert [reason for reason in reasons if f"| `{reason}` |" not in page] == []
 
 
 ERRORS = [
