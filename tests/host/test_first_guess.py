@@ -268,7 +268,9 @@ def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expe
         ((32, 64, 28, 28), {"dtype": "float16"}, False),
         ((32, 64, 28, 28), {"groups": 1}, False),
         ((32, 64, 28, 28), {"bias": False}, False),
-        ((256, 64, 64), {}, False),
+        ((256, 64, 64), {}, True),
+        ((255, 64, 64), {}, False),
+        ((32, 64, 8, 28, 28), {}, False),
     ],
 )
 def test_a_large_bias_of_a_depthwise_convolution_in_float32_is_added_apart(
