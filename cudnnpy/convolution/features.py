@@ -32,7 +32,7 @@ def features(problem: Problem, strict: bool) -> Features | None:
         problem.operation,
         "half" if is_half else f"{x.dtype} strict" if strict else x.dtype,
         min(orders),
-        len(w.shape) - 2,
+        problem.axes,
         max(w.shape[2:]) > 1,
         max(g.stride) > 1,
         _group_kind(problem),
@@ -52,4 +52,4 @@ def _orders(spec: TensorSpec) -> set[str]:
 def _group_kind(problem: Problem) -> str:
     if problem.groups == 1:
         return "dense"
-    return "depthwise" if problem.w.shape[1] == 1 else "grouped"
+    return "depthwise" if problem.is_depthwise else "grouped"

@@ -7,7 +7,7 @@ whole kinds of problems, by conditions on their sizes. docs/dev/benchmarks.md ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from cudnnpy import raw
@@ -66,7 +66,7 @@ def is_for_plain_engine(problem: Problem) -> bool:
     The engines for depthwise convolutions have two axes at most, so that the heuristics propose engines that compute the zeros
     of a dense filter. On an H200 with cuDNN 9.19, engine 0 takes 0.10 of their time, and 0.52 at most (9 problems of X3D).
     """
-    return problem.groups == problem.x.shape[1] > 1 and len(problem.w.shape) - 2 == _PLAIN_AXES
+    return problem.is_depthwise and problem.axes == _PLAIN_AXES
 
 
 def is_for_channels_last(problem: Problem) -> bool:
@@ -83,22 +83,22 @@ def is_for_channels_last(problem: Problem) -> bool:
     return (
         gains.get(problem.operation, False)
         and x.dtype == "float32"
-        and problem.groups == x.shape[1] == w.shape[0] > 1
-        and len(w.shape) - 2 < _PLAIN_AXES
+        and problem.is_depthwise
+        and w.shape[0] == x.shape[1]
+        and problem.axes < _PLAIN_AXES
         and set(g.dilation) == {1}
         and math.prod(x.shape) >= _LARGE_IMAGES
     )
 
 
-def instead_of_plain(problem: Problem, lowerings: Iterable[ConvolutionLowering]) -> list[ConvolutionLowering]:
+def instead_of_plain(problem: Problem, lowerings: Sequence[ConvolutionLowering]) -> list[ConvolutionLowering]:
     """Return the lowerings that come before engine 0 wherever that is proposed, the fastest first.
 
     On copies that are channels last, these are the engines for depthwise convolutions, which are compiled at run time. A
     gradient as a forward convolution runs on engine 0 itself (lowering.py has by how much it is faster).
     """
-    found = list(lowerings)
-    copied = [lowering for lowering in found if lowering.in_channels_last and is_for_channels_last(problem)]
-    return copied + [lowering for lowering in found if lowering.as_forward]
+    copied = [lowering for lowering in lowerings if lowering.in_channels_last and is_for_channels_last(problem)]
+    return copied + [lowering for lowering in lowerings if lowering.as_forward]
 
 
 def has_slow_products(problem: Problem, strict: bool) -> bool:
@@ -149,14 +149,14 @@ def is_of_volumes(problem: Problem, strict: bool) -> bool:
         strict
         and _is_dense_channels_first(problem)
         and problem.operation == "backward_filter"
-        and len(problem.w.shape) - 2 == _PLAIN_AXES
+        and problem.axes == _PLAIN_AXES
     )
 
 
 def is_of_large_volumes(problem: Problem, strict: bool) -> bool:
     """Return whether engine 1 is faster than engine 67, too: for 200,000 positions of x or more, and 128 filters at most.
 
-    On an H200 with cuDNN 9.19, it takes 0.25 of the time, and 0.59 at most (6 problems of 5 networks); for 150,000
+    On an H200 with cuDNN 9.19, it takes 0.26 of the time, and 0.59 at most (6 problems of 5 networks); for 150,000
     positions or fewer, between 0.5 and 3.5.
     """
     positions = math.prod(problem.x.shape) // problem.x.shape[1]

@@ -41,7 +41,7 @@ from cudnnpy.convolution.problem import Problem, in_agreement
 from cudnnpy.convolution.space_to_depth import SpaceToDepth, can_transform, is_promising, with_space_to_depth
 
 _MOST = 1 << 30  # the most elements of a tensor that is copied to another memory order: cuDNN counts in 32 bits
-_FORWARD_AXES = 2  # the most spatial axes with which a gradient is faster as a forward convolution
+_IMAGE_AXES = 2  # the most spatial axes; with three, depthwise convolutions run on other kernels
 _MANY_RESULTS = 1 << 20  # from which a fused bias or activation slows a depthwise convolution in float32 down
 _ROLES = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y", "bias": "bias"}
 
@@ -163,8 +163,7 @@ def _channels_last(problem: Problem) -> Problem | None:
     were channels last and the copies took no longer than reading and writing memory does.
     """
     tensors = {name: getattr(problem, name) for name in ("x", "w", "y")}
-    is_depthwise = problem.groups == problem.x.shape[1] > 1
-    if dtype_of(problem.x.dtype).itemsize != 2 and not (problem.x.dtype == "float32" and is_depthwise):
+    if dtype_of(problem.x.dtype).itemsize != 2 and not (problem.x.dtype == "float32" and problem.is_depthwise):
         return None
     if any(math.prod(spec.shape) > _MOST for spec in tensors.values()) or lie_channels_last(problem.x, problem.y):
         return None
@@ -184,9 +183,10 @@ def _as_forward(problem: Problem) -> Problem | None:
     g, sizes = problem.geometry, problem.w.shape[2:]
     is_possible = (
         problem.operation == "backward_data"
-        and problem.groups == problem.x.shape[1] == problem.w.shape[0] > 1
+        and problem.is_depthwise
+        and problem.w.shape[0] == problem.x.shape[1]
         and set(g.stride) == {1}
-        and len(sizes) <= _FORWARD_AXES
+        and problem.axes <= _IMAGE_AXES
         and (problem.bias, problem.activation, problem.beta) == (None, None, 0.0)
         and all(map(is_dense, problem.specs))
         and not lie_channels_last(problem.x, problem.y)
@@ -215,10 +215,10 @@ def _is_slow_fused(problem: Problem) -> bool:
     million results or more the plain plan and an epilogue take 0.74 to 0.88 of the time (9 problems); for 0.1 million 1.49.
     """
     is_plain = problem.bias is None and problem.activation is None
-    if is_plain or not problem.groups == problem.x.shape[1] > 1:
+    if is_plain or not problem.is_depthwise:
         return False
     is_large = math.prod(problem.y.shape) >= _MANY_RESULTS
-    is_slowed = is_large and problem.x.dtype == "float32" and len(problem.w.shape) - 2 <= 2
+    is_slowed = is_large and problem.x.dtype == "float32" and problem.axes <= _IMAGE_AXES
     return is_slowed or lie_channels_last(problem.x, problem.y)
 
 

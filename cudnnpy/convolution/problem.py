@@ -206,6 +206,16 @@ class Problem(NamedTuple):
         )
 
     @property
+    def axes(self) -> int:
+        """The number of spatial axes: 1, 2 or 3."""
+        return len(self.w.shape) - 2
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each of several channels of x has filters of its own."""
+        return self.groups == self.x.shape[1] > 1
+
+    @property
     def is_empty(self) -> bool:
         """Whether a tensor has no elements, so that there are no products."""
         return any(0 in spec.shape for spec in self.specs)

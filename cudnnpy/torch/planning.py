@@ -203,14 +203,16 @@ def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
     ]
 
 
-def _check_speed(order: Order, x: Any) -> None:
-    """Raise NotTaken for large depthwise convolutions with three spatial axes.
+def _order(x: Any, w: Any, bias: Any, given: Sequence[Any]) -> Order:
+    """Return the memory order of a convolution. Raises NotTaken for large depthwise ones with three spatial axes.
 
     On an H200 with cuDNN 9.19, cuDNN's engines take 1.5 to 2.2 times as long as PyTorch's kernels for them, in all three
     directions (7 problems of X3D, float16 and float32). PyTorch computes them channels first.
     """
+    order = order_of(x, w, bias, given)
     if order.is_depthwise_of_volumes and x.numel() >= _LARGE_VOLUMES:
         raise NotTaken(counts.VOLUMES)
+    return order
 
 
 def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Sequence[Any], now: Flags) -> Forward:
@@ -218,8 +220,7 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     x, w, bias = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, x, w, *(() if bias is None else (bias,)))
-    order = order_of(x, w, bias, given)
-    _check_speed(order, x)
+    order = _order(x, w, bias, given)
     formats = order.conversion(x), order.conversion(w, is_filter=True)
     geometry = Geometry.of(given, w.dim() - 2)
     planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), order)
@@ -252,8 +253,7 @@ def plan_backward(
     dy, x, w = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, dy, x, w)
-    order = order_of(x, w, None, given)
-    _check_speed(order, x)
+    order = _order(x, w, None, given)
     formats = order.conversion(dy), order.conversion(x), order.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
     geometry = Geometry.of(given, w.dim() - 2)

@@ -256,7 +256,7 @@ COPIED, FLIPPED = " + channels last", " + forward"
 )
 def test_what_comes_before_engine_0(operation: str, change: dict[str, Any], expected: list[str]) -> None:
     asked = problem(operation, **{**IMAGES, **change})
-    assert [lowering.suffix for lowering in first_guess.instead_of_plain(asked, lowerings(asked))] == expected
+    assert [lowering.suffix for lowering in first_guess.instead_of_plain(asked, list(lowerings(asked)))] == expected
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def _of_plans(given: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_less_exact(candidate: dict[str, Any], strict: bool) -> bool:
-    """Return whether a candidate rounds more than the first guess may, which is not checked: autotune alone takes it."""
+    """Return whether a candidate rounds more than the first guess may, which is not checked, or is rejected since."""
     approximations = {"down_convert_inputs", "reduced_precision_reduction"} | (set() if strict else {"winograd"})
     return not approximations.isdisjoint(candidate["notes"])
 
