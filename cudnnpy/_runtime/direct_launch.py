@@ -34,6 +34,7 @@ from cudnnpy._runtime.captured_kernels import (
 )
 from cudnnpy._runtime.captures import MOST_KERNELS, Captures, Launch
 from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT, Move, addresses_elsewhere, moves
+from cudnnpy._runtime.parameter_writer import NOT_ADDRESSES, writer
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
@@ -72,6 +73,8 @@ class DirectLaunch:
         What is queued, in order.
     found : sequence of list of Move
         For each, what follows the addresses.
+    count : int
+        The number of addresses.
 
     Attributes
     ----------
@@ -85,26 +88,20 @@ class DirectLaunch:
         "__weakref__",
         "_calls",
         "_configurations",
-        "_halves",
         "_idle",
         "_keep",
-        "_low",
         "_stream",
         "_stream_argument",
-        "_wide",
-        "_words",
+        "_write",
         "pointers",
         "uses",
     )
 
-    def __init__(self, queued: Sequence[Queued], found: Sequence[list[Move]]) -> None:
+    def __init__(self, queued: Sequence[Queued], found: Sequence[list[Move]], count: int) -> None:
         starts = [0, *accumulate(len(one.values) // 8 for one in queued)]
         words = (c_uint64 * starts[-1]).from_buffer_copy(b"".join(one.values for one in queued))
-        view = memoryview(words).cast("B")
-        self._words, self._halves = view.cast("Q"), view.cast("I")
         pairs = [(start, move) for start, several in zip(starts[:-1], found, strict=True) for move in several]
-        self._wide = [(start + move.number, move.operand, move.distance) for start, move in pairs if move.wide]
-        self._low = [(2 * start + move.number, move.operand, move.distance) for start, move in pairs if not move.wide]
+        self._write = writer(words, pairs, count)
         self._stream: object = _NO_STREAM
         self._stream_argument = c_void_p()
         self._idle = True
@@ -195,7 +192,7 @@ class DirectLaunch:
         cls, captures: Captures, queued: Sequence[Queued], found: Sequence[list[Move]], pointers: Pointers
     ) -> DirectLaunch | None:
         """Return the launch of what was captured, if a capture of its own kernels is the same."""
-        made = cls(queued, found)
+        made = cls(queued, found, len(pointers))
         try:
             own = _captured(captures, lambda: not made.launch(pointers, captures.stream))
         except StatusError:
@@ -216,8 +213,15 @@ class DirectLaunch:
             return False
         self._idle = False
         try:
-            if pointers != self.pointers and not self._move(pointers):
-                return False
+            if pointers != self.pointers:
+                if pointers[-1] % SPACE_ALIGNMENT:
+                    return False
+                self.pointers = None  # an interrupt may leave parameters of two launches
+                try:
+                    self._write(pointers)
+                except NOT_ADDRESSES:
+                    return False
+                self.pointers = pointers
             if stream != self._stream:
                 self._set_stream(stream)
             for queue, arguments in self._calls:
@@ -228,22 +232,6 @@ class DirectLaunch:
             self.uses += 1
         finally:
             self._idle = True
-        return True
-
-    def _move(self, pointers: Pointers) -> bool:
-        """Set the addresses of the next launch. Return whether that was possible."""
-        if pointers[-1] % SPACE_ALIGNMENT:
-            return False
-        self.pointers = None
-        words, halves = self._words, self._halves
-        try:
-            for number, operand, distance in self._wide:
-                words[number] = pointers[operand] + distance
-            for number, operand, distance in self._low:
-                halves[number] = pointers[operand] + distance & 0xFFFF_FFFF
-        except (TypeError, ValueError, OverflowError):  # what is no address, or a NumPy integer of 64 bits
-            return False
-        self.pointers = pointers
         return True
 
     def _set_stream(self, stream: int) -> None:

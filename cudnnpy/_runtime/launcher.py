@@ -87,14 +87,17 @@ class Launcher:
         self.direct: Table[DirectLaunch] = Table(DIRECT)
         self._wish = Wish(_UNTIL_DIRECT, _CONTEST) if planned.replayable and planned.movable else None
 
-    def run(self, pointers: Pointers, stream: int) -> None:
-        """Queue the work on the addresses (of the operands, then of the workspace) and the stream."""
+    def run(self, pointers: Pointers, stream: int, are_valid: object = False) -> None:
+        """Queue the work on the addresses (of the operands, then of the workspace) and the stream.
+
+        `are_valid` is true for addresses that need no check: aligned as the plan's are, not null, and without overlaps.
+        """
         if self._several and current_device() != self.device:
             with on_device(self.device):
-                return self._run(pointers, stream)
-        return self._run(pointers, stream)
+                return self._run(pointers, stream, are_valid)
+        return self._run(pointers, stream, are_valid)
 
-    def _run(self, pointers: Pointers, stream: int) -> None:
+    def _run(self, pointers: Pointers, stream: int, are_valid: object) -> None:
         """Queue the work on the current device."""
         pace = self.pace
         pace.left -= 1
@@ -111,7 +114,7 @@ class Launcher:
                 return None if wants_graph else self._count(pointers, stream)
         direct = self.direct.get(_ANYWHERE)
         kept = self.launches.get(pointers) if self.launches else None
-        if kept is None and (direct is None or pointers != direct.pointers):
+        if kept is None and not are_valid and (direct is None or pointers != direct.pointers):
             self.planned.check_addresses(pointers[:-1], pointers[-1])
         launch = None if kept is None else kept.launch
         if direct is None or not direct.launch(pointers, stream):

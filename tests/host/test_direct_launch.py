@@ -327,6 +327,25 @@ def test_a_first_kernel_that_the_driver_rejects_launches_nothing(graphs: StandIn
     assert moved.launch(HERE, STREAM)
 
 
+def test_an_interrupt_while_addresses_are_written_leaves_none_of_them(graphs: StandInGraphs) -> None:
+    moved = made(graphs, kernel(address(0)))
+    assert moved is not None
+    assert moved.launch(HERE, STREAM)
+    write = moved._write
+
+    def interrupted(pointers: Pointers) -> None:
+        write(pointers)
+        raise KeyboardInterrupt
+
+    moved._write = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        moved.launch(tuple(pointer + 256 for pointer in HERE), STREAM)
+    moved._write = write
+    graphs.launched.clear()
+    assert moved.launch(HERE, STREAM)
+    assert graphs.launched == [([[struct.pack("Q", HERE[at]) for at in (0, 0, 1, 2)]], STREAM)]
+
+
 def test_an_interrupt_while_the_stream_changes_leaves_no_kernel_on_another(graphs: StandInGraphs) -> None:
     """A signal handler raises between two kernels, of which only the first one has the new stream."""
     moved = made(graphs, kernel(address(0)), kernel(address(1), function=0x500))

@@ -273,6 +273,14 @@ def test_addresses_that_are_refused_are_neither_bound_nor_remembered(log: Log, m
     assert [event[0] for event in log] == ["bind", "set_stream", "launch"]
 
 
+@pytest.mark.usefixtures("driver")
+def test_addresses_that_are_valid_are_not_checked(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = FakePlan(log)
+    monkeypatch.setattr(plan, "check_addresses", lambda operands, workspace: pytest.fail("they are checked"))
+    Launcher(plan).run((16, 32, 0), STREAM, True)
+    assert [event[0] for event in log] == ["bind", "set_stream", "launch"]
+
+
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
     entered: list[int] = []
 

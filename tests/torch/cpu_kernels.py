@@ -86,9 +86,12 @@ class ReferenceLauncher:
     def __init__(self, planned: ReferencePlan | Program) -> None:
         self.planned, self.device = planned, planned.device
 
-    def run(self, pointers: tuple[int, ...], stream: int) -> None:
+    def run(self, pointers: tuple[int, ...], stream: int, are_valid: object = False) -> None:
         *operands, workspace = pointers
         assert workspace
+        if not are_valid and not all(operands):
+            raise ValueError("an address is null")
+        assert all(operands)
         planned = self.planned
         plan = planned.plan if isinstance(planned, Program) else planned
         specs = [one.spec for one in planned.operands] if isinstance(planned, Program) else plan.problem.specs

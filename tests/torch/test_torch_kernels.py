@@ -182,6 +182,18 @@ def test_launches_are_on_the_current_stream(machine: Machine) -> None:
     assert machine.streams == [0x50, 0x60, 0x50]
 
 
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("which", [0, 1])
+def test_tensors_whose_memory_was_freed_are_rejected(which: int) -> None:
+    """As programs that shard their parameters free it, between the uses of a parameter."""
+    tensors = draw(2, 3, 6, 6), draw(4, 3, 3, 3)
+    with cudnnpy.torch.enable():
+        F.conv2d(*tensors)
+        tensors[which].untyped_storage().resize_(0)
+        with pytest.raises(ValueError, match="null"):
+            F.conv2d(*tensors)
+
+
 def test_the_machine_finds_wrong_addresses(machine: Machine) -> None:
     """The stand-in for a device computes from the addresses alone."""
     x, w = draw(2, 3, 6, 6), draw(3, 3, 6, 6)
