@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -67,3 +68,28 @@ def test_every_road_has_a_row_for_each_number_of_tuples(monkeypatch: pytest.Monk
     assert rows["fails", 16]["error"] == "ValueError: no such thing"
     assert rows["pack ready", 16]["error"] == "ValueError: no such thing"
     assert rows["pack ready", "new"]["absent"].startswith("no pack can be ready")
+
+
+def test_what_is_on_around_a_road_is_off_for_the_others(monkeypatch: pytest.MonkeyPatch, tiny: Tensors) -> None:
+    is_on = False
+
+    @contextmanager
+    def switch() -> Iterator[None]:
+        nonlocal is_on
+        is_on = True
+        yield
+        is_on = False
+
+    def expects(on: bool) -> Callable[[Tensors, addresses.Memory], Callable[[], object]]:
+        def call() -> None:
+            assert is_on is on
+
+        return lambda t, memory: call
+
+    monkeypatch.setattr(addresses, "ROADS", {"torch F.conv2d": expects(False), "enabled": expects(True)})
+    monkeypatch.setattr(addresses, "AROUND", {"enabled": switch})
+    monkeypatch.setattr(addresses, "Tensors", lambda torch, dtype: tiny)
+    monkeypatch.setattr(addresses, "MOST", 1)
+    rows = list(addresses.measure(torch, Budget(0.01)))
+    assert len(rows) == 8
+    assert not any(row["error"] for row in rows)

@@ -7,15 +7,17 @@ says little about them. A tuple that is always new was never given to that road 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import byref, c_int, c_int64, c_void_p
+from functools import partial
 from itertools import cycle, product
 from typing import Any
 
-import cudnnpy
+import cudnnpy.torch
 from cudnnpy import raw
 from tools.benchmark.host import NotInstalled, Tensors, bare_pack, workspace_for
 from tools.benchmark.layers import TINY
-from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary
+from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary, within
 
 NEW = "new"
 TUPLES: tuple[int | str, ...] = (1, 16, 1000, NEW)
@@ -157,14 +159,18 @@ def _rebuilt(t: Tensors, memory: Memory) -> Callable[[], object]:
     return call
 
 
+ENABLED = "F.conv2d, cudnnpy.torch enabled"
 ROADS: dict[str, Callable[[Tensors, Memory], Callable[[], object]]] = {
     "torch F.conv2d": _torch_forward,
+    ENABLED: _torch_forward,
     "conv.forward(x, w, out=y)": _forward_out,
     "conv.forward(x, w)": _forward,
     "plan.execute(pointers)": _plan_execute,
     "ctypes cudnnBackendExecute, pack ready": _ready,
     "ctypes cudnnBackendExecute, pack rebuilt": _rebuilt,
 }
+# What is switched on around the calls of a road, outside the clock
+AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {ENABLED: cudnnpy.torch.enable}
 
 
 def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
@@ -175,14 +181,12 @@ def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
     for (name, make), tuples in product(ROADS.items(), TUPLES):
         key = f"{name}, {tuples}"
         rows[key] = {"dtype": DTYPE, "row": name, "tuples": tuples, "us": None, "absent": None, "error": None}
+        around = AROUND.get(name, nullcontext)
         try:
             call = make(tensors, Memory(tensors, tuples))
             if not isinstance(tuples, str):  # so that every tuple is known
-                for index in range(5 * tuples):
-                    call()
-                    if index % 512 == 0:
-                        torch.cuda.synchronize()
-            timer = host_timer(call, torch.cuda.synchronize)
+                within(around, partial(_repeat, torch, call, 5 * tuples))
+            timer = partial(within, around, host_timer(call, torch.cuda.synchronize))
             timer()
             timer()
         except NotInstalled as why:
@@ -195,3 +199,10 @@ def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
         for key, times in interleaved(timers, MOST, LEAST, budget).items():
             rows[key]["us"] = summary(times)
     yield from rows.values()
+
+
+def _repeat(torch: Any, call: Callable[[], object], count: int) -> None:
+    for index in range(count):
+        call()
+        if index % 512 == 0:
+            torch.cuda.synchronize()

@@ -60,6 +60,7 @@ _ADDRESSES: tuple[tuple[float, str, int | str, str, int | str], ...] = (
     (0.55, "conv.forward(x, w, out=y)", 1, "torch F.conv2d", 1),
     (0.85, "conv.forward(x, w, out=y)", 1000, "torch F.conv2d", 1000),
     (1.00, "conv.forward(x, w, out=y)", "new", "torch F.conv2d", "new"),
+    *((1.10, "F.conv2d, cudnnpy.torch enabled", tuples, "torch F.conv2d", tuples) for tuples in (1, 1000, "new")),
     (1.20, "plan.execute(pointers)", 1, "ctypes cudnnBackendExecute, pack ready", 1),
     (2.00, "plan.execute(pointers)", "new", "ctypes cudnnBackendExecute, pack ready", 1000),
 )

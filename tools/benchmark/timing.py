@@ -7,11 +7,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import repeat
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
 
 # Calls between two synchronisations on the host's clock: the GPU's launch queue (1,024 entries) never fills.
 HOST_BATCH = 64
@@ -73,6 +75,12 @@ def quiet() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+def within(around: Callable[[], AbstractContextManager[Any]], call: Callable[[], ResultT]) -> ResultT:
+    """Calls what is timed with something switched on around it, outside its clock."""
+    with around():
+        return call()
 
 
 def host_timer(call: Callable[[], object], synchronize: Callable[[], object]) -> Callable[[], float]:

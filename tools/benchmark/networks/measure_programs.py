@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tools.benchmark.networks import models
-from tools.benchmark.timing import Budget, interleaved, quiet, summary
+from tools.benchmark.timing import Budget, interleaved, quiet, summary, within
 
 MOST, LEAST = 20, 5  # repetitions
 REPETITION_MS = 10.0
@@ -80,18 +80,13 @@ def measure(torch: Any, program: Program, row: dict[str, Any], tune_seconds: flo
     timers: dict[str, Callable[[], float]] = {}
     with quiet():
         for name, road in roads.items():
-            once = _within(road, models.wall_timer(torch, road.call, 2))
+            once = within(road.around, models.wall_timer(torch, road.call, 2))
             count = min(max(math.ceil(REPETITION_MS / once), 1), 50)
-            timers[name] = partial(_within, road, models.wall_timer(torch, road.call, count))
+            timers[name] = partial(within, road.around, models.wall_timer(torch, road.call, count))
         timers[f"{next(iter(roads))}, again"] = next(iter(timers.values()))
         for name, times in interleaved(timers, MOST, LEAST, Budget(TIMING_SECONDS)).items():
             row["ms"][name] = summary(times)
     row["error"] = "; ".join(f"{name}: {why}" for name, why in lost.items()) or None
-
-
-def _within(road: Road, timer: Callable[[], float]) -> float:
-    with road.around():
-        return timer()
 
 
 def admit(
