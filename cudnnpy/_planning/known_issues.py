@@ -120,7 +120,7 @@ def fuses_bias_in_tf32(facts: Facts) -> bool:
     return "bias" in facts.fused and any(x.dtype == "float32" for x, _, _ in facts.convolutions)
 
 
-def is_no_float16(facts: Facts) -> bool:
+def is_not_float16(facts: Facts) -> bool:
     """x of another type than float16, or no convolution"""
     return all(x.dtype != "float16" for x, _, _ in facts.convolutions)
 
@@ -174,7 +174,7 @@ ISSUES: tuple[Issue, ...] = (
         "converted-to-float16",
         ("forward", "backward_data", "backward_filter", "graph"),
         (9, 10, 15, 22, 23, 24, 27, 33, 37, 39, 40, 43, 45, 46, 47, 49, 57, 59, 62, 64, 65, 67, 73),
-        is_no_float16,
+        is_not_float16,
         "converts its inputs to float16, in which 1e5 is infinite and 1e-8 is 0",
         kind="noted down_convert_inputs",
         detail="float32 inputs of 1e6 give NaN, of 1e-12 zeros, and of 1e-6 an error of 2 to 41 %; "

@@ -16,13 +16,13 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import tomllib
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnnpy._core.whole_file import replacing
 from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -102,15 +102,11 @@ def _replace(target: Path, content: str) -> None:
     if target.exists() and not target.is_file():
         target.write_text(content, encoding="utf-8")
         return
-    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
+    with replacing(target) as partial:
         with partial.open("x", encoding="utf-8", newline="\n") as file:
             file.write(content)
         with contextlib.suppress(FileNotFoundError):
             partial.chmod(target.stat().st_mode & 0o7777)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _source(name: str) -> str:

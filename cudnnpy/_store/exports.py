@@ -9,14 +9,13 @@ The checksum is the SHA-256 of the entry's JSON as it stands in the line.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cudnnpy._core.whole_file import replacing
 from cudnnpy._store.entry import Entry, canonical, digest_of
 
 FORMAT = 1
@@ -34,18 +33,11 @@ class Export(NamedTuple):
 def write(path: Path, entries: Iterable[Entry]) -> int:
     """Write an export, whole or not at all. Return the number of entries. Raises OSError."""
     ordered = sorted(entries, key=lambda entry: entry.key)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with fresh.open("x", encoding="ascii", newline="\n") as stream:
-            for line in _lines(ordered):
-                stream.write(f"{line}\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(fresh, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(fresh)
-        raise
+    with replacing(path) as partial, partial.open("x", encoding="ascii", newline="\n") as stream:
+        for line in _lines(ordered):
+            stream.write(f"{line}\n")
+        stream.flush()
+        os.fsync(stream.fileno())
     return len(ordered)
 
 

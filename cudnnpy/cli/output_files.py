@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
+
+from cudnnpy._core.whole_file import replacing
 
 
 class OutputError(ValueError):
@@ -54,15 +55,11 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool
     Raises OutputError if it cannot be written, or if it exists and `overwrite` is false.
     """
     target = Path(os.path.realpath(path))
-    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         target.parent.mkdir(exist_ok=True)
         check_writable(path, overwrite=overwrite)
-        try:
+        with replacing(target) as partial:
             partial.write_bytes(content.encode() if isinstance(content, str) else content)
-            os.replace(partial, target)
-        finally:
-            partial.unlink(missing_ok=True)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
 

@@ -6,12 +6,12 @@ Needs Pillow, which the extra `images` installs.
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cudnnpy._core.whole_file import replacing
 from cudnnpy._installation import with_extra
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ def write(
 
 
 def _replace(target: Path, content: memoryview, earlier: os.stat_result | None) -> None:
-    partial = target.with_name(f".{secrets.token_hex(8)}.partial")
-    try:
+    with replacing(target) as partial:
         mode = 0o666 if earlier is None else 0o600  # the umask applies to a new file
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
@@ -172,9 +171,6 @@ def _replace(target: Path, content: memoryview, earlier: os.stat_result | None) 
                 except PermissionError:
                     pass  # the file belongs to another user, but this user may replace it in this folder
                 os.fchmod(file.fileno(), stat.S_IMODE(earlier.st_mode))
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _status(path: str | os.PathLike[str]) -> os.stat_result | None:

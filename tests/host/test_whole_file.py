@@ -1,0 +1,43 @@
+"""A file is replaced at the end of the block, or stays as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cudnnpy._core.whole_file import replacing
+
+
+@pytest.mark.parametrize("earlier", [None, "earlier"])
+def test_the_file_is_there_after_the_block(tmp_path: Path, earlier: str | None) -> None:
+    target = tmp_path / "file"
+    if earlier is not None:
+        target.write_text(earlier)
+    with replacing(target) as partial:
+        partial.write_text("new")
+        assert partial.parent == tmp_path
+        assert target.exists() == (earlier is not None)
+    assert target.read_text() == "new"
+    assert [*tmp_path.iterdir()] == [target]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_block_that_raises_leaves_the_file_as_it_was(
+    tmp_path: Path, error: type[BaseException], is_written: bool
+) -> None:
+    target = tmp_path / "file"
+    target.write_text("earlier")
+    with pytest.raises(error), replacing(target) as partial:
+        if is_written:
+            partial.write_text("half")
+        raise error
+    assert target.read_text() == "earlier"
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_a_block_that_writes_nothing_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "file"):
+        pass
+    assert [*tmp_path.iterdir()] == []
