@@ -38,13 +38,15 @@ def address_check(
     space : int
         The bytes of workspace; 0 if the workspace is not checked.
     """
-    made: AddressCheck = _maker(len(sizes), tuple(results), bool(space))(explain, alignment - 1, *sizes, space)
+    lengths = *sizes, space
+    negative = (-length for length in lengths)
+    made: AddressCheck = _maker(len(sizes), tuple(results), bool(space))(explain, alignment - 1, *lengths, *negative)
     return made
 
 
 @lru_cache(maxsize=1024)
 def _maker(count: int, results: tuple[int, ...], checks_space: bool) -> Any:
-    """Return a function of `explain`, of the bits that must be 0, and of the sizes, that returns a check.
+    """Return a function of `explain`, of the bits that must be 0, of the sizes and of their negatives, that returns a check.
 
     Every launch at new addresses is checked. One expression over local variables takes half of the time of a loop.
     """
@@ -54,14 +56,14 @@ def _maker(count: int, results: tuple[int, ...], checks_space: bool) -> Any:
         written.append(count)
         names.append("space")
     apart = [
-        f"not -n{other} < {names[other]} - {names[result]} < n{result}"
+        f"not m{other} < {names[other]} - {names[result]} < n{result}"
         for result in written
         for other in range(len(names))
         if other != result and not (other in written and other < result)
     ]
     bits = " | ".join(names) or "0"  # differences of unsigned NumPy integers wrap around: they go to `explain`
     valid = " and ".join([*names, f"type(every := {bits}) is int and not every & bits", *apart])
-    sizes = "".join(f", n{at}" for at in range(count + 1))
+    sizes = "".join(f", {sign}{at}" for sign in "nm" for at in range(count + 1))
     source = f"""
 def make(explain, bits{sizes}):
     def check(operands, space):
