@@ -254,7 +254,7 @@ def _advice(guess: list[str]) -> str:
     return f". Did you mean {guess[0]!r}?" if guess else ""
 
 
-# Values; a text that is no such value is returned as it is, and refused where the value is checked
+# Values. A text that is not a value of the kind is returned as it is, and refused where the value is checked.
 
 
 def read_integer(text: str) -> int | str:

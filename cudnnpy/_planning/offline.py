@@ -26,7 +26,7 @@ from cudnnpy.errors import NoAlgorithmError
 class Watch(NamedTuple):
     """What is told of each candidate before cuDNN plans it, and the reasons not to plan some, both by their names.
 
-    The name is "" for what is not about one candidate.
+    The name is "" for a step that does not concern one candidate.
     """
 
     begin: Callable[[str], None] = lambda name: None

@@ -107,7 +107,7 @@ Queued = Kernel | Fill
 def queued_by(graph: Graph) -> list[Queued] | None:
     """Return what a captured launch queues, in order.
 
-    None if it is no sequence, if it has anything but kernels and fills, or if their parameters cannot be read.
+    None if it is not a sequence, if it has nodes other than kernels and fills, or if their parameters cannot be read.
     """
     library, handle = driver_library(), c_void_p(int(graph.handle))
     order = _in_sequence(library, handle)
@@ -130,7 +130,7 @@ def queued_by(graph: Graph) -> list[Queued] | None:
 
 
 def _in_sequence(library: Any, graph: c_void_p) -> list[tuple[int, bool]]:
-    """Return the nodes of a graph in their order, each with whether it may begin early. Empty if they are no sequence."""
+    """Return the nodes of a graph in their order, each with whether it may begin early. Empty if they are not a sequence."""
     count = c_size_t()
     if library.cuGraphGetNodes(graph, None, byref(count)) or not count.value:
         return []

@@ -95,7 +95,7 @@ def _put(halves: list[int], move: Move, pointers: Pointers) -> None:
 
 
 def addresses_elsewhere(pointers: Pointers) -> Iterator[Pointers]:
-    """Yield tuples of addresses for captures, which nothing is launched at: far apart and of different alignments.
+    """Yield tuples of addresses for captures: far apart and of different alignments. No kernel runs on them.
 
     They are multiples of 4096, odd multiples of 16, and a mixture just below a multiple of 2**32, in changing order; those of
     the workspace, the last, are odd multiples of its alignment instead. A null address remains null. In the first tuple

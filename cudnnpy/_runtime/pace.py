@@ -39,7 +39,7 @@ class Pace:
     """The pace of one thread's launches on one device.
 
     `gpu_waits` is True or False where the events tell, and None where the host and the GPU are about as fast. `left` is the
-    number of launches until the next look; who launches counts it down, and calls `look` at 0.
+    number of launches until the next look; each launch counts it down, and calls `look` at 0.
     """
 
     __slots__ = ("_event", "_launches", "_process", "_soon", "gpu_waits", "left")

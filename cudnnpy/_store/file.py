@@ -108,7 +108,7 @@ class File:
             self._drop()
 
     def check(self) -> None:
-        """Raise what reading would, but for damage that only reading a row finds."""
+        """Raise what reading would raise, except for damage that is found only when a row is read."""
         if os.path.exists(self.path):
             self._run(has_table)
 

@@ -1,4 +1,4 @@
-"""A lock beside a store's file: shared by all who use the file, and held alone by who replaces it.
+"""A lock beside a store's file. Processes that use the file share it; a process that replaces the file holds it alone.
 
 SQLite locks the file that a process has opened. A file that takes its place is another one, so this needs a lock of its own.
 The system releases it when a process ends, in whatever way.

@@ -47,7 +47,7 @@ class StoreInfo(NamedTuple):
     in_memory : str
         Why new choices are kept in the memory of this process alone; "" if they are not.
     entries : int
-        The number of entries that this process can use, as far as is known.
+        The number of entries that this process can use.
     stale : int
         The number of those that it cannot use: of another release of cuDNN, GPU or schema. On a machine where cuDNN or a
         GPU is missing, that part is not compared.

@@ -18,7 +18,7 @@ def check_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> 
     target = Path(os.path.realpath(path))
     try:
         if not os.fspath(path):
-            raise OutputError("'': is no name of a file to write")
+            raise OutputError("'': is not the name of a file to write")
         if target.is_dir():
             raise OutputError(f"{path}: is a folder, not a file to write")
         if target.exists() and not target.is_file():

@@ -110,7 +110,7 @@ def check_writable(
         return
     if status is not None and not stat.S_ISREG(status.st_mode):
         kind = "a socket" if stat.S_ISSOCK(status.st_mode) else "a block device"
-        raise PictureError(f"{path}: is {kind}, which no picture is written to")
+        raise PictureError(f"{path}: is {kind}; a picture is written to a file")
     folder = _target(path).parent
     if not folder.is_dir():
         raise PictureError(f"{path}: there is no folder {folder}")

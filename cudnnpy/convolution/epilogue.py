@@ -1,4 +1,4 @@
-"""Bias and activation of a result in place, for convolutions into which no plan fuses them."""
+"""Bias and activation of a result in place, for convolutions whose plans cannot fuse them."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ def has_slow_products(problem: Problem, strict: bool) -> bool:
     """Return whether cuBLASLt's engines, which the heuristics propose first, are slow: for large products of misaligned rows.
 
     A convolution with filters of one element is a matrix product. Channels first, the rows of the matrices are the positions of
-    an image; if their bytes are no multiple of 16, cuBLASLt has no fast kernel, and other engines, which copy the tensors, are
-    faster if there is enough to compute. On an H200 with cuDNN 9.19, they take 0.58 of the time (10 problems, 1.02 at most).
+    an image. If their bytes are not a multiple of 16, cuBLASLt has no fast kernel, and other engines, which copy the tensors,
+    are faster if there is enough to compute: on an H200 with cuDNN 9.19 they take 0.58 of the time (10 problems, 1.02 at most).
     """
     x, w, g = problem.x, problem.w, problem.geometry
     is_product = (

@@ -289,7 +289,7 @@ def checked(options: Options) -> Options:
 
 
 def check_forced(given: object) -> None:
-    """TypeError or ValueError for what is not None, the name of a v7 algorithm, an Engine or the plan of a convolution."""
+    """Raise TypeError or ValueError unless it is None, a v7 algorithm's name, an Engine or the plan of a convolution."""
     check_algorithm(given)
     if not (given is None or isinstance(given, str | Engine | Plan)):
         raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")

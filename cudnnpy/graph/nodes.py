@@ -90,7 +90,7 @@ class Tensors:
         Raises
         ------
         TypeError, ValueError
-            The name is no str or taken, or the tensor is not one that cuDNN takes.
+            The name is not a str or is taken, or the tensor is not one that cuDNN takes.
         """
         self._check_name(name)
         spec = like if isinstance(like, TensorSpec) else spec_of(read(like, name)[1])
@@ -103,7 +103,7 @@ class Tensors:
     def number(self, value: float, rank: int = 4) -> Node:
         """Add a number, which is fixed with the graph, as a tensor of `rank` axes of size 1.
 
-        Raises TypeError and ValueError for a value that is no number, or that does not fit compute_dtype.
+        Raises TypeError and ValueError for a value that is not a number, or that does not fit compute_dtype.
         """
         node = self._number_of("value", value, check_integer("rank", rank, 1, _MOST_AXES))
         self._keep(node)
@@ -139,7 +139,7 @@ class Tensors:
         Raises
         ------
         TypeError, ValueError
-            The name is no str or taken, or the node, dtype or strides do not fit.
+            The name is not a str or is taken, or the node, dtype or strides do not fit.
         """
         self._check_name(name)
         self._check_nodes(node=node)
@@ -237,8 +237,8 @@ class Tensors:
     def described(self) -> dict[int, TensorSpec]:
         """Return the tensors by unique id, as they are described to cuDNN: in one memory order (layouts.in_one_order).
 
-        Tensors of both orders are channels last if no tensor tells, as engines that fuse need it. The axes of fewer than
-        four and of matrices are no channels and positions, and keep their strides.
+        Tensors of both orders are channels last if no tensor tells, as engines that fuse need it. The axes of
+        matrices, and of tensors with fewer than four axes, are not channels and positions, and keep their strides.
         """
         specs = {uid: node.spec for uid, node in self._by_uid.items()}
         if "matmul" not in self.operations:

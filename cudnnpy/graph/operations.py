@@ -274,7 +274,7 @@ class Nodes(Tensors):
         Returns
         -------
         tuple of Nodes
-            y; with `training` also the mean (but for "rms_norm") and the inverse variance; with `running` also the new
+            y; with `training` also the mean (except for "rms_norm") and the inverse variance; with `running` also the new
             running mean and variance.
         """
         kind = enumerator(raw.cudnnBackendNormMode_t, mode, "mode")

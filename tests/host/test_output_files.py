@@ -29,7 +29,7 @@ def test_a_file_is_written_and_replaced(content: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("", "is no name of a file"),
+        ("", "is not the name of a file"),
         (".", ".: is a folder"),
         ("/dev/null", "/dev/null: is not a file"),
         ("there", "there: the file exists; --force overwrites it"),
