@@ -1,7 +1,7 @@
 """The function that writes the addresses of a launch into the parameters of its kernels.
 
-Every direct launch at new addresses runs it. It is made as code, since one call with all values takes half of the time of
-a loop that writes them one by one.
+Every direct launch at new addresses runs it. It is made as code, since one call with all values takes about half of the time
+of a loop that writes them one by one.
 """
 
 from __future__ import annotations
