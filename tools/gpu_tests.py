@@ -89,13 +89,15 @@ def command(name: str) -> list[str]:
     """Return the command of a part."""
     part = PARTS[name]
     spread = ["-n", str(part.processes)] if part.processes > 1 else []
-    quiet = ["-q", "-rsf", "-p", "no:cacheprovider"]
+    quiet = ["-q", "-rsf", "-p", "no:cacheprovider", "-p", "no:benchmark"]  # pytest-benchmark warns beside pytest-xdist
     return [*part.before, sys.executable, "-m", "pytest", *quiet, *spread, *part.arguments, *files_of(name)]
 
 
 def run(name: str, out: Path, deadline: float, gpu: str | None) -> Result:
     """Run a part, whose log is <out>/<name>.log, until it is done or the deadline is reached."""
-    environment = {**os.environ, "CUDNNPY_REQUIRE_GPU": "1", "CUDNNPY_STORE": "", **dict(PARTS[name].environment)}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))  # programs that tests start need it
+    environment = {**os.environ, "PYTHONPATH": path, "CUDNNPY_REQUIRE_GPU": "1", "CUDNNPY_STORE": ""}
+    environment |= dict(PARTS[name].environment)
     if gpu is not None and not PARTS[name].needs_all_gpus:
         environment["CUDA_VISIBLE_DEVICES"] = gpu
     log, begin = out / f"{name}.log", time.monotonic()

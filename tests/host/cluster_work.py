@@ -25,7 +25,6 @@ from cudnnpy.cli.tuning_worker import SeenGpu
 H200 = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
 L4 = json.dumps({"deviceName": "NVIDIA L4", "deviceVer": 890, "multiProcessorCount": 58})
 CUDNN = 92800
-STARTING = 0.5  # seconds, after which a nanny knows of its new worker; it starts no other for one that ended before
 CUDNN_HERE = [CUDNN]  # of this process
 
 
@@ -62,18 +61,19 @@ class MadeUp(NamedTuple):
         return CUDNN_HERE[0]
 
     def _is_odd(self) -> bool:
-        with suppress(FileExistsError):
-            Path(self.folder, "odd").touch(exist_ok=False)
-            return True
-        return False
+        file = Path(self.folder, "odd")
+        try:
+            with file.open("x") as stream:
+                stream.write(str(os.getpid()))
+        except FileExistsError:
+            return file.read_text() == str(os.getpid())  # asked again
+        return True
 
     def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
         earlier = self.tries(text)
         file = Path(self.folder, f"{text[:60]}.{device}.{os.getpid()}.{uuid4().hex[:6]}")
         file.with_suffix(".part").write_text(str(get_worker().get_current_task()))
         file.with_suffix(".part").rename(file)
-        if text.startswith(("poison", "unlucky", "broken")):
-            time.sleep(STARTING)
         if text.startswith("poison") or (text.startswith("unlucky") and not earlier):
             os.kill(os.getpid(), signal.SIGKILL)
         while text.startswith("stuck") and not Path(self.folder, "go").exists():
@@ -122,7 +122,6 @@ class Planned(NamedTuple):
     def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
         Path(self.folder, f"{uuid4().hex}.try").touch()
         if text == self.poison:
-            time.sleep(STARTING)
             os.kill(os.getpid(), signal.SIGKILL)
         if self.slow:
             time.sleep(0.3)

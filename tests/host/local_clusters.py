@@ -14,7 +14,6 @@ from typing import Any
 from cudnnpy.cli.tuning_cluster import Cluster, ClusterError
 
 HERE = Path(__file__).resolve().parent
-PROCESSES: dict[str, subprocess.Popen[str]] = {}  # of clusters, by address
 
 
 @contextmanager
@@ -33,31 +32,24 @@ def local_cluster(
         assert process.stdout is not None
         try:
             address = process.stdout.readline().strip()
-            PROCESSES[address] = process
             yield address, process
         finally:
             assert process.stdin is not None
             process.stdin.close()
 
 
-def ready(scheduler: str, work: Any, workers: int = 2) -> Cluster:
-    """A Cluster of so many workers, when those that the test before has ended are there again.
-
-    A nanny gives up if its new worker ends while it starts. After a while the cluster gets other workers.
-    """
+def ready(scheduler: str, work: Any, gpus: int = 2, workers: int = 2) -> Cluster:
+    """A Cluster of so many GPUs and workers, when others have taken the places of those that the test before ended."""
     notes: list[str] = []
-    for number in range(200):
+    for _ in range(600):
         try:
             found = Cluster(scheduler, work)
-            if len(found.devices) == workers:
+            if (len(found.devices), len(found.notes)) == (gpus, workers):  # each worker has a note
                 return found
             notes = found.notes
             found.close()
         except ClusterError as error:
             notes = [str(error)]
-        if number % 60 == 59 and (stdin := PROCESSES[scheduler].stdin) is not None:
-            stdin.write("other workers\n")
-            stdin.flush()
         Path(work.folder, "odd").unlink(missing_ok=True)
         time.sleep(0.1)
-    raise AssertionError(f"the cluster must have {workers} workers; got {notes}")
+    raise AssertionError(f"the cluster must have {gpus} GPUs and {workers} workers; got {notes}")

@@ -29,12 +29,12 @@ from cudnnpy.cli.tuning_workers import Job, Result
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 1.5  # tune_seconds
-LONG = 120.0  # the seconds that a nanny of a machine under load may take to start another worker
+LONG = 120.0  # seconds; on a machine under load it takes some to start workers
 
 
 @pytest.fixture(scope="module")
 def scheduler() -> Iterator[str]:
-    """The address of a scheduler with two workers, whose nannies start others in place of those that end."""
+    """The address of a scheduler with two workers, in place of which others are started when they end."""
     with local_cluster("2") as (address, _):
         yield address
 
@@ -223,10 +223,7 @@ def odd(tmp_path: Path, **differences: object) -> MadeUp:
 
 
 def test_a_worker_without_a_gpu_is_left_out(scheduler: str, tmp_path: Path) -> None:
-    ready(scheduler, MadeUp(str(tmp_path))).close()
-    Path(tmp_path, "odd").unlink()
-    with closing(Cluster(scheduler, odd(tmp_path, odd_kinds=()))) as cluster:
-        assert len(cluster.devices) == 1
+    with closing(ready(scheduler, odd(tmp_path, odd_kinds=()), gpus=1)) as cluster:
         left_out = "worker tcp://... is left out: no CUDA-capable device is detected"
         assert any(tells(note, left_out) for note in cluster.notes)
         assert len(results(cluster, jobs(*"abcd"))) == 4
@@ -240,9 +237,7 @@ def test_a_cluster_without_a_gpu_is_refused(scheduler: str, tmp_path: Path) -> N
 
 
 def test_a_worker_too_many_for_the_gpus_is_left_out(scheduler: str, tmp_path: Path) -> None:
-    ready(scheduler, MadeUp(str(tmp_path))).close()  # both workers are there
-    Path(tmp_path, "odd").unlink(missing_ok=True)
-    with closing(ready(scheduler, MadeUp(str(tmp_path), (H200,)), workers=1)) as cluster:
+    with closing(ready(scheduler, MadeUp(str(tmp_path), (H200,)), gpus=1)) as cluster:
         left_out = "worker tcp://... is left out: other workers have the GPUs that it sees"
         assert any(tells(note, left_out) for note in cluster.notes)
         assert len(results(cluster, jobs("a", "unlucky"))) == 2  # the other one takes over
@@ -250,10 +245,8 @@ def test_a_worker_too_many_for_the_gpus_is_left_out(scheduler: str, tmp_path: Pa
 
 def test_a_worker_that_sees_one_gpu_gets_that(scheduler: str, tmp_path: Path) -> None:
     """The other one sees two, and gets the second."""
-    ready(scheduler, MadeUp(str(tmp_path))).close()
-    Path(tmp_path, "odd").unlink()
-    with closing(Cluster(scheduler, odd(tmp_path, odd_kinds=(H200,)))) as cluster:
-        assert len(cluster.devices) == 2
+    with closing(ready(scheduler, odd(tmp_path, odd_kinds=(H200,)))) as cluster:
+        assert {device for device, _ in cluster.devices} == {0, 1}
 
 
 def test_other_versions_are_refused(scheduler: str, tmp_path: Path) -> None:
@@ -273,7 +266,7 @@ def test_a_worker_of_another_version_that_comes_later_is_not_used(scheduler: str
         found = results(cluster, jobs("unlucky", *"abcd"))  # the worker that takes its worker's place is another one
         assert {one.reason for one in found.values()} == {""}
         deadline = time.monotonic() + LONG
-        while len(cluster._roster.refused) < 1:
+        while not cluster._roster.refused:
             assert time.monotonic() < deadline, "no worker took the place of the one that ended"
             cluster._look()
         assert len(cluster._roster.members) == 1
@@ -317,7 +310,7 @@ def test_a_scheduler_without_cudnnpy_is_refused(work: MadeUp) -> None:
 
 
 def test_a_scheduler_that_is_lost_ends_the_run(work: MadeUp) -> None:
-    with local_cluster("1") as (address, process), closing(ready(address, work, workers=1)) as cluster:
+    with local_cluster("1") as (address, process), closing(ready(address, work, 1, 1)) as cluster:
         run = cluster.run(jobs("a", "stuck", "b"))
         assert next(run).job.text == "a"  # which is kept
         process.kill()
