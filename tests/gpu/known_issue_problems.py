@@ -176,6 +176,11 @@ TRIALS: dict[str, list[Trial]] = {
         Convolved("forward", (2, 8, 2, 3), (16, 8, 2, 3), last="xwy", alpha=0.75),
         Convolved("forward", (2, 1, 2), (16, 1, 2), options={"stride": 2}, alpha=0.75),
         Convolved("forward", (2, 1, 2), (16, 1, 2), last="xwy", options={"stride": 2}, alpha=0.75),
+    ]
+    + [
+        Convolved("forward", x_shape, w_shape, dtype, last="xwy", alpha=0.5)
+        for x_shape, w_shape in (((3, 4, 6, 4), (8, 4, 1, 1)), ((3, 64, 14, 14), (64, 64, 1, 1)))
+        for dtype in ("float32", "float16")
     ],
     "fused-tanh": [
         Convolved("forward", (3, 32, 8, 6), (16, 16, 2, 4), options=DILATED, bias=True, activation="tanh", largest=8),

@@ -26,7 +26,6 @@ from tools import known_issues as page
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
 ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)
-ROW = (2, 8, 3, 5), W, (2, 6, 1, 3)
 GAPS = tuple(2 * stride for stride in (200, 25, 5, 1))
 PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
@@ -98,8 +97,8 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "forward-alpha": (
         71,
         (),
-        [problem(shapes=ONE, alpha=0.5)],
-        [problem(shapes=ONE), problem(alpha=0.5), problem(shapes=ROW, alpha=0.5)],
+        [problem(shapes=ONE, alpha=0.5), problem(alpha=0.5), problem(last="xwy", alpha=-1.0)],
+        [problem(shapes=ONE), problem(), problem(last="xwy", beta=0.5)],
     ),
     "fused-tanh": (
         0,
