@@ -218,7 +218,7 @@ ISSUES: tuple[Issue, ...] = (
         (71,),
         scales,
         "loses alpha",
-        detail="the engine multiplies matrices: it takes filters of one position, and filters as large as the image",
+        detail="it takes filters of one position, and filters as large as the image; it loses beta, too, which is added apart",
     ),
     Issue(
         "fused-tanh",
