@@ -21,21 +21,9 @@ def test_every_file_is_in_one_part() -> None:
 
 
 def test_commands() -> None:
-    assert gpu_tests.command("opinfo")[1:] == [
-        *(
-            "-m",
-            "pytest",
-            "-q",
-            "-rsf",
-            "-p",
-            "no:cacheprovider",
-            "-p",
-            "no:benchmark",
-            "-n",
-            "4",
-            "tests/gpu/test_opinfo_gpu.py",
-        )
-    ]
+    words = gpu_tests.command("opinfo")[1:]
+    options = "-q -rsf -p no:cacheprovider -p no:benchmark -n 4"
+    assert " ".join(words) == f"-m pytest {options} tests/gpu/test_opinfo_gpu.py"
     checked = gpu_tests.command("memcheck")
     assert checked[:3] == ["compute-sanitizer", "--tool", "memcheck"]
     assert checked[-3:] == ["-k", "smoke", "tests/gpu"]
