@@ -82,7 +82,7 @@ def has_gaps_channels_first(facts: Facts) -> bool:
     return any(not is_dense(x) and x.strides is not None and x.strides[1] != 1 for x, _, _ in facts.convolutions)
 
 
-def scales(facts: Facts) -> bool:
+def has_alpha(facts: Facts) -> bool:
     """alpha other than 1"""
     return facts.alpha != 1.0
 
@@ -216,7 +216,7 @@ ISSUES: tuple[Issue, ...] = (
         "forward-alpha",
         ("forward",),
         (71,),
-        scales,
+        has_alpha,
         "loses alpha",
         detail="it takes filters of one position, and filters as large as the image; it loses beta, too, which is added apart",
     ),

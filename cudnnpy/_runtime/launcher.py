@@ -28,7 +28,8 @@ from cudnnpy.handle import Handle, in_use, on_device
 # Launches before a graph or a direct launch is made: at most as many as cost, in all, what making it costs.
 _UNTIL_REPLAY = 4  # of one tuple, for 0.3 ms; fewer, since most programs leave room for graphs
 _UNTIL_LAST_REPLAYS = 100  # of one tuple, once half of the room is taken: of a direct launch a graph saves 3 us
-_UNTIL_DIRECT = 5  # of a plan, for 3 ms; fewer, so that the first steps of a network bear it, but after a graph
+# Of a plan, for 3 ms; fewer, so that it is done in a network's first steps. More than until a graph, which may replace it.
+_UNTIL_DIRECT = 5
 # Launches in which what takes the place of another one proves to be used more often.
 _CONTEST = 16
 _ANYWHERE = ()  # the key of what serves all addresses

@@ -29,7 +29,7 @@ from cudnnpy.cli.tuning_workers import Job, Result
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 1.5  # tune_seconds
-LONG = 120.0  # seconds; on a machine under load it takes some to start workers
+LONG = 120.0  # the seconds that a worker may take to start on a machine under load
 
 
 @pytest.fixture(scope="module")
