@@ -8,18 +8,21 @@ WITHOUT_GPU := tests/host tests/fuzz
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix mutants style docs clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-sdist test-extras test-small-extras test-matrix mutants style docs clean
+.PHONY: python test-environment test-without-torch test-torch-if-possible
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
-	@echo "make test          all tests, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest)"
+	@echo "make test          all tests, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest); with -j2 on two cores"
 	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
 	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
+	@echo "make test-sdist    the same with the files of the sdist"
 	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
-	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
-	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml"
-	@echo "make style         ruff and mypy"
+	@echo "make test-small-extras  the part of it that .ci/run has: the small extras, installed and used"
+	@echo "make test-matrix   the tests that need no GPU with every Python found here and every tested release of cuDNN (PAIRS=3.12:cu12)"
+	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml (SHARE=1/4)"
+	@echo "make style         ruff, mypy and the generator's check"
 	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
 	@echo "make clean         remove the environments, caches and results"
 
@@ -33,14 +36,20 @@ edges: python
 test-environment: python
 	@$(ENVIRONMENT) .venv/test --extras generate,test,style --cudnn auto --without-driver cu12 --tested
 
-# With ARGS= only the first part, since they may name files.
-test: test-environment
+# Two parts, which make -j2 runs side by side. With ARGS= only the first, since they may name files.
+ifdef ARGS
+test: test-without-torch
+else
+test: test-without-torch test-torch-if-possible
+endif
+
+test-without-torch: test-environment
 	.venv/test/bin/python -m pytest $(or $(ARGS),$(WITHOUT_GPU) tests/gpu)
-ifndef ARGS
+
+test-torch-if-possible: python
 	@if $(TORCH); then .venv/torch/bin/python -m pytest tests/torch tests/gpu; else \
 	echo "NOT TESTED: tests/torch, since the environment with PyTorch could not be made (see above); make test-torch tries again" >&2; \
 	test "$$CUDNNPY_REQUIRE_TORCH" != 1; fi
-endif
 
 test-torch: python
 	@$(TORCH)
@@ -53,20 +62,32 @@ test-host: python
 test-oldest:
 	@$(MAKE) --no-print-directory test-host CUDNN=oldest
 
+# The files of the sdist must pass their own tests as well.
+test-sdist: test-environment
+	rm -rf build/sdist
+	.venv/test/bin/python -m hatchling build -t sdist -d build/sdist
+	tar -xzf build/sdist/*.tar.gz -C build/sdist --strip-components=1
+	@$(MAKE) --no-print-directory -C build/sdist test-oldest
+	rm -rf build/sdist
+
 test-extras: test-environment
 	.venv/test/bin/python -m pytest $(or $(ARGS),tests/index)
 
-test-matrix:
-	@$(PYTHON) tools/matrix.py
+test-small-extras: test-environment
+	.venv/test/bin/python -m pytest tests/index/test_small_extras.py
 
-# ARGS= may name breaks, or be --list.
+test-matrix:
+	@$(PYTHON) tools/matrix.py $(PAIRS)
+
+# ARGS= may name breaks, or be --list; SHARE=1/4 is every fourth break, from the first on.
 mutants: test-environment
-	.venv/test/bin/python -m tools.mutants $(ARGS)
+	.venv/test/bin/python -m tools.mutants $(ARGS) $(if $(SHARE),--share $(SHARE)) $(if $(JOBS),--jobs $(JOBS))
 
 style: test-environment
 	.venv/test/bin/ruff check .
 	.venv/test/bin/ruff format --check .
 	.venv/test/bin/mypy
+	.venv/test/bin/python -m tools.generate --check
 
 docs: python
 	@$(ENVIRONMENT) .venv/docs --extras docs --cudnn none

@@ -217,15 +217,27 @@ def selected(names: Sequence[str], known: Sequence[Break]) -> list[Break]:
     return [broken for broken in known if not names or broken.name in names]
 
 
+def share(text: str) -> tuple[int, int]:
+    """Turn "2/4", the second of four shares, into (2, 4)."""
+    part, _, parts = text.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"a share must be such as 1/4 or 4/4; got {text!r}")
+    return int(part), int(parts)
+
+
 def main(arguments: Any = None) -> int:
     """Returns 0 if every break is noticed, else 1."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="breaks of the list (default: all)")
     parser.add_argument("--list", action="store_true", help="print the list and run nothing")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8), help="how many run side by side")
+    parser.add_argument(
+        "--share", type=share, default=(1, 1), metavar="1/4", help="every fourth break, from the first on"
+    )
     given = parser.parse_args(arguments)
+    part, parts = given.share
     try:
-        chosen = selected(given.names, breaks())
+        chosen = selected(given.names, breaks())[part - 1 :: parts]
         check_list(chosen)
         if given.list:
             print("\n".join(f"{broken.name:32} {broken.file}: {broken.why}" for broken in chosen))

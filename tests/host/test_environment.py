@@ -274,7 +274,7 @@ def test_every_target_is_in_the_help():
     done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
     assert "test-matrix" in targets
-    for target in set(targets) - {"help", "python", "test-environment"}:
+    for target in set(targets) - {"help"}:
         assert f"make {target} " in done.stdout
 
 
@@ -299,3 +299,40 @@ def test_a_missing_pytorch_is_told_and_fails_only_where_it_is_required(tmp_path,
         [*command, "ARGS=tests/x"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, "NOT TESTED" in done.stderr) == (0, False)
+
+
+# The parts of .ci/run that take turns
+
+
+@pytest.fixture
+def ci_run(tmp_path):
+    """Returns what .ci/run asks make for at a date."""
+    make = tmp_path / "make"
+    make.write_text('#!/bin/sh\necho "$@"\n')
+    make.chmod(0o755)
+
+    def run(when):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": sys.executable}
+        command = ["bash", ROOT / ".ci" / "run", when]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "dates", [[f"2026-11-24T{hour:02}" for hour in range(20)], [f"2027-02-{day}" for day in range(10, 29)]]
+)
+def test_every_part_of_ci_runs_within_twenty_changes(ci_run, dates):
+    lines = [ci_run(when).stdout.splitlines()[-1] for when in dates]
+    assert all(line.startswith("-j2 --output-sync=target test ") for line in lines)
+    found = {re.search(r"test-sdist|PAIRS=([^:]+):cu1[23]|$", line) for line in lines}
+    versions, _ = matrix.table()
+    assert {match[1] or match[0] for match in found} == {"test-sdist", *versions[1:]}
+    assert {re.search(r"SHARE=(\S+)|$", line)[1] for line in lines} == {"1/4", "2/4", "3/4", "4/4"}
+
+
+def test_a_date_names_the_parts_of_ci_that_ran(ci_run):
+    first, second = ci_run("2026-11-24T09"), ci_run("2026-11-24T09")
+    assert first.stdout == second.stdout
+    assert first.stdout.startswith(".ci/run 2026-11-24T09: ")
+    assert ci_run("yesterweek").returncode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,17 @@ def test_breaks_are_chosen_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert selected([second.name, first.name], known) == [first, second]
     assert main(["--list", first.name]) == 0
     assert capsys.readouterr().out.startswith(first.name)
+    assert main(["--list", "--share", "2/2", first.name, second.name, known[2].name, known[3].name]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == [second.name, known[3].name]
     assert main(["no-such-break"]) == 1
     assert "unknown breaks: no-such-break" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "0/4", "5/4", "1", "a/b", "1/0"])
+def test_a_share_that_is_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="a share must be such as"):
+        mutants.share(text)
 
 
 def test_a_name_that_is_given_twice_is_an_error(tmp_path: Path) -> None:
