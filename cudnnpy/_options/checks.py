@@ -152,7 +152,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
 
 def elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
     """The elements of a sequence or a NumPy array, one more than `most` of those that have more; None for anything else."""
-    several = isinstance(value, Sequence) or (hasattr(value, "tolist") and value.shape)
+    several = isinstance(value, Sequence) or (hasattr(value, "tolist") and getattr(value, "shape", None))
     return bounded(value, most) if several and not isinstance(value, str | bytes) else None
 
 
