@@ -85,9 +85,9 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
 
     def __init__(self, kind: int, attributes: Mapping[int, Value | None] | None = None) -> None:
         if isinstance(kind, IntEnum) and not isinstance(kind, raw.cudnnBackendDescriptorType_t):
-            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {kind!r}")
+            raise TypeError(f"kind must be a cudnnBackendDescriptorType_t; got {shown(kind)}")
         if not (attributes is None or isinstance(attributes, Mapping)):
-            raise TypeError(f"attributes must be None or a mapping of attributes to values; got {attributes!r}")
+            raise TypeError(f"attributes must be None or a mapping of attributes to values; got {shown(attributes)}")
         self._kind = integer(kind, "kind")
         self._finalized = False
         # Elements that C may point to, by attribute: those that it last accepted, and those that it last rejected
@@ -288,16 +288,16 @@ def _name_and_kind(attribute: int, kind: int | None) -> tuple[str, int]:
     Raises ValueError for an unknown attribute, TypeError for a type that it does not have.
     """
     if not isinstance(attribute, int) or isinstance(attribute, bool):
-        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {attribute!r}")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}")
     if not (kind is None or isinstance(kind, int)):
-        raise TypeError(f"kind must be a cudnnBackendAttributeType_t; got {kind!r}")
+        raise TypeError(f"kind must be a cudnnBackendAttributeType_t; got {shown(kind)}")
     return _known(attribute, kind)
 
 
 @lru_cache(maxsize=None, typed=True)
 def _known(attribute: int, kind: int | None) -> tuple[str, int]:
     if isinstance(attribute, IntEnum) and not isinstance(attribute, raw.cudnnBackendAttributeName_t):
-        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {attribute!r}")
+        raise TypeError(f"attribute must be a cudnnBackendAttributeName_t; got {shown(attribute)}")
     try:
         name = raw.cudnnBackendAttributeName_t(attribute).name
     except ValueError:
@@ -321,7 +321,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     wanted = raw.cudnnBackendAttributeType_t(kind).name
     if kind == raw.CUDNN_TYPE_CHAR:
         if not isinstance(value, str):
-            raise TypeError(f"{name} must be a str ({wanted}); got {value!r}")
+            raise TypeError(f"{name} must be a str ({wanted}); got {shown(value)}")
         try:
             text = value.encode()
         except UnicodeEncodeError as error:
@@ -336,7 +336,7 @@ def _as_values(name: str, kind: int, value: Any) -> tuple[tuple[Any, ...], list[
     if kind == raw.CUDNN_TYPE_FRACTION:
         fractions = _as_fractions(name, wanted, value)
         return (), fractions
-    several = elements(value)
+    several = elements(value, _MOST_ELEMENTS)
     several = (value,) if several is None else several
     given = tuple([element if type(element) is int else _plain(element) for element in several])
     return given, [_as_element(name, wanted, kind, element) for element in given]
@@ -356,7 +356,7 @@ def _as_fractions(name: str, wanted: str, value: Any) -> list[Any]:
     pairs = value if several else [value]
     for pair in pairs:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise TypeError(f"{name} must be (numerator, denominator) pairs ({wanted}); got {pair!r}")
+            raise TypeError(f"{name} must be (numerator, denominator) pairs ({wanted}); got {shown(pair)}")
     return [_api.cudnnFraction_t(*(_as_element(name, wanted, raw.CUDNN_TYPE_INT64, n) for n in pair)) for pair in pairs]
 
 
@@ -375,10 +375,10 @@ def _as_element(name: str, wanted: str, kind: int, element: Any) -> Any:
         good = isinstance(element, int) and not isinstance(element, bool)
         enum = getattr(_api, _api.ATTRIBUTE_C_TYPES[kind], None)
         if isinstance(element, IntEnum) and isinstance(enum, EnumMeta) and not isinstance(element, enum):
-            raise TypeError(f"{name} must be a {enum.__name__} ({wanted}); got {element!r}")
+            raise TypeError(f"{name} must be a {enum.__name__} ({wanted}); got {shown(element)}")
         bits = 64 if kind in (raw.CUDNN_TYPE_INT64, raw.CUDNN_TYPE_VOID_PTR) else 32
         if good and not -(1 << (bits - 1)) <= element < 1 << (bits if kind == raw.CUDNN_TYPE_VOID_PTR else bits - 1):
             raise ValueError(f"{name} must be a value that fits {wanted}; got {shown(element)}")
     if not good:
-        raise TypeError(f"{name} must be of type {wanted}; got {element!r}")
+        raise TypeError(f"{name} must be of type {wanted}; got {shown(element)}")
     return element

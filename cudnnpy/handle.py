@@ -160,7 +160,7 @@ def stream_address(stream: Stream | None) -> int:
     if isinstance(address, bool) or not hasattr(address, "__index__"):
         raise TypeError(
             "stream must be None, an address, or an object with __cuda_stream__; "
-            f"got {stream!r} ({type(stream).__name__})"
+            f"got {shown(stream)} ({type(stream).__name__})"
         )
     if not 0 <= index(address) < 1 << 64:
         raise ValueError(f"stream must be an address of 64 bits; got {shown(address)}")
@@ -188,7 +188,7 @@ def _keep(context: int, pointer: Any) -> None:
 def _check_device(device: object) -> None:
     if isinstance(device, bool) or not (device is None or isinstance(device, int) or hasattr(device, "device_id")):
         raise TypeError(
-            f"device must be an ordinal, a cuda.core Device or None; got {device!r} ({type(device).__name__})"
+            f"device must be an ordinal, a cuda.core Device or None; got {shown(device)} ({type(device).__name__})"
         )
     if isinstance(device, int) and device < 0:
         raise ValueError(f"device must be an ordinal of 0 or more; got {device}")

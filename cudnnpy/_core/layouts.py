@@ -11,7 +11,7 @@ from operator import index
 from typing import NamedTuple
 
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._options.checks import LARGEST, check_integer, check_shape, shown
+from cudnnpy._options.checks import LARGEST, bounded, check_integer, check_shape, shown
 from cudnnpy.typing import ElementName
 
 # layout names by rank; NCHW and NHWC stand for every rank
@@ -48,14 +48,14 @@ def check_spec(name: str, spec: TensorSpec) -> TensorSpec:
     strides = spec.strides
     if strides is not None:
         try:
-            strides = tuple(index(stride) for stride in strides)
+            strides = tuple(index(stride) for stride in bounded(strides))
         except TypeError:
             expected = f"None, or a tuple of {len(shape)} integers"
-            raise TypeError(f"{name}.strides must be {expected}; got {strides!r}") from None
+            raise TypeError(f"{name}.strides must be {expected}; got {shown(strides)}") from None
         if any(abs(stride) > LARGEST for stride in strides):
             raise ValueError(f"{name}.strides must be integers of 64 bits; got {', '.join(map(shown, strides))}")
         if len(strides) != len(shape):
-            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {strides} (shape {shape})")
+            raise ValueError(f"{name}.strides must be {len(shape)} integers; got {shown(strides)} (shape {shape})")
     expected = f"a power of two, {dtype.itemsize} or more for {dtype.name}"
     alignment = check_integer(f"{name}.alignment", spec.alignment, dtype.itemsize, expected=expected)
     if alignment & (alignment - 1):

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.process_setting import ProcessSetting
-from cudnnpy._options.checks import check_integer
+from cudnnpy._options.checks import check_integer, shown
 
 _LEVELS: dict[int, int] = {
     raw.CUDNN_SEV_FATAL: logging.CRITICAL,
@@ -91,7 +91,7 @@ def _checked(logger: Any, level: Any) -> _Hearer | None:
     if isinstance(level, str):
         names = logging.getLevelNamesMapping()
         if level not in names:
-            raise ValueError(f"level must be {expected} ({', '.join(names)}); got {level!r}")
+            raise ValueError(f"level must be {expected} ({', '.join(names)}); got {shown(level)}")
         level = names[level]
     elif level is not None:
         level = check_integer("level", level, 0, expected=expected)
@@ -100,7 +100,7 @@ def _checked(logger: Any, level: Any) -> _Hearer | None:
     if isinstance(logger, str):
         logger = logging.getLogger(logger)
     if not isinstance(logger, logging.Logger):
-        raise TypeError(f"logger must be a logging.Logger, the name of one, or None; got {logger!r}")
+        raise TypeError(f"logger must be a logging.Logger, the name of one, or None; got {shown(logger)}")
     return _Hearer(logger, logger.getEffectiveLevel() if level is None else level)
 
 

@@ -27,7 +27,7 @@ def integer(value: Any, argument: str, kind: Any = c_int) -> int:
     except TypeError:  # an array of several numbers has __index__, too
         number = None
     if number is None:
-        raise TypeError(f"{argument} must be an integer; got {value!r} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be an integer; got {shown(value)} ({type(value).__name__})")
     if kind(number).value != number:
         raise ValueError(f"{argument} must be an integer that fits {kind.__name__}; got {shown(number)}")
     return number
@@ -39,10 +39,10 @@ def integers(values: Any, argument: str, length: int | None = None, most: int = 
         values = (values,) * length
     entries = _sequence(values, argument)
     if len(entries) > most:
-        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {entries}")
+        raise ValueError(f"{argument} must have {most} elements at most; got {len(entries)}, {shown(entries)}")
     result = tuple(integer(value, f"{argument}[{at}]") for at, value in enumerate(entries))
     if length is not None and len(result) != length:
-        raise ValueError(f"{argument} must be {length} integers; got {result}")
+        raise ValueError(f"{argument} must be {length} integers; got {shown(result)}")
     return result
 
 
@@ -54,7 +54,7 @@ def shape_of(values: Any) -> tuple[int, ...]:
 def nan_propagation(propagate: bool) -> raw.cudnnNanPropagation_t:
     """Return the enumerator of `propagate_nan`."""
     if not isinstance(propagate, bool):
-        raise TypeError(f"propagate_nan must be a bool; got {propagate!r} ({type(propagate).__name__})")
+        raise TypeError(f"propagate_nan must be a bool; got {shown(propagate)} ({type(propagate).__name__})")
     return raw.CUDNN_PROPAGATE_NAN if propagate else raw.CUDNN_NOT_PROPAGATE_NAN
 
 
@@ -102,7 +102,7 @@ def _handle(value: Any, argument: str, kind: str) -> Any:
     given = value.pointer if isinstance(value, Owned) else value  # raises ClosedError
     if not (given is None or isinstance(given, wanted)):
         name = kind.removeprefix("const ").strip()
-        raise TypeError(f"{argument} must be a {name} object; got {value!r} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be a {name} object; got {shown(value)} ({type(value).__name__})")
     return value
 
 
@@ -114,7 +114,7 @@ def _number(value: Any, argument: str, kind: Any) -> float:
     except (TypeError, ValueError):  # an array of several numbers has __float__, too
         number = None
     if number is None:
-        raise TypeError(f"{argument} must be a number; got {value!r} ({type(value).__name__})")
+        raise TypeError(f"{argument} must be a number; got {shown(value)} ({type(value).__name__})")
     if math.isinf(kind(number).value) and not (math.isinf(number) and isinstance(value, float)):
         raise ValueError(f"{argument} must be a number that fits {kind.__name__}; got {shown(value)}")
     return number
@@ -131,11 +131,11 @@ def _is_integer(value: Any) -> bool:
 
 def _sequence(values: Any, argument: str) -> tuple[Any, ...]:
     if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__iter__"):
-        raise TypeError(f"{argument} must be a sequence; got {values!r} ({type(values).__name__})")
+        raise TypeError(f"{argument} must be a sequence; got {shown(values)} ({type(values).__name__})")
     try:
         result = tuple(islice(values, MOST_ELEMENTS + 1))
     except TypeError as error:  # an array without dimensions
-        raise TypeError(f"{argument} must be a sequence; got {values!r} ({type(values).__name__})") from error
+        raise TypeError(f"{argument} must be a sequence; got {shown(values)} ({type(values).__name__})") from error
     if len(result) > MOST_ELEMENTS:
         raise ValueError(f"{argument} must have {MOST_ELEMENTS} elements at most; got more")
     return result

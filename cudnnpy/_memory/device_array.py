@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
 from cudnnpy._core.dtypes import Dtype, dtype_of, numpy_dtype
 from cudnnpy._core.layouts import MEMORY_LAYOUTS, packed_strides
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._options.checks import check_option
+from cudnnpy._options.checks import check_option, check_shape
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Dtype as DtypeArgument
 from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
@@ -112,12 +111,7 @@ def empty(
     TypeError, ValueError
         If an argument is invalid.
     """
-    try:
-        dims = tuple(index(size) for size in shape)
-    except TypeError:
-        raise TypeError(f"shape must be a sequence of integers; got {shape!r}") from None
-    if any(size < 0 for size in dims):
-        raise ValueError(f"shape must have sizes of 0 or more; got {dims}")
+    dims = check_shape("shape", shape, low=0)
     check_option("layout", layout, MEMORY_LAYOUTS)
     order = None if layout == "C" else [0, *range(2, len(dims)), 1]
     return allocate(dims, packed_strides(dims, order), dtype_of(dtype), current_device() if device is None else device)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from cudnnpy._options.checks import shown
+
 # In the order of the enumerators; "0" is ALGO_0.
 _NAMES = {
     "forward": (
@@ -53,7 +55,8 @@ def algorithm_named(operation: str, given: str) -> str:
     if name is None:
         theano = ", ".join(_THEANO[operation])
         raise ValueError(
-            f"algorithm must be one of {', '.join(_NAMES[operation])}, or Theano's {theano}, for {operation}; got {given!r}"
+            f"algorithm must be one of {', '.join(_NAMES[operation])}, or Theano's {theano}, for {operation}; "
+            f"got {shown(given)}"
         )
     return name
 
@@ -66,9 +69,9 @@ def check_algorithm(given: object) -> object:
     if isinstance(given, str):
         if not any(_named(operation, given) for operation in _NAMES):
             known = (f"one of {', '.join((*_NAMES[name], *_THEANO[name]))} for {name}" for name in _NAMES)
-            raise ValueError(f"algorithm must be {', or '.join(known)}; got {given!r}")
+            raise ValueError(f"algorithm must be {', or '.join(known)}; got {shown(given)}")
     elif isinstance(given, type) or not (given is None or hasattr(given, "knobs") or hasattr(given, "execute")):
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {shown(given)}")
     return given
 
 

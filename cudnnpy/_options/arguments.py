@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any
 
-from cudnnpy._options.checks import NameT, check_number, check_option, elements
+from cudnnpy._options.checks import NameT, bounded, check_number, check_option, elements, shown
+from cudnnpy._options.limits import MAX_AXES
 
 
 def check_scales(alpha: object, beta: object, *, prefix: str = "", **results: object) -> tuple[float, float]:
@@ -34,7 +35,7 @@ def check_activation(given: object, allowed: Sequence[NameT]) -> NameT | None:
 def wants_bias(bias: object, scale: object) -> bool:
     """Whether dbias is asked for: `bias` says so, and None means that it is if there is a scale."""
     if bias is not None and not isinstance(bias, bool):
-        raise TypeError(f"bias must be a bool or None; got {bias!r}")
+        raise TypeError(f"bias must be a bool or None; got {shown(bias)}")
     return scale is not None if bias is None else bias
 
 
@@ -42,14 +43,14 @@ def check_axes(given: Any, rank: int) -> tuple[int, ...]:
     """Axes of an array of `rank` axes, counted from the first; None is all of them."""
     if given is None:
         return tuple(range(rank))
-    axes = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
+    axes = bounded(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
     if axes is None or any(isinstance(axis, bool) or not hasattr(axis, "__index__") for axis in axes):
-        raise TypeError(f"axes must be None or a tuple of integers; got {given!r}")
+        raise TypeError(f"axes must be None or a tuple of integers; got {shown(given)}")
     if not all(-rank <= axis < rank for axis in axes):
-        raise ValueError(f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {axes!r}")
+        raise ValueError(f"axes must be integers of {-rank} to {rank - 1} for the {rank} axes of x; got {shown(axes)}")
     found = tuple(index(axis) % rank for axis in axes)
     if not found or len(set(found)) != len(found):
-        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {axes!r}")
+        raise ValueError(f"axes must be one axis or more, each once, or None for all; got {shown(axes)}")
     return found
 
 
@@ -60,8 +61,8 @@ def check_normalized_shape(given: Any) -> tuple[int, ...]:
     sizes = elements(given)
     sizes = (given,) if sizes is None else sizes
     kinds_fit = all(hasattr(size, "__index__") and not isinstance(size, bool) for size in sizes)
-    if not kinds_fit or not sizes or any(size < 0 for size in sizes):
+    if not kinds_fit or not 0 < len(sizes) <= MAX_AXES or any(size < 0 for size in sizes):
         kind = ValueError if kinds_fit else TypeError
         expected = "None, an integer of 0 or more, or a tuple of one or more of them"
-        raise kind(f"normalized_shape must be {expected}; got {given!r}")
+        raise kind(f"normalized_shape must be {expected}; got {shown(given)}")
     return tuple(map(index, sizes))

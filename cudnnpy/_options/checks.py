@@ -5,12 +5,14 @@ A value of another type raises TypeError; one of the right type that is out of r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from math import inf, isfinite, isnan
 from numbers import Real
 from operator import index
 from typing import Any, TypeVar, cast, get_args
 
+from cudnnpy._options.limits import MAX_AXES, MAX_SHOWN_CHARACTERS
 from cudnnpy.typing import Layout
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -19,16 +21,22 @@ LARGEST = 2**63 - 1  # no size, stride or number of anything is larger
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: an array by its shape, and an integer of thousands of digits by its length.
-
-    Python refuses to write such integers.
+    """A value as an error shows it, in MAX_SHOWN_CHARACTERS at most: an array by its shape, and an integer of thousands of
+    digits, which Python refuses to write, by its length.
     """
     if isinstance(value, int) and value.bit_length() > 2048:
         return f"an integer of {value.bit_length()} bits"
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape:
         return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
-    return repr(value)
+    text = repr(value[:MAX_SHOWN_CHARACTERS] if isinstance(value, str | bytes | list | tuple) else value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters and lone surrogates are escapes, line breaks stay."""
+    kept = (mark if mark.isprintable() or mark == "\n" else mark.encode("unicode_escape").decode() for mark in text)
+    return text if text.isprintable() else "".join(kept)
 
 
 # One value
@@ -39,13 +47,13 @@ def check_option(name: str, value: object, allowed: Sequence[NameT]) -> NameT:
     if isinstance(value, str) and value in allowed:
         return cast(NameT, value)
     kind = ValueError if isinstance(value, str) else TypeError
-    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
+    raise kind(f"{name} must be one of {', '.join(map(repr, allowed))}; got {shown(value)}")
 
 
 def check_flag(name: str, value: object) -> bool:
     """A bool; integers are rejected."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be a bool; got {value!r}")
+        raise TypeError(f"{name} must be a bool; got {shown(value)}")
     return value
 
 
@@ -57,7 +65,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None, *, e
     except TypeError:
         number = None
     if number is None:
-        raise TypeError(f"{name} must be {expected}; got {value!r}")
+        raise TypeError(f"{name} must be {expected}; got {shown(value)}")
     if number < low or (high is not None and number > high):
         raise ValueError(f"{name} must be {expected}; got {shown(value)}")
     if high is None and number > LARGEST:
@@ -91,14 +99,14 @@ def check_number(
         bounds.append(f"below {below:g}")
     expected = f"a {'finite ' if finite else ''}number {' and '.join(bounds)}".rstrip()
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be {expected}; got {value!r}")
+        raise TypeError(f"{name} must be {expected}; got {shown(value)}")
     try:
         number = float(value)
     except OverflowError:  # an int beyond every float
         raise ValueError(f"{name} must be {expected}; got {shown(value)}") from None
     inside = low <= number <= high and (above == -inf or number > above) and (below == inf or number < below)
     if not ((inside and (isfinite(number) or not finite)) or (nan and isnan(number))):
-        raise ValueError(f"{name} must be {expected}; got {value!r}")
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
     return number
 
 
@@ -114,7 +122,7 @@ def check_per_axis(name: str, value: Any, low: int) -> int | tuple[int, ...]:
     if entries is None:
         return check_integer(name, value, low, expected=expected)
     if not 1 <= len(entries) <= 3:
-        raise ValueError(f"{name} must be {expected}; got {value!r}")
+        raise ValueError(f"{name} must be {expected}; got {shown(value)}")
     return tuple(check_integer(name, number, low, expected=expected) for number in entries)
 
 
@@ -134,7 +142,7 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
         return check_integer("padding", value, 0, expected=expected)
     pairs = [elements(axis) for axis in entries]
     if not 1 <= len(entries) <= 3 or any(pair is not None and len(pair) != 2 for pair in pairs):
-        raise ValueError(f"padding must be {expected}; got {value!r}")
+        raise ValueError(f"padding must be {expected}; got {shown(value)}")
     found: list[int | tuple[int, int]] = []
     for axis, pair in zip(entries, pairs, strict=True):
         before, after = (check_integer("padding", side, 0, expected=expected) for side in pair or (axis, axis))
@@ -142,13 +150,15 @@ def check_padding(value: Any, names: Sequence[str] = ()) -> str | int | tuple[in
     return tuple(found)
 
 
-def elements(value: Any) -> tuple[Any, ...] | None:
-    """The elements of a sequence or a NumPy array; None for anything else."""
-    if isinstance(value, str | bytes):
-        return None
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    return tuple(value) if isinstance(value, Sequence) else None
+def elements(value: Any, most: int = MAX_AXES) -> tuple[Any, ...] | None:
+    """The elements of a sequence or a NumPy array, one more than `most` of those that have more; None for anything else."""
+    several = isinstance(value, Sequence) or (hasattr(value, "tolist") and getattr(value, "shape", None))
+    return bounded(value, most) if several and not isinstance(value, str | bytes) else None
+
+
+def bounded(values: Iterable[Any], most: int = MAX_AXES) -> tuple[Any, ...]:
+    """The values of any iterable, one more than `most` if there are more."""
+    return tuple(islice(values, most + 1))
 
 
 def for_each_axis(name: str, value: Any, rank: int) -> tuple[Any, ...]:
@@ -166,12 +176,14 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
     """A shape as a tuple of ints of `low` or more; of `rank` sizes, where that is known."""
     expected = f"a tuple of {'' if rank is None else f'{rank} '}sizes of {low} or more"
     try:
-        sizes = tuple(value)
+        sizes = bounded(value)
         numbers = tuple(index(size) for size in sizes if not isinstance(size, bool))
     except TypeError:
         raise TypeError(f"{name} must be {expected}; got {shown(value)}") from None
     if len(numbers) != len(sizes):
-        raise TypeError(f"{name} must be {expected}; got {sizes}")
+        raise TypeError(f"{name} must be {expected}; got {shown(sizes)}")
+    if len(sizes) > MAX_AXES:
+        raise ValueError(f"{name} must be {expected}, {MAX_AXES} at most; got more")
     if any(abs(size) > LARGEST for size in numbers):
         raise ValueError(f"{name} must be {expected}, and of 64 bits; got {', '.join(map(shown, numbers))}")
     if len(sizes) != (len(sizes) if rank is None else rank) or any(size < low for size in numbers):
@@ -187,4 +199,4 @@ def check_layout(layout: object) -> Layout:
 def check_layout_rank(layout: str, name: str, rank: int) -> None:
     """ValueError for a layout of another number of axes than an array has. "NCHW" and "NHWC" stand for every rank."""
     if layout not in ("NCHW", "NHWC") and len(layout) != rank:
-        raise ValueError(f"layout must have {rank} axes, as {name}; got {layout!r}")
+        raise ValueError(f"layout must have {rank} axes, as {name}; got {shown(layout)}")

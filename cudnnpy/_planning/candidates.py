@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
-from cudnnpy._options.checks import check_flag
+from cudnnpy._options.checks import bounded, check_flag, shown
 from cudnnpy._options.frozen import Frozen
+from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.known_issues import Facts
@@ -61,18 +62,19 @@ class Engine(Frozen):
 
     def _canonical(self) -> dict[str, Any]:
         try:
-            given = dict(self.knobs or {}).items()
+            pairs = self.knobs if isinstance(self.knobs, Mapping) else bounded(self.knobs or (), MAX_KNOBS)
+            given = dict(pairs).items() if len(pairs) <= MAX_KNOBS else None
         except (TypeError, ValueError):
             given = None
         numbers: list[object] = (
             [None] if given is None else [self.index, *(number for pair in given for number in pair)]
         )
         if given is None or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-            raise TypeError(f"index and knobs must be integers; got Engine({self.index!r}, {self.knobs!r})")
+            raise TypeError(f"index and knobs must be integers; got Engine({shown(self.index)}, {shown(self.knobs)})")
         for name in WAYS:
             check_flag(name, getattr(self, name))
-        pairs = tuple(sorted((int(kind), value) for kind, value in given))
-        return {"knobs": pairs or None}  # a tuple, so that options can be hashed
+        ordered = tuple(sorted((int(kind), value) for kind, value in given))
+        return {"knobs": ordered or None}  # a tuple, so that options can be hashed
 
 
 class Lowering(Protocol):

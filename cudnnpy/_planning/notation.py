@@ -28,13 +28,14 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from cudnnpy._options.byte_counts import read_bytes, write_bytes
+from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
 from cudnnpy._planning.options import PlanningOptions, checked
 from cudnnpy._planning.problem import Problem
 
 _SHOWN = 60  # characters of a word in a message
 _READ_FOR_ADVICE = 30  # words
 _WORD = re.compile(r"\{|\S+")
-_IN_JSON = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}]', re.DOTALL)
+_IN_JSON = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}]', re.DOTALL)
 
 
 class ProblemTextError(ValueError):
@@ -144,6 +145,8 @@ def parse(text: str, device: int = 0) -> tuple[Problem, PlanningOptions]:
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a str; got {type(text).__name__}")
+    if len(text) > MAX_PROBLEM_CHARACTERS:
+        raise ProblemTextError(f"text must have {MAX_PROBLEM_CHARACTERS} characters at most; got {len(text)}", 1)
     words = list(_split(text))
     kind, operation = _kind(words)
     given = Given(operation.text, columns={"operation": operation.column})

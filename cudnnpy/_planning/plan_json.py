@@ -10,13 +10,13 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._options.limits import MAX_PLAN_CHARACTERS
 
 LIMIT = 1 << 62  # of sizes, strides and extents in bytes, so that the sum of two fits in 64 bits
 _MOST_AXES = 8  # the most axes of a tensor (CUDNN_DIM_MAX)
-_LONGEST = 16 << 20  # characters; the text may contain compiled code
 _DEEPEST = 16
 _TOKENS = 50_000  # strings, brackets and colons
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[\]{}:]', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}:]', re.DOTALL)
 
 
 def invalid_text(why: str) -> ValueError:
@@ -32,8 +32,8 @@ def parsed(text: str) -> Any:
     Raises ValueError for a text that is too long or nested too deep, and for infinities, integers beyond 64 bits and
     duplicate keys.
     """
-    if len(text) > _LONGEST:
-        raise invalid_text(f"it must have {_LONGEST} characters at most; got {len(text)}")
+    if len(text) > MAX_PLAN_CHARACTERS:
+        raise invalid_text(f"it must have {MAX_PLAN_CHARACTERS} characters at most; got {len(text)}")
     depth = 0
     for number, token in enumerate(_TOKEN.finditer(text)):
         mark = text[token.start()]
@@ -57,8 +57,8 @@ def parsed_at_once(text: str) -> Any:
 
     Raises ValueError for a text that is too long, nested too deep or not JSON.
     """
-    if not isinstance(text, str) or len(text) > _LONGEST:
-        raise invalid_text(f"it must have {_LONGEST} characters at most")
+    if not isinstance(text, str) or len(text) > MAX_PLAN_CHARACTERS:
+        raise invalid_text(f"it must have {MAX_PLAN_CHARACTERS} characters at most")
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, Lowering, planned, with_engine
 from cudnnpy._planning.engines import Target, engine_name, load_plan
@@ -242,7 +243,7 @@ def _engine(given: dict[str, Any] | None, lowering: Lowering) -> Engine | None:
     (index,) = integers("engine", [given["index"]], 0)
     knobs = given["knobs"]
     if knobs is not None:
-        if not isinstance(knobs, list) or len(knobs) > 100:
+        if not isinstance(knobs, list) or len(knobs) > MAX_KNOBS:
             raise invalid_text("its engine's knobs are not a list of pairs")
         knobs = tuple(integers("knobs", pair, -LIMIT, 2) for pair in knobs)
     engine = Engine(index, knobs, **lowering.way)

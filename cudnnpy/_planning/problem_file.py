@@ -19,22 +19,25 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy._core.whole_file import replacing
+from cudnnpy._options.limits import MAX_PROBLEM_FILE_BYTES, MAX_SYNTAX_CHARACTERS
 from cudnnpy._planning.notation import ProblemTextError, parse, parse_to_plan, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 
 FORMAT = 1
 _KEYS = ("format", "problems")
-_LARGEST = 64 << 20  # bytes
 _HEADER = "# Problems for `cudnnpy tune` and `cudnnpy plan`.\n"
 
 # A comment, or a string: of three quotation marks or apostrophes, or of one. Other parts of the file have none of these marks.
+# The end of a string may be missing, and nothing is tried twice, so that any file takes linear time and little memory.
 _TOKEN = re.compile(
-    r"""\#[^\n]* | \"\"\"(?:[^\\]|\\.)*?\"{3,5} | '''.*?'{3,5} | "(?:[^"\\\n]|\\.)*" | '[^'\n]*'""",
+    r"""\#[^\n]* | \"\"\"(?:[^"\\]++|\\.|"{1,2}(?!"))*+(?:\"{3,5})? | '''.*?(?:'{3,5}|\Z)
+    | "(?:[^"\\\n]++|\\.)*+"? | '[^'\n]*'?""",
     re.DOTALL | re.VERBOSE,
 )
 # One character of a string with escapes. A backslash at the end of a line stands for nothing, as do the spaces that follow it.
@@ -114,9 +117,9 @@ def _source(name: str) -> str:
     if os.path.isdir(name):
         raise ProblemTextError("path must be a file of problems; got a folder", file=name)
     with open(name, "rb") as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ProblemTextError(f"the file must have {_LARGEST} bytes at most; got more", file=name)
+        content = file.read(MAX_PROBLEM_FILE_BYTES + 1)
+    if len(content) > MAX_PROBLEM_FILE_BYTES:
+        raise ProblemTextError(f"the file must have {MAX_PROBLEM_FILE_BYTES} bytes at most; got more", file=name)
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -129,11 +132,15 @@ def _source(name: str) -> str:
 
 def _texts(name: str, source: str) -> list[str]:
     """Return the texts of a file. Raises ProblemTextError unless it is TOML of this format."""
+    example = f'format = {FORMAT} and problems = ["..."]'
+    if len(re.sub(r"[\s,]+", "", _TOKEN.sub("", source))) > MAX_SYNTAX_CHARACTERS:
+        raise ProblemTextError(
+            f"the file must have {example}; got more than {MAX_SYNTAX_CHARACTERS} characters beside texts", file=name
+        )
     try:
         content = tomllib.loads(source)
-    except (ValueError, RecursionError) as error:  # ValueError: also an integer of more digits than Python reads
+    except (ValueError, RecursionError) as error:
         raise _not_toml(name, error) from None
-    example = f'format = {FORMAT} and problems = ["..."]'
     if not content:
         raise ProblemTextError(f"the file must have {example}; got no content", file=name)
     for key in content:
@@ -183,8 +190,8 @@ class _Place(NamedTuple):
         """Return the line and the column of a character of the string, both from 1."""
         end = self.start + index
         if self.escaped is not None:
-            offsets = [found.start() for found in _CHARACTER.finditer(self.escaped) if not _is_continuation(found)]
-            end = self.start + [*offsets, len(self.escaped)][min(index, len(offsets))]
+            found = (one.start() for one in _CHARACTER.finditer(self.escaped) if not _is_continuation(one))
+            end = self.start + next(islice(found, index, None), len(self.escaped))
         return self.line + source.count("\n", self.start, end), end - source.rfind("\n", 0, end)
 
 

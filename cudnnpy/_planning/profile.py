@@ -15,6 +15,8 @@ import os
 from typing import Any, NamedTuple
 
 from cudnnpy import raw
+from cudnnpy._options.checks import printable
+from cudnnpy._options.limits import MAX_PROFILE_BYTES
 from cudnnpy._planning.engines import Target
 from cudnnpy._version import __version__
 from cudnnpy.backend import Descriptor
@@ -22,7 +24,6 @@ from cudnnpy.errors import StatusError
 
 FORMAT = 1
 FIRST_RELEASE = 90800  # of cuDNN with device profiles
-_LONGEST = 1 << 20  # bytes of a file; a profile has about 700
 _LARGEST = 1 << 63  # of a number
 
 # The keys of cuDNN 9.28, each with a value of its type. Releases add keys, and reject a profile without those that they need.
@@ -106,12 +107,12 @@ def read(path: str | os.PathLike[str]) -> DeviceProfile:
     source = os.fspath(path) or "''"
     try:
         with open(path, "rb") as file:
-            content = file.read(_LONGEST + 1)
+            content = file.read(MAX_PROFILE_BYTES + 1)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ProfileError(f"{source}: cannot be read as a device profile: {why}") from None
-    if len(content) > _LONGEST:
-        raise ProfileError(f"{source}: a device profile must have {_LONGEST} bytes at most; got more")
+    if len(content) > MAX_PROFILE_BYTES:
+        raise ProfileError(f"{source}: a device profile must have {MAX_PROFILE_BYTES} bytes at most; got more")
     try:
         return parsed(content.decode(), source)
     except UnicodeDecodeError:
@@ -152,7 +153,7 @@ def _check_values(found: dict[str, Any], source: str) -> None:
     for key, value in found.items():
         wanted = KEYS.get(key, value)
         if isinstance(wanted, str):
-            good, expected = isinstance(value, str), "a string"
+            good, expected = isinstance(value, str) and value.isprintable(), "a string without control characters"
         elif isinstance(wanted, list):
             good = isinstance(value, list) and all(map(_is_number, value)) and len(value) == len(wanted)
             expected = f"a list of {len(wanted)} numbers"
@@ -170,7 +171,7 @@ def _is_number(value: Any) -> bool:
 
 def _keys_text(missing: list[str], unknown: list[str]) -> str:
     """Return what is wrong with the keys of a profile, as text."""
-    also = f", and unknown {', '.join(unknown)[:200]}" if unknown else ""
+    also = f", and unknown {printable(', '.join(unknown))[:200]}" if unknown else ""
     return f"a device profile must have the keys {', '.join(missing)}; got none of these{also}"
 
 

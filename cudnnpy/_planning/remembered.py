@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from cudnnpy import raw
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._options.checks import printable
 from cudnnpy._planning import measured, plan_text
 from cudnnpy._planning.candidates import Candidate, copied
 from cudnnpy._planning.engines import Target
@@ -139,7 +140,7 @@ def _measured(candidate: Candidate) -> Measured:
         _finite(candidate.milliseconds),
         candidate.notes,
         candidate.deterministic,
-        candidate.refused,
+        printable(" ".join(candidate.refused.split())),
     )
 
 

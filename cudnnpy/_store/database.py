@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 
-from cudnnpy._options.checks import check_flag
+from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
 from cudnnpy._store.faults import Foreign, warn
@@ -173,7 +173,7 @@ class Store:
         if plan is None:
             return
         made_at, text = datetime.now(UTC).isoformat(timespec="seconds"), "" if entry is None else entry.text
-        failed = Forgotten(key, text, digest_of(plan), str(reason), made_at)
+        failed = Forgotten(key, text, digest_of(plan), printable(str(reason)), made_at)
         content = canonical({**failed._asdict(), "key": key._asdict()})
         added = row_of(row_number(FORGOTTEN, key, plan), FORGOTTEN, content)
         gone = [row] if row is not None and entry is not None and entry.plan == plan else []

@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from cudnnpy._options.checks import shown
+
 # Of the content of entries. Entries of another schema have other digests, so that they are not found.
 SCHEMA = 1
 _MOST = (1 << 63) - 1  # of numbers of bytes and of other counts
@@ -179,6 +181,7 @@ def _candidate(name: str, given: Any) -> Measured:
             and (time is None or (type(time) is float and 0.0 <= time < math.inf))
             and type(notes) is list
             and all(type(note) is str for note in notes)
+            and "".join((given["name"], given["source"], given["refused"], *notes)).isprintable()
         ):
             return Measured(
                 given["name"], given["source"], size, time, tuple(notes), given["deterministic"], given["refused"]
@@ -187,26 +190,26 @@ def _candidate(name: str, given: Any) -> Measured:
 
 
 def _text(name: str, given: Any) -> str:
-    if not isinstance(given, str):
-        raise ValueError(f"{name} must be a str; got {_short(given)}")
+    if not isinstance(given, str) or not given.isprintable():
+        raise ValueError(f"{name} must be a str without control characters; got {shown(given)}")
     return given
 
 
 def _integer(name: str, given: Any) -> int:
     if type(given) is not int or not 0 <= given <= _MOST:
-        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {_short(given)}")
+        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {shown(given)}")
     return given
 
 
 def _number(name: str, given: Any) -> float:
     if type(given) not in (int, float) or not 0 <= given <= sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number of 0 or more; got {_short(given)}")
+        raise ValueError(f"{name} must be a finite number of 0 or more; got {shown(given)}")
     return float(given)
 
 
 def _flag(name: str, given: Any) -> bool:
     if not isinstance(given, bool):
-        raise ValueError(f"{name} must be a bool; got {_short(given)}")
+        raise ValueError(f"{name} must be a bool; got {shown(given)}")
     return given
 
 
@@ -216,14 +219,14 @@ def _or_none(check: Callable[[str, Any], _T], name: str, given: Any) -> _T | Non
 
 def _items(check: Callable[[str, Any], _T], name: str, given: Any) -> tuple[_T, ...]:
     if not isinstance(given, list):
-        raise ValueError(f"{name} must be a list; got {_short(given)}")
+        raise ValueError(f"{name} must be a list; got {shown(given)}")
     return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(given))
 
 
 def _texts_by_name(name: str, given: Any) -> dict[str, str]:
-    if not isinstance(given, Mapping) or not all(isinstance(part, str) for pair in given.items() for part in pair):
-        raise ValueError(f"{name} must be an object of strings; got {_short(given)}")
-    return dict(given)
+    if not isinstance(given, Mapping):
+        raise ValueError(f"{name} must be an object of strings; got {shown(given)}")
+    return {_text(name, key): _text(name, value) for key, value in given.items()}
 
 
 def _moment(name: str, given: Any) -> str:
@@ -232,12 +235,7 @@ def _moment(name: str, given: Any) -> str:
             return str(given)
     except ValueError:
         pass
-    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {_short(given)}")
-
-
-def _short(given: Any) -> str:
-    text = repr(given)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {shown(given)}")
 
 
 _KEY: _Fields = {

@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cudnnpy._core.whole_file import replacing
+from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, canonical, digest_of
 
 FORMAT = 1
 KIND = "cudnnpy store"
-_LONGEST_HEADER = 1000  # characters
 
 
 class Export(NamedTuple):
@@ -42,22 +43,24 @@ def write(path: Path, entries: Iterable[Entry]) -> int:
 
 
 def read(path: Path, name: str = "path") -> Export:
-    """Return the entries of an export; of two entries for one key, the last.
+    """Return the entries of an export; of two entries for one key, the last. A line that is too long is damaged.
 
     Raises ValueError for a file that is not an export, or one of another format. Raises OSError.
     """
     with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
-        count = _count(stream.readline(_LONGEST_HEADER), path, name)
-        found = [_entry(line) for line in stream]
-    entries = {entry.key: entry for entry in found if entry is not None}
-    return Export([*entries.values()], found.count(None) + max(0, count - len(found)))
+        count = _count(stream.readline(MAX_EXPORT_HEADER_CHARACTERS), path, name)
+        lines, entries = 0, list[Entry]()
+        for line in iter(partial(stream.readline, MAX_EXPORT_LINE_CHARACTERS), ""):
+            lines += 1
+            entries += filter(None, [_entry(line)])
+    return Export([*{entry.key: entry for entry in entries}.values()], max(lines, count) - len(entries))
 
 
 def is_export(path: Path) -> bool:
     """Return whether the first line of a file is that of an export of any format."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
-            return _header(stream.readline(_LONGEST_HEADER)) is not None
+            return _header(stream.readline(MAX_EXPORT_HEADER_CHARACTERS)) is not None
     except OSError:
         return False
 

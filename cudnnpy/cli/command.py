@@ -58,7 +58,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {' '.join(message.split())} (see {self.prog} --help)\n")
+        self.exit(_fail(2, f"{' '.join(message.split())} (see {self.prog} --help)", self.prog))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:  # the method of argparse ignores errors of the output
@@ -96,7 +96,9 @@ def _warnings_in_one_line() -> Iterator[None]:
 
     def in_one_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
         if issubclass(category, RuntimeWarning):
-            return f"cudnnpy: {' '.join(str(message).split())}\n"
+            from cudnnpy.cli.text_table import printed
+
+            return printed(f"cudnnpy: {' '.join(str(message).split())}") + "\n"
         return before(message, category, *place, **more)
 
     warnings.formatwarning = in_one_line
@@ -127,9 +129,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     return status
 
 
-def _fail(status: int, text: str) -> int:
+def _fail(status: int, text: str, command: str = "cudnnpy") -> int:
+    from cudnnpy.cli.text_table import say
+
     try:
-        print(f"cudnnpy: {text}", file=sys.stderr)
+        return say(command, text, status)
     except OSError:
         _discard(sys.stderr)
     return status
@@ -160,6 +164,7 @@ def _add_info(commands: argparse._SubParsersAction[_Parser]) -> None:
 
 def _info(options: argparse.Namespace) -> int:
     from cudnnpy import availability
+    from cudnnpy.cli.text_table import printed
 
     found = availability.report()
     if options.json:
@@ -168,13 +173,13 @@ def _info(options: argparse.Namespace) -> int:
 
         print(json.dumps(asdict(found), indent=2))
         return 0 if found.why_unavailable is None else 1
-    rows = list(found.rows())
+    rows = [(label, printed(text)) for label, text in found.rows()]
     if not (sys.stdout is not None and sys.stdout.isatty() and _print_table(rows)):
         width = max(len(label) for label, _text in rows)
         for label, text in rows:
             print(f"{label:{width}}  {text}")
     for problem in found.problems:
-        print(f"problem: {problem}")
+        print(printed(f"problem: {problem}"))
     print("cuDNN can be used here" if found.why_unavailable is None else "cuDNN cannot be used here")
     return 0 if found.why_unavailable is None else 1
 

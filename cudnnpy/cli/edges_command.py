@@ -14,6 +14,7 @@ from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import pictures
 from cudnnpy.cli.edges import DEVICES, Drawing, draw
 from cudnnpy.cli.picture_files import PictureError, check_size, check_writable, encode, format_of, write
+from cudnnpy.cli.text_table import printed, say
 from cudnnpy.errors import CudnnError, NoAlgorithmError
 
 STREAM = "-"
@@ -66,16 +67,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _edges(options)
     except (PictureError, UnavailableError, ImportError) as error:
-        return _fail(2, " ".join(str(error).split()))
+        return say("cudnnpy edges", error, 2)
     except NoAlgorithmError as error:
-        return _fail(2, str(error))
+        return say("cudnnpy edges", str(error), 2)
     except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: an error of the CUDA driver
-        return _fail(1, str(error) or "out of memory")
-
-
-def _fail(status: int, text: str) -> int:
-    print(f"cudnnpy edges: {text}", file=sys.stderr)
-    return status
+        return say("cudnnpy edges", str(error) or "out of memory", 1)
 
 
 def _edges(options: argparse.Namespace) -> int:
@@ -137,12 +133,12 @@ def _open(source: str | None) -> pictures.Picture:
 def _print_summary(source: str | None, output: str, drawn: Drawing, to: TextIO | None) -> None:
     if drawn.why_no_gpu is not None:
         why = " ".join(drawn.why_no_gpu.split())
-        print(f"cudnnpy edges: the GPU was not used: {why} (cudnnpy info tells more)", file=sys.stderr)
+        say("cudnnpy edges", f"the GPU was not used: {why} (cudnnpy info tells more)")
     if to is None:
         return
     name = {None: "the sample picture", STREAM: "standard input"}.get(source, source)
     width, height = drawn.image.size
-    print(f"{output}: the edges of {name}, {width} x {height}", file=to)
+    print(printed(f"{output}: the edges of {name}, {width} x {height}"), file=to)
     print(f"device     {drawn.device}{' (without cuDNN)' if drawn.device == 'CPU' else ''}", file=to)
     print(f"algorithm  {drawn.algorithm}", file=to)
     print(f"workspace  {drawn.workspace_size} bytes", file=to)

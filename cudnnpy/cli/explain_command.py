@@ -7,13 +7,14 @@ import sys
 from typing import Any
 
 from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
+from cudnnpy.cli.text_table import say
 
 _EPILOG = """
 a problem is an operation, its shapes and what differs from the defaults, such as
   cudnnpy explain forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
   cudnnpy explain backward_filter 32x64x28x28 64x64x3x3 pad=1 tf32=False deterministic prefer=no_workspace
 """
-_MOST = 1 << 24  # characters of a problem
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,30 +56,17 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _explain(options)
     except NoAlgorithmError as error:
-        return _fail(2, str(error))
+        return say("cudnnpy explain", str(error), 2)
     except StatusError as error:  # some are ValueErrors
-        return _fail(1, _one_line(error))
+        return say("cudnnpy explain", error, 1)
     except (ValueError, NoDriverError, StubDriverError, UnavailableError, LibraryError) as error:
-        return _fail(2, _one_line(error))
-    except (
-        CudnnError,
-        MemoryError,
-        RuntimeError,
-    ) as error:  # RuntimeError: of the CUDA driver, or of the child process
-        return _fail(1, _one_line(error) or "out of memory")
+        return say("cudnnpy explain", error, 2)
+    except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: of the driver, or of the child process
+        return say("cudnnpy explain", error, 1)
 
 
 class _UsageError(ValueError):
     """Arguments do not fit together. The message is one line."""
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _fail(status: int, text: str) -> int:
-    print(f"cudnnpy explain: {text}", file=sys.stderr)
-    return status
 
 
 def _explain(options: argparse.Namespace) -> int:
@@ -91,7 +79,7 @@ def _explain(options: argparse.Namespace) -> int:
     from cudnnpy.cli import explaining, stub_driver
 
     if note := stub_driver.note(options.stub_driver):
-        print(f"cudnnpy explain: {note}", file=sys.stderr)
+        say("cudnnpy explain", note)
     found = (
         explaining.on_gpu(text, int(options.device), options.prefer, measure=options.measure)
         if on_gpu
@@ -123,9 +111,6 @@ def _text(words: list[str]) -> str:
             "standard input must have a problem; got a terminal: redirect it, or write the problem as arguments"
         )
     try:
-        text = sys.stdin.read(_MOST + 1)
+        return sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise _UsageError(f"standard input must have a problem as text; got {error}") from None
-    if len(text) > _MOST:
-        raise _UsageError(f"standard input must have {_MOST} characters at most; got more")
-    return text

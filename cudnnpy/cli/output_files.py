@@ -59,7 +59,7 @@ def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool
         target.parent.mkdir(exist_ok=True)
         check_writable(path, overwrite=overwrite)
         with replacing(target) as partial:
-            partial.write_bytes(content.encode() if isinstance(content, str) else content)
+            partial.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cudnnpy.cli.text_table import printed, say
+
 if TYPE_CHECKING:
     from cudnnpy._planning.problem_file import Request
     from cudnnpy._store.entry import Entry
@@ -34,16 +36,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         return _plan(options)
     except StatusError as error:  # some are ValueErrors
-        return _fail(1, error)
+        return say("cudnnpy plan", error, 1)
     except (ValueError, NoDriverError, StubDriverError, LibraryError) as error:
-        return _fail(2, error)
+        return say("cudnnpy plan", error, 2)
     except (CudnnError, MemoryError, RuntimeError) as error:
-        return _fail(1, error)
-
-
-def _fail(status: int, error: Exception) -> int:
-    print(f"cudnnpy plan: {' '.join(str(error).split()) or 'out of memory'}", file=sys.stderr)
-    return status
+        return say("cudnnpy plan", error, 1)
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -59,7 +56,7 @@ def _plan(options: argparse.Namespace) -> int:
     device = profile.read(options.device)
     profile.check_release()
     if note := stub_driver.note(options.stub_driver):
-        print(f"cudnnpy plan: {note}", file=sys.stderr)
+        say("cudnnpy plan", note)
     with Planner(device, stub=options.stub_driver) as planner:
         planned = []
         for number, request in enumerate(requests, 1):
@@ -91,7 +88,7 @@ def _entry(request: Request, planner: Planner, file: str) -> Entry | None:
         return planner.plan(request.text)
     except PlanningError as error:
         _show_progress("")
-        print(f"cudnnpy plan: {file}, line {request.line}: {error}", file=sys.stderr)
+        say("cudnnpy plan", f"{file}, line {request.line}: {error}")
         return None
 
 
@@ -132,6 +129,6 @@ def _print_summary(
     failed = sum(entry is None for _, entry in planned)
     count = f"{written} plan{'s' * (written != 1)}"
     said = "not written, since nothing was planned" if written is None else count
-    print(f"{options.output}: {said}")
+    print(printed(f"{options.output}: {said}"))
     if failed:
         print(f"{failed} of {len(planned)} problems cannot be planned")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import sys
+
+from cudnnpy.cli.text_table import printed, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,13 +30,8 @@ def run(options: argparse.Namespace) -> int:
             found = profile.of_device(options.device)
         output_files.write(options.output, profile.written(found))
     except (output_files.OutputError, profile.ProfileError, UnavailableError, LibraryError) as error:
-        return _fail(2, error)
+        return say("cudnnpy device-profile", error, 2)
     except (CudnnError, MemoryError, RuntimeError) as error:  # RuntimeError: an error of the CUDA driver
-        return _fail(1, error)
-    print(f"{options.output}: {found.description}, read by {found.release}")
+        return say("cudnnpy device-profile", error, 1)
+    print(printed(f"{options.output}: {found.description}, read by {found.release}"))
     return 0
-
-
-def _fail(status: int, error: Exception) -> int:
-    print(f"cudnnpy device-profile: {' '.join(str(error).split()) or 'out of memory'}", file=sys.stderr)
-    return status

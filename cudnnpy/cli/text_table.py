@@ -1,4 +1,4 @@
-"""Text for people, wrapped to the width of the terminal; rich, where it is installed, adds colours."""
+"""Text for people: messages, and lines wrapped to the width of the terminal, in colours where rich is installed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+from cudnnpy._options.checks import printable
+from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS
 
 _NARROWEST, _WIDEST = 60, 200
 _IN_A_PIPE = 100  # columns
@@ -37,10 +40,23 @@ def show(lines: Iterable[Line]) -> None:
         else:
             console = Console(highlight=False, markup=False, soft_wrap=True)
             for line in lines:
-                console.print(Text(line.text, line.style))
+                console.print(Text(printable(line.text), line.style))
             return
     for line in lines:
-        print(line.text)
+        print(printable(line.text))
+
+
+def printed(text: str) -> str:
+    """Return a text as the command prints it: control characters as escapes, and of a long line its beginning."""
+    lines = (line[:MAX_PRINTED_CHARACTERS] + "..." * (len(line) > MAX_PRINTED_CHARACTERS) for line in text.split("\n"))
+    return printable("\n".join(lines))
+
+
+def say(command: str, said: str | Exception, status: int = 0) -> int:
+    """Print a message or an error, this in one line, of a command on standard error, and return the exit status."""
+    text = said if isinstance(said, str) else " ".join(str(said).split()) or "out of memory"
+    print(printed(f"{command}: {text}"), file=sys.stderr, flush=True)
+    return status
 
 
 def wrapped(text: str, columns: int) -> list[str]:

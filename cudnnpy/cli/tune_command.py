@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 
 from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy.cli.text_table import say
 
 
 def gpus(text: str) -> tuple[int, ...]:
@@ -69,5 +69,4 @@ def run(options: argparse.Namespace) -> int:
     try:
         return tuning_session.run(options)
     except tuning_session.BAD_INPUT as error:
-        print(f"cudnnpy tune: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return say("cudnnpy tune", error, 2)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 from cudnnpy._store.entry import Entry
+from cudnnpy.cli.text_table import printed
 from cudnnpy.cli.tuning_report import row_of
 from cudnnpy.cli.tuning_workers import LostDevice, Result
 
@@ -61,7 +62,7 @@ class _Bar:
             self._bar.advance(self._task)
             if report.entry is not None:
                 return
-        self._bar.console.print(text_of(report))
+        self._bar.console.print(printed(text_of(report)))
 
 
 class _Lines:
@@ -70,12 +71,12 @@ class _Lines:
 
     def note(self, report: Result | LostDevice) -> None:
         if isinstance(report, LostDevice):
-            print(text_of(report), file=self._stream, flush=True)
+            print(printed(text_of(report)), file=self._stream, flush=True)
             return
         self._done += 1
         left = (time.monotonic() - self._begin) / self._done * (self._total - self._done)
         end = f"; {duration(left)} left" if self._done < self._total else ""
-        print(f"[{self._done}/{self._total}] {text_of(report)}{end}", file=self._stream, flush=True)
+        print(printed(f"[{self._done}/{self._total}] {text_of(report)}{end}"), file=self._stream, flush=True)
 
 
 def text_of(report: Result | LostDevice) -> str:

@@ -27,6 +27,7 @@ from cudnnpy._store.layers import VARIABLE
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
 from cudnnpy.cli.output_files import OutputError
+from cudnnpy.cli.text_table import say
 from cudnnpy.cli.tuning_cluster import Cluster
 from cudnnpy.cli.tuning_progress import progress
 from cudnnpy.cli.tuning_report import Row
@@ -357,4 +358,4 @@ def _print_table(rows: Sequence[Row]) -> None:
 
 
 def _say(text: str) -> None:
-    print(f"cudnnpy tune: {text}", file=sys.stderr, flush=True)
+    say("cudnnpy tune", text)

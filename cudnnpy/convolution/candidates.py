@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
+from cudnnpy._options.checks import shown
 from cudnnpy._planning import measured
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
@@ -104,7 +105,7 @@ class ConvolutionProblem(Problem):
         if isinstance(given, str):
             name = algorithm_named(self.operation, given)
             return from_algorithm(self, is_strict(self, options), target, name)
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {shown(given)}")
 
 
 def _proposals(lowering: ConvolutionLowering, strict: bool, target: Target) -> Iterator[Candidate]:

@@ -19,7 +19,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
-from cudnnpy._options.checks import check_shape
+from cudnnpy._options.checks import check_shape, shown
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
@@ -211,7 +211,7 @@ class Operation:
         if out is None:
             check_no_beta("beta", beta, "out")
         if operation == "forward" and shape is not None:
-            raise ValueError(f"shape must be None for forward, where it follows from x and w; got {shape!r}")
+            raise ValueError(f"shape must be None for forward, where it follows from x and w; got {shown(shape)}")
         names = self.inputs[operation]
         one, two = logical(first, names[0], self.options.layout), logical(second, names[1], self.options.layout)
         result = None if out is None else logical(out, "out", self.options.layout)
@@ -292,6 +292,6 @@ def check_forced(given: object) -> None:
     """Raise TypeError or ValueError unless it is None, a v7 algorithm's name, an Engine or the plan of a convolution."""
     check_algorithm(given)
     if not (given is None or isinstance(given, str | Engine | Plan)):
-        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {given!r}")
+        raise TypeError(f"algorithm must be a v7 algorithm's name, a cudnnpy.Engine or a Plan; got {shown(given)}")
     if isinstance(given, Plan) and given.problem.kind != "convolution":
         raise TypeError("algorithm must be the plan of a convolution; got that of a graph")

@@ -24,7 +24,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._options import convolution as given_options
 from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis, shown
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
@@ -241,7 +241,7 @@ def compute_dtype(options: Options, dtype: str) -> ElementName:
         dtype, ("float32",)
     )
     if given not in allowed:
-        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {given!r}")
+        raise ValueError(f"compute_dtype must be {' or '.join(map(repr, allowed))} for {dtype}; got {shown(given)}")
     return given
 
 
@@ -281,7 +281,7 @@ def make_problem(
     _check_result_dtype(operation, first.dtype, result.dtype)
     for name, given in (("bias", bias), ("activation", activation)):
         if given is not None and operation == "backward_filter":
-            raise ValueError(f"{name} must be None for {operation}; got {given!r}")
+            raise ValueError(f"{name} must be None for {operation}; got {shown(given)}")
     _check_bias(bias, result.shape[1], result.dtype)
     check_activation(activation, ACTIVATIONS)
     check_scales(alpha, beta)

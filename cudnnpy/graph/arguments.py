@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from operator import index
 from typing import Any, SupportsIndex
 
-from cudnnpy._options.checks import check_number, check_per_axis, for_each_axis
+from cudnnpy._options.checks import bounded, check_number, check_per_axis, for_each_axis, shown
 from cudnnpy.graph.nodes import Node
 
 _HOW = ("relu_lower_clip", "relu_upper_clip", "relu_lower_clip_slope", "elu_alpha", "softplus_beta", "swish_beta")
@@ -20,16 +20,16 @@ def each_axis(name: str, given: Any, low: int, rank: int) -> tuple[int, ...]:
 def checked_axes(axes: Iterable[SupportsIndex], rank: int) -> set[int]:
     """Check axes of a tensor, of which none may occur twice; return them counted from the first."""
     expected = f"one or more of {-rank} to {rank - 1}, each axis once"
-    given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else tuple(axes)
+    given: Any = axes if isinstance(axes, str | bytes) or not isinstance(axes, Iterable) else bounded(axes)
     try:
         numbers = [index(axis) for axis in given if not isinstance(axis, bool)]
         if len(numbers) != len(given):
             raise TypeError
     except TypeError:
-        raise TypeError(f"axes must be integers, {expected}; got {given!r}") from None
+        raise TypeError(f"axes must be integers, {expected}; got {shown(given)}") from None
     found = {axis % rank for axis in numbers}
     if not numbers or len(found) != len(numbers) or any(not -rank <= axis < rank for axis in numbers):
-        raise ValueError(f"axes must be {expected}; got {given!r}")
+        raise ValueError(f"axes must be {expected}; got {shown(given)}")
     return found
 
 
@@ -38,7 +38,7 @@ def checked_how(how: Mapping[str, float] | None) -> dict[str, float]:
     if how is None:
         return {}
     if not isinstance(how, Mapping):
-        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {how!r}")
+        raise TypeError(f"how must be a mapping with keys among {', '.join(_HOW)}; got {shown(how)}")
     if unknown := [name for name in how if name not in _HOW]:
         raise ValueError(f"how must have keys among {', '.join(_HOW)}; got {unknown[0]!r}")
     return {name: check_number(f"how[{name!r}]", value) for name, value in how.items()}

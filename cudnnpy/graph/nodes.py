@@ -24,7 +24,7 @@ from cudnnpy._core.layouts import (
     same_memory,
 )
 from cudnnpy._memory.arrays import read, spec_of
-from cudnnpy._options.checks import check_integer, check_number
+from cudnnpy._options.checks import check_integer, check_number, shown
 from cudnnpy._planning import engines
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy.backend import Descriptor
@@ -185,11 +185,11 @@ class Tensors:
 
     def _check_name(self, name: str) -> None:
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name must be a str that is not empty; got {name!r}")
+            raise TypeError(f"name must be a str that is not empty; got {shown(name)}")
         if name in ("self", "stream"):
-            raise ValueError(f"name must differ from the arguments of run(); got {name!r}")
+            raise ValueError(f"name must differ from the arguments of run(); got {shown(name)}")
         if name in [node.name for node in (*self.inputs, *self.outputs)]:
-            raise ValueError(f"name must differ from the other names of the graph; got {name!r}")
+            raise ValueError(f"name must differ from the other names of the graph; got {shown(name)}")
 
     def _check_nodes(self, **given: Any) -> None:
         """Raise TypeError for an argument that is not a node, ValueError for a node of another graph."""
@@ -210,7 +210,7 @@ class Tensors:
         number = check_number(name, value)
         held = (c_double if self.compute_dtype == "float64" else c_float)(number)
         if isfinite(number) and not isfinite(held.value):
-            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {value!r}")
+            raise ValueError(f"{name} must be a number that fits {self.compute_dtype}; got {shown(value)}")
         return Node(TensorSpec((1,) * rank, self.compute_dtype, (1,) * rank), virtual=False, number=held)
 
     def _keep(self, *nodes: Node) -> None:

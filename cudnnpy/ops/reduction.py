@@ -7,7 +7,7 @@ from typing import Any, SupportsIndex
 
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._options.arguments import check_axes
-from cudnnpy._options.checks import check_flag, check_option
+from cudnnpy._options.checks import bounded, check_flag, check_option, shown
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, scales
@@ -65,9 +65,9 @@ def reduce_tensor(
     """
     if axes is not None and type(axes) is not tuple:
         try:
-            axes = tuple(axes)
+            axes = bounded(axes)
         except TypeError:
-            raise TypeError(f"axes must be None or a tuple of integers; got {axes!r}") from None
+            raise TypeError(f"axes must be None or a tuple of integers; got {shown(axes)}") from None
     if axes == ():
         raise ValueError("axes must be one axis or more, each once, or None for all; got ()")
     name, names = "reduce_tensor", ("x", "out")

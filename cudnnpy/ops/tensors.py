@@ -19,7 +19,7 @@ from cudnnpy._core.layouts import (
     packed,
     packed_strides,
 )
-from cudnnpy._options.checks import check_number, check_option
+from cudnnpy._options.checks import check_number, check_option, shown
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import (
@@ -272,7 +272,7 @@ def _transform(
         check_option("layout", layout, MEMORY_LAYOUTS)
     kind = x.dtype if dtype is None else dtype_of(dtype).name
     if kind not in FLOATS:
-        raise TypeError(f"dtype must be {' or '.join(FLOATS)}; got {dtype!r}")
+        raise TypeError(f"dtype must be {' or '.join(FLOATS)}; got {shown(dtype)}")
     if layout == "channels_last" and len(x.shape) < 3:
         raise ValueError(f"x must have 3, 4 or 5 axes; got shape {x.shape} (layout='channels_last')")
     if "out" in call.specs:

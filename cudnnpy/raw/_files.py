@@ -1,14 +1,19 @@
-"""The files of libcudnn, read without loading them: whether they are complete, and their release.
+"""The files of libcudnn, found and read without loading them: whether they are complete, and their release.
 
 They are ELF files for 64-bit Linux. Only a few kilobytes of each file are read.
 """
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import site
 import struct
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 # Some parts of cuDNN export their release under this name, one byte each for major, minor and patch.
@@ -17,6 +22,7 @@ _VERSIONS = {
     "ops": b"cudnn_ops_infer_version",
     "adv": b"cudnn_adv_infer_version",
 }
+_CACHE = Path("/etc/ld.so.cache")  # of the dynamic linker
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _STRINGS, _SYMBOLS, _STRINGS_SIZE, _HASH = 5, 6, 10, 0x6FFFFEF5  # entries of the dynamic segment
 _WEAK = 2  # a symbol that may be missing
@@ -45,6 +51,9 @@ class _Elf:
             for kind, _flags, offset, _address, _physical, in_file, *_ in self._segments:
                 if kind == _DYNAMIC:
                     self._places = dict(struct.iter_unpack("<QQ", self.at(offset, in_file // 16 * 16)))
+            # The dynamic linker reads these tables unchecked.
+            if any(self.loaded(self._places.get(tag, 0), 1) != b"\0" for tag in (_STRINGS, _SYMBOLS)):
+                raise ValueError("its tables were overwritten")
 
     def at(self, offset: int, size: int) -> bytes:
         """Return bytes of the file. Raises ValueError if it ends before."""
@@ -102,7 +111,7 @@ class _Elf:
 
 @contextmanager
 def _opened(path: str) -> Iterator[_Elf]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
     try:
         yield _Elf(descriptor)
     finally:
@@ -120,6 +129,33 @@ class Part(NamedTuple):
     path: str
     damage: str = ""
     release: int = 0
+
+
+def findable(name: str) -> str | None:
+    """Return the file that cuda.pathfinder would load for a name, if it is not loaded already; None if there is none."""
+    return next(filter(os.path.isfile, (os.path.join(folder, name) for folder in _folders(name))), None)
+
+
+def searched() -> list[str]:
+    """Return the folders of LD_LIBRARY_PATH."""
+    return [folder for folder in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if folder]
+
+
+def _folders(name: str) -> Iterator[str]:
+    """Yield the folders of wheels and conda, those of the dynamic linker, and of the variables, which come last."""
+    packages = site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        packages.insert(sys.prefix != sys.base_prefix, site.getusersitepackages())
+    for folder in packages:
+        yield from sorted(glob.iglob(os.path.join(glob.escape(folder), "nvidia/*/lib")))
+    for variable in ("CONDA_PREFIX", "", "CUDNN_PATH", "CUDA_PATH", "CUDA_HOME"):
+        if root := os.environ.get(variable):
+            yield from (os.path.join(root, "lib64"), os.path.join(root, "lib"))
+        elif not variable:
+            yield from searched()
+            cache = _CACHE.read_bytes() if _CACHE.exists() else b""
+            yield from map(os.fsdecode, re.findall(rb"(/[^\0]*)/%s\0" % re.escape(name.encode()), cache))
+            yield from ("/lib64", "/usr/lib64", "/lib", "/usr/lib", os.path.join(sys.base_prefix, "lib"))
 
 
 def examine(name: str, path: str) -> Part:

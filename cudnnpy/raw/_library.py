@@ -19,12 +19,15 @@ from cudnnpy.errors import (
     status_error,
 )
 from cudnnpy.raw import _api
+from cudnnpy.raw._files import examine, findable
 from cudnnpy.raw._missing import missing
 from cudnnpy.raw._nulls import refusing
 from cudnnpy.raw._together import check_together, own_parts, version_text
 
 _MAJOR = 9
 _VARIABLE = "CUDNNPY_LIBRARY"
+# The files that cuda.pathfinder loads: libcudnn after the libraries that it needs.
+_FILES = ("libcublasLt.so.13", "libcublasLt.so.12", "libnvrtc.so.13", "libnvrtc.so.12", f"libcudnn.so.{_MAJOR}")
 
 _lock = threading.RLock()
 _loaded: tuple[ctypes.CDLL, str, int] | None = None
@@ -101,9 +104,14 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
             raise LibraryNotFoundError(
                 f"{_VARIABLE} names {named!r}, which is not a file", "Name libcudnn.so.9 itself, or unset it."
             )
-        file, advice = os.path.abspath(named), f"{_VARIABLE} named this file; unset it to search the usual places."
+        files, advice = [os.path.abspath(named)], f"{_VARIABLE} named this file; unset it to search the usual places."
     else:
-        file, advice = _find(), "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+        files = [file for name in _FILES if not _is_loaded(name) and (file := findable(name))]
+        advice = "Reinstall cuDNN and the CUDA libraries it needs; `cudnnpy info` shows what is there."
+    for file in files:
+        if damage := examine("", file).damage:  # loading it would end the process
+            raise LibraryNotFoundError(f"{file} {damage}", advice)
+    file = files[0] if named else _find()
     check_together(file)
     try:
         library = ctypes.CDLL(file)
@@ -121,6 +129,13 @@ def _find_and_load() -> tuple[ctypes.CDLL, str, int]:
             f"Install it: {to_install()}; or name another file in CUDNNPY_LIBRARY."
         )
     return library, file, number
+
+
+def _is_loaded(name: str) -> bool:
+    try:
+        return bool(ctypes.CDLL(name, mode=os.RTLD_NOLOAD))  # which maps no file
+    except OSError:
+        return False
 
 
 def _load_parts(files: list[str]) -> None:

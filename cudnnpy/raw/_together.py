@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from cudnnpy.errors import LibraryNotFoundError, LibraryVersionError
 from cudnnpy.raw import _api
-from cudnnpy.raw._files import DAMAGED, Part, examine, unmet
+from cudnnpy.raw._files import DAMAGED, Part, examine, searched, unmet
 
 # The sub-libraries of every release of cuDNN 9, each after those that it needs.
 PARTS = ("graph", "ops", "cnn", "adv", "heuristic", "engines_precompiled", "engines_runtime_compiled")
@@ -58,12 +58,8 @@ def own_parts(file: str) -> list[str]:
 
 def _other(path: str) -> bool:
     """Return whether LD_LIBRARY_PATH has another file of this name."""
-    others = (os.path.join(folder, os.path.basename(path)) for folder in _searched())
+    others = (os.path.join(folder, os.path.basename(path)) for folder in searched())
     return any(os.path.exists(other) and not os.path.samefile(path, other) for other in others)
-
-
-def _searched() -> list[str]:
-    return [folder for folder in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if folder]
 
 
 def _path(folder: str, name: str) -> str:
@@ -71,9 +67,11 @@ def _path(folder: str, name: str) -> str:
 
 
 def _found(file: str) -> Iterator[tuple[str, Part]]:
-    """Yield the parts: those beside libcudnn, else the first in LD_LIBRARY_PATH. cuDNN reports missing ones."""
-    for name in PARTS:
-        for folder in (os.path.dirname(file), *_searched()):
+    """Yield the parts: all beside libcudnn, else the first in LD_LIBRARY_PATH. cuDNN reports missing ones."""
+    beside = sorted(os.listdir(os.path.dirname(file)))
+    others = (found[1] for found in map(re.compile(r"libcudnn_(\w+)\.so\.9").fullmatch, beside) if found)
+    for name in dict.fromkeys((*PARTS, *others)):
+        for folder in (os.path.dirname(file), *searched()):
             path = _path(folder, name)
             if os.path.exists(path):
                 yield name, examine(name, path)

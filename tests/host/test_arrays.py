@@ -187,7 +187,7 @@ def test_empty_arrays_have_the_asked_memory_order() -> None:
 @pytest.mark.parametrize(
     ("arguments", "keywords", "kind", "text"),
     [
-        (((2, -1),), {}, ValueError, r"shape must have sizes of 0 or more; got \(2, -1\)"),
+        (((2, -1),), {}, ValueError, r"shape must be a tuple of sizes of 0 or more; got \(2, -1\)"),
         (((2, 2), "complex64"), {}, TypeError, r"dtype must be one of 'float32'.*; got 'complex64'"),
         (((2, 2),), {"layout": "NHWC"}, ValueError, r"layout must be one of 'C', 'channels_last'.*; got 'NHWC'"),
     ],

@@ -239,7 +239,7 @@ def test_a_shape_comes_back_or_is_refused(kind: Any, dtype: str, data: st.DataOb
             ValueError,
             r"shape\[0\] must be an integer that fits c_int; got an integer of 16610 bits",
         ),
-        (lambda: TensorDescriptor((np.array([1, 2]), 2)), TypeError, r"shape\[0\] must be an integer; got array"),
+        (lambda: TensorDescriptor((np.array([1, 2]), 2)), TypeError, r"shape\[0\] must be an integer; got an array"),
         (lambda: TensorDescriptor({1, 2, 3, 4}), TypeError, r"shape must be a sequence; got \{1"),
         (lambda: TensorDescriptor(itertools.count()), ValueError, "shape must have 1048576 elements at most"),
         (lambda: TensorDescriptor(np.array(5)), TypeError, r"shape must be a sequence; got array\(5\)"),

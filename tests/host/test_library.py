@@ -92,7 +92,7 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
     text.write_text("no library\n")
     kind, message = load(text)
     assert kind == "LibraryNotFoundError"
-    assert message.startswith(f"{text} could not be loaded as libcudnn: {text}: ")
+    assert message.startswith(f"{text} is damaged (the file ends at byte 11). ")
     assert message.endswith("CUDNNPY_LIBRARY named this file; unset it to search the usual places.")
 
 

@@ -60,7 +60,7 @@ def test_a_whole_copy_passes(copy: Path) -> None:
     check_together(str(copy / "libcudnn.so.9"))
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", sorted(file.stem[9:-3] for file in REAL.glob("libcudnn_*.so.9")))
 @pytest.mark.parametrize("share", [0.5, 0.999, 0.0])
 def test_a_truncated_part(copy: Path, name: str, share: float) -> None:
     file = part(copy, name)
@@ -190,6 +190,73 @@ def test_numbers_in_a_files_name_tell_its_release(tmp_path: Path) -> None:
     shutil.copy(part(REAL, "cnn"), real)
     part(tmp_path, "cnn").symlink_to(real)
     assert _files.examine("cnn", str(part(tmp_path, "cnn"))).release == 91401
+
+
+_ATTEMPTS = """
+import os, random, site, sys
+from cuda.pathfinder import load_nvidia_dynamic_lib
+from cudnnpy import raw
+from cudnnpy.errors import LibraryNotFoundError
+for name in ("cublasLt", "nvrtc"):
+    load_nvidia_dynamic_lib(name)
+site.getsitepackages, site.ENABLE_USER_SITE = lambda: [sys.argv[3]], False
+file, whole = sys.argv[1], open(sys.argv[2], "rb").read()
+size = len(whole)
+lengths = (0, 1, 15, 63, 64, 500, 4096, size // 4, size // 2, size * 3 // 4, size - 4096, size - 1)
+garbage = [whole[:at] + fill for at in (64, 1024, size // 2) for fill in (bytes(size - at), random.randbytes(size - at))]
+for content in [*(whole[:length] for length in lengths), b"<html>404</html>" * 1000, *garbage]:
+    open(file, "wb").write(content)
+    child = os.fork()
+    if not child:
+        try:
+            raw.load()
+        except LibraryNotFoundError as error:
+            os._exit(0 if file in str(error) else 3)
+        os._exit(4)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "place"),
+    [
+        ("CUDNNPY_LIBRARY", ""),
+        ("LD_LIBRARY_PATH", ""),
+        ("CONDA_PREFIX", "lib"),
+        ("CUDNN_PATH", "lib64"),
+        ("CUDA_HOME", "lib64"),
+        (None, "nvidia/cudnn/lib"),
+    ],
+)
+def test_a_damaged_libcudnn_is_not_loaded(tmp_path: Path, variable: str | None, place: str) -> None:
+    """Wherever it is found: loading it would end the process."""
+    file = tmp_path / place / "libcudnn.so.9"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    environment = {name: text for name, text in os.environ.items() if name not in ("CUDNNPY_LIBRARY", "CUDA_PATH")}
+    if variable is not None:
+        environment[variable] = str(file if variable == "CUDNNPY_LIBRARY" else tmp_path)
+    command = [sys.executable, "-c", _ATTEMPTS, str(file), str(REAL / "libcudnn.so.9"), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.split() == ["0"] * 19
+
+
+def test_a_damaged_file_beside_a_loaded_libcudnn_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "libcudnn.so.9").write_bytes(b"")
+    program = f"import ctypes; ctypes.CDLL({raw.path()!r})\nfrom cudnnpy import raw; print(raw.path())"
+    given = {**os.environ, "CUDNNPY_LIBRARY": "", "LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert Path(done.stdout.strip()).samefile(raw.path())
+
+
+def test_the_dynamic_linkers_cache_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, library = tmp_path / "ld.so.cache", tmp_path / "libof.so.9"
+    cache.write_bytes(f"\0glibc-ld.so.cache\0libof.so.9\0{library}\0/of/libof.so.99\0".encode())
+    monkeypatch.setattr(_files, "_CACHE", cache)
+    assert _files.findable(library.name) is None
+    library.write_bytes(b"")
+    assert _files.findable(library.name) == str(library)
 
 
 def test_every_byte_of_the_tables_may_be_wrong(tmp_path: Path) -> None:

@@ -203,8 +203,9 @@ def test_an_error_has_the_line_and_the_column_of_the_file(file: Path, text: str,
         (b"format = 1\nproblems [", ", line 2, column 10: the file must be TOML; got another text: .*"),
         (b"forward 1x64x8x8 64x64x3x3", ", line 1, column 9: the file must be TOML; got another text: .*"),
         (b'{"format": 1}', ", line 1, column 1: the file must be TOML; got another text: .*"),
-        (b"format = " + b"[" * 100_000, ".*: the file must be TOML; got another text: .*"),
-        (b"format = " + b"1" * 5000, ": the file must be TOML; got another text: .*"),
+        (b"format = " + b"[" * 900, ".*: the file must be TOML; got another text: .*"),
+        (b"format = " + b"1" * 5000, r": the file must have .*; got more than 1000 characters beside texts"),
+        (b"a" + b" . 'a'" * 40_000, r": the file must have .*; got more than 1000 characters beside texts"),
         (b"format = 1\n# \xe9\n", ", line 2, column 3: the file must be UTF-8; got the byte 0xe9"),
         (b"\xff\xfef\0", ", line 1, column 1: the file must be UTF-8; got the byte 0xff"),
         (b"SQLite format 3\0\x10", ", line 1, column 8: the file must be TOML; .*"),
@@ -230,7 +231,7 @@ def test_a_folder_and_a_missing_file_are_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_too_large_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(problem_file, "_LARGEST", 100)
+    monkeypatch.setattr(problem_file, "MAX_PROBLEM_FILE_BYTES", 100)
     file.write_text("#" * 101)
     with pytest.raises(ProblemTextError, match="the file must have 100 bytes at most; got more"):
         problem_file.read(file)
