@@ -247,7 +247,8 @@ def check(status: int, function: str = "") -> None:
     status : int
         The status that a function returned.
     function : str
-        The C name of the function, for the message. The text of cudnnGetLastErrorString is added to it.
+        The C name of the function, for the message. A bad status of `raw.cudnnXxx(...)` knows its function. The text of
+        cudnnGetLastErrorString is added.
 
     Raises
     ------
@@ -260,7 +261,7 @@ def check(status: int, function: str = "") -> None:
 
 def error_of(status: int, function: str = "") -> CudnnError:
     """Return the exception for a status, with cuDNN's text for the calling thread's last error."""
-    number = int(status)
+    number, function = int(status), function or getattr(status, "function", "")
     try:
         name = _api.cudnnStatus_t(number).name
     except ValueError:
