@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from cudnnpy.raw import _api
 from cudnnpy.raw._library import checked, ctype, facts, prototype
@@ -15,19 +15,15 @@ class Status(int):
     """A status other than CUDNN_STATUS_SUCCESS. It remembers its function, and prints as its name."""
 
     function: str  #: the C function that returned it
-    name: str  #: the name of the status, or unknown_NUMBER
-
-    def __new__(cls, number: int, function: str = "") -> Self:
-        status = super().__new__(cls, number)
-        known = _api.cudnnStatus_t._value2member_map_.get(number)
-        status.function, status.name = function, known.name if known else f"unknown_{number}"
-        return status
 
     def __str__(self) -> str:
-        return self.name
+        known = _api.cudnnStatus_t._value2member_map_.get(int(self))
+        return known.name if known else f"unknown_{int(self)}"
 
     def __repr__(self) -> str:
-        return f"<cudnnStatus_t.{self.name}: {int(self)}>"
+        return f"<cudnnStatus_t.{self}: {int(self)}>"
+
+    name = property(__str__)  # as enumerators have it
 
 
 def function(name: str) -> Callable[..., Any]:
@@ -45,11 +41,15 @@ def function(name: str) -> Callable[..., Any]:
         result = bound(*arguments)
         if not is_status:
             return result
-        return Status(result, name) if result else success
+        if not result:
+            return success
+        status = Status(result)
+        status.function = name
+        return status
 
     made: Any = called
     made.__name__ = made.__qualname__ = name
-    made.__module__ = "cudnnpy.raw"
+    made.__module__ = "cudnnpy.raw"  # where help and pickle find it
     notes = [f"Since cuDNN {since}."] * bool(since)
     if replacements is not None:
         notes.append(f"Deprecated{': use ' if replacements else ''}{' or '.join(replacements)}.")

@@ -247,8 +247,8 @@ def check(status: int, function: str = "") -> None:
     status : int
         The status that a function returned.
     function : str
-        The C name of the function, for the message. A bad status of `raw.cudnnXxx(...)` knows its function. The text of
-        cudnnGetLastErrorString is added.
+        The C name of the function, for the message. The default is the function that the status remembers, as those of
+        `raw.cudnnXxx(...)` do. The text of cudnnGetLastErrorString is added to it.
 
     Raises
     ------
