@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from ctypes import Array
 from enum import IntEnum
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned, PointerT, created_type
@@ -31,6 +32,17 @@ class Descriptor(Owned[PointerT]):
     """
 
     _kept: dict[Any, tuple[Owned[Any], ...]]
+
+    def __repr__(self) -> str:
+        with suppress(Exception):  # it is closed, or C has no values yet
+            values = (f"{name}={value}" for name, value in self._described().items() if value != ())
+            return f"<{type(self).__name__} {', '.join(values)}>"
+        return super().__repr__()
+
+    def _described(self) -> dict[str, Any]:
+        """Return the values to print: the properties of the class, which ask C."""
+        named = (item for kind in type(self).__mro__ for item in vars(kind).items() if not hasattr(Descriptor, item[0]))
+        return {name: getattr(self, name) for name, value in named if isinstance(value, property)}
 
     def get(self, function: str, *arguments: object, **named: object) -> dict[str, Any]:
         """Call a C function that reads this descriptor.
@@ -116,9 +128,14 @@ class GeneralDescriptor(Descriptor[PointerT]):
     descriptor.get("cudnnGetCTCLossDescriptor_v9")["normMode"]
     """
 
+    _reader: ClassVar[tuple[Any, ...]]  # the C function that reads what is printed, with its arguments
+
     def __init__(self) -> None:
         with self._created():
             pass
+
+    def _described(self) -> dict[str, Any]:
+        return self.get(*self._reader)
 
     def set(self, function: str, *arguments: object, **named: object) -> None:
         """Call a C function that sets this descriptor.

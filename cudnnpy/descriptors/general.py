@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ctypes import c_double
+
 from cudnnpy import raw
 from cudnnpy._core.descriptor import GeneralDescriptor
 from cudnnpy._core.owned import PointerT
@@ -14,6 +16,7 @@ class TensorTransformDescriptor(GeneralDescriptor[raw.cudnnTensorTransformDescri
 
     _create = "cudnnCreateTensorTransformDescriptor"
     _destroy = "cudnnDestroyTensorTransformDescriptor"
+    _reader = "cudnnGetTensorTransformDescriptor", raw.CUDNN_DIM_MAX
 
 
 class SpatialTransformerDescriptor(GeneralDescriptor[raw.cudnnSpatialTransformerDescriptor_t]):
@@ -28,6 +31,7 @@ class RNNDescriptor(GeneralDescriptor[raw.cudnnRNNDescriptor_t]):
 
     _create = "cudnnCreateRNNDescriptor"
     _destroy = "cudnnDestroyRNNDescriptor"
+    _reader = ("cudnnGetRNNDescriptor_v8",)
 
 
 class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
@@ -35,6 +39,7 @@ class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
 
     _create = "cudnnCreateRNNDataDescriptor"
     _destroy = "cudnnDestroyRNNDataDescriptor"
+    _reader = "cudnnGetRNNDataDescriptor", 0, (c_double * 1)()  # C writes the padding's value there
 
 
 class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
@@ -42,6 +47,7 @@ class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):
 
     _create = "cudnnCreateCTCLossDescriptor"
     _destroy = "cudnnDestroyCTCLossDescriptor"
+    _reader = ("cudnnGetCTCLossDescriptor_v9",)
 
 
 class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
@@ -49,6 +55,7 @@ class SeqDataDescriptor(GeneralDescriptor[raw.cudnnSeqDataDescriptor_t]):
 
     _create = "cudnnCreateSeqDataDescriptor"
     _destroy = "cudnnDestroySeqDataDescriptor"
+    _reader = "cudnnGetSeqDataDescriptor", raw.CUDNN_SEQDATA_DIM_COUNT, 0, None
 
 
 class AttnDescriptor(GeneralDescriptor[raw.cudnnAttnDescriptor_t]):
@@ -56,6 +63,7 @@ class AttnDescriptor(GeneralDescriptor[raw.cudnnAttnDescriptor_t]):
 
     _create = "cudnnCreateAttnDescriptor"
     _destroy = "cudnnDestroyAttnDescriptor"
+    _reader = ("cudnnGetAttnDescriptor",)
 
 
 class _FusedOps(GeneralDescriptor[PointerT]):

@@ -233,6 +233,9 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
                 function = "cudnnRestoreDropoutDescriptor" if restore else "cudnnSetDropoutDescriptor"
                 self._set(function, handle, *arguments)
 
+    def _described(self) -> dict[str, Any]:
+        return self.get("cudnnGetDropoutDescriptor", *next(iter(self._kept.values())))  # with its handle
+
     @staticmethod
     def needed_states_size(handle: Handle) -> int:
         """Return the size of the states on the handle's device in bytes: cudnnDropoutGetStatesSize."""

@@ -10,16 +10,15 @@ IntEnums, and each enumerator is also a name of this module. Handles are distinc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cudnnpy.raw import _api
 from cudnnpy.raw._api import HEADER_VERSION
+from cudnnpy.raw._functions import function
 from cudnnpy.raw._library import (
     bound,
     call,
     check,
-    checked,
     ctype,
     error_of,
     facts,
@@ -122,27 +121,11 @@ def _enumerator(name: str) -> None:
         raise AttributeError(missing(name))
 
 
-def _unbound(name: str) -> Callable[..., Any]:
-    """Return a function that is bound at its first call, and then replaced in the module by the bound one."""
-    function: Callable[..., Any] | None = None
-
-    def first(*arguments: Any) -> Any:
-        nonlocal function
-        if function is None:
-            function = checked(name)
-            globals()[name] = function
-        return function(*arguments)
-
-    first.__name__ = first.__qualname__ = name
-    first.__doc__ = prototype(name)
-    return first
-
-
 if not TYPE_CHECKING:  # for a type checker the names are those of _api.pyi
 
     def __getattr__(name):
         if name in _api.FUNCTIONS:
-            value = _unbound(name)
+            value = function(name)
         elif name in _C_NAMES:
             value = getattr(_api, name)
         else:

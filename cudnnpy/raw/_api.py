@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: the C API as data
 # source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
-# seal: sha256:077a375c51b08f17a95641eb17758b752a3cfcf449dbe3fbf8a1cc71a74aa370
+# seal: sha256:7de7adf610e9ab7cfefd75806034fecc36c7cafd66105a1a88b3828e66842c79
 """The C API of cuDNN as data: constants, enums, structs, handle types, and a table of the functions."""
 
 from ctypes import (
@@ -16,7 +16,8 @@ from ctypes import (
     c_ulonglong,
     c_void_p,
 )
-from enum import IntEnum
+
+from cudnnpy.raw._types import Enumeration, Struct, handle
 
 HEADER_VERSION = "9.28.0"
 
@@ -149,36 +150,36 @@ class cudnnFusedOpsPlanStruct(Structure):
 
 
 # Handles: a distinct pointer type each, so that a wrong handle is a TypeError before it is a crash.
-cudnnHandle_t = POINTER(cudnnContext)
-cudnnBackendDescriptor_t = POINTER(cudnnBackendDescriptor)
-cudnnTensorDescriptor_t = POINTER(cudnnTensorStruct)
-cudnnPoolingDescriptor_t = POINTER(cudnnPoolingStruct)
-cudnnFilterDescriptor_t = POINTER(cudnnFilterStruct)
-cudnnLRNDescriptor_t = POINTER(cudnnLRNStruct)
-cudnnActivationDescriptor_t = POINTER(cudnnActivationStruct)
-cudnnSpatialTransformerDescriptor_t = POINTER(cudnnSpatialTransformerStruct)
-cudnnOpTensorDescriptor_t = POINTER(cudnnOpTensorStruct)
-cudnnReduceTensorDescriptor_t = POINTER(cudnnReduceTensorStruct)
-cudnnCTCLossDescriptor_t = POINTER(cudnnCTCLossStruct)
-cudnnTensorTransformDescriptor_t = POINTER(cudnnTensorTransformStruct)
-cudnnDropoutDescriptor_t = POINTER(cudnnDropoutStruct)
-cudnnRNNDescriptor_t = POINTER(cudnnRNNStruct)
-cudnnRNNDataDescriptor_t = POINTER(cudnnRNNDataStruct)
-cudnnSeqDataDescriptor_t = POINTER(cudnnSeqDataStruct)
-cudnnAttnDescriptor_t = POINTER(cudnnAttnStruct)
-cudnnConvolutionDescriptor_t = POINTER(cudnnConvolutionStruct)
-cudnnFusedOpsConstParamPack_t = POINTER(cudnnFusedOpsConstParamStruct)
-cudnnFusedOpsVariantParamPack_t = POINTER(cudnnFusedOpsVariantParamStruct)
-cudnnFusedOpsPlan_t = POINTER(cudnnFusedOpsPlanStruct)
+cudnnHandle_t = handle("cudnnHandle_t", cudnnContext)
+cudnnBackendDescriptor_t = handle("cudnnBackendDescriptor_t", cudnnBackendDescriptor)
+cudnnTensorDescriptor_t = handle("cudnnTensorDescriptor_t", cudnnTensorStruct)
+cudnnPoolingDescriptor_t = handle("cudnnPoolingDescriptor_t", cudnnPoolingStruct)
+cudnnFilterDescriptor_t = handle("cudnnFilterDescriptor_t", cudnnFilterStruct)
+cudnnLRNDescriptor_t = handle("cudnnLRNDescriptor_t", cudnnLRNStruct)
+cudnnActivationDescriptor_t = handle("cudnnActivationDescriptor_t", cudnnActivationStruct)
+cudnnSpatialTransformerDescriptor_t = handle("cudnnSpatialTransformerDescriptor_t", cudnnSpatialTransformerStruct)
+cudnnOpTensorDescriptor_t = handle("cudnnOpTensorDescriptor_t", cudnnOpTensorStruct)
+cudnnReduceTensorDescriptor_t = handle("cudnnReduceTensorDescriptor_t", cudnnReduceTensorStruct)
+cudnnCTCLossDescriptor_t = handle("cudnnCTCLossDescriptor_t", cudnnCTCLossStruct)
+cudnnTensorTransformDescriptor_t = handle("cudnnTensorTransformDescriptor_t", cudnnTensorTransformStruct)
+cudnnDropoutDescriptor_t = handle("cudnnDropoutDescriptor_t", cudnnDropoutStruct)
+cudnnRNNDescriptor_t = handle("cudnnRNNDescriptor_t", cudnnRNNStruct)
+cudnnRNNDataDescriptor_t = handle("cudnnRNNDataDescriptor_t", cudnnRNNDataStruct)
+cudnnSeqDataDescriptor_t = handle("cudnnSeqDataDescriptor_t", cudnnSeqDataStruct)
+cudnnAttnDescriptor_t = handle("cudnnAttnDescriptor_t", cudnnAttnStruct)
+cudnnConvolutionDescriptor_t = handle("cudnnConvolutionDescriptor_t", cudnnConvolutionStruct)
+cudnnFusedOpsConstParamPack_t = handle("cudnnFusedOpsConstParamPack_t", cudnnFusedOpsConstParamStruct)
+cudnnFusedOpsVariantParamPack_t = handle("cudnnFusedOpsVariantParamPack_t", cudnnFusedOpsVariantParamStruct)
+cudnnFusedOpsPlan_t = handle("cudnnFusedOpsPlan_t", cudnnFusedOpsPlanStruct)
 
 
-class libraryPropertyType(IntEnum):
+class libraryPropertyType(Enumeration):
     MAJOR_VERSION = 0
     MINOR_VERSION = 1
     PATCH_LEVEL = 2
 
 
-class cudnnStatus_t(IntEnum):
+class cudnnStatus_t(Enumeration):
     CUDNN_STATUS_SUCCESS = 0
     CUDNN_STATUS_NOT_INITIALIZED = 1001
     CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH = 1002
@@ -235,13 +236,13 @@ class cudnnStatus_t(IntEnum):
     CUDNN_STATUS_VERSION_MISMATCH = 1002
 
 
-class cudnnErrQueryMode_t(IntEnum):
+class cudnnErrQueryMode_t(Enumeration):
     CUDNN_ERRQUERY_RAWCODE = 0
     CUDNN_ERRQUERY_NONBLOCKING = 1
     CUDNN_ERRQUERY_BLOCKING = 2
 
 
-class cudnnDataType_t(IntEnum):
+class cudnnDataType_t(Enumeration):
     CUDNN_DATA_FLOAT = 0
     CUDNN_DATA_DOUBLE = 1
     CUDNN_DATA_HALF = 2
@@ -268,30 +269,30 @@ class cudnnDataType_t(IntEnum):
     CUDNN_DATA_FP8_E5M3 = 23
 
 
-class cudnnMathType_t(IntEnum):
+class cudnnMathType_t(Enumeration):
     CUDNN_DEFAULT_MATH = 0
     CUDNN_TENSOR_OP_MATH = 1
     CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION = 2
     CUDNN_FMA_MATH = 3
 
 
-class cudnnNanPropagation_t(IntEnum):
+class cudnnNanPropagation_t(Enumeration):
     CUDNN_NOT_PROPAGATE_NAN = 0
     CUDNN_PROPAGATE_NAN = 1
 
 
-class cudnnCTCGradMode_t(IntEnum):
+class cudnnCTCGradMode_t(Enumeration):
     CUDNN_CTC_ZERO_OOB_GRADIENTS = 0
     CUDNN_CTC_SKIP_OOB_GRADIENTS = 1
 
 
-class cudnnTensorFormat_t(IntEnum):
+class cudnnTensorFormat_t(Enumeration):
     CUDNN_TENSOR_NCHW = 0
     CUDNN_TENSOR_NHWC = 1
     CUDNN_TENSOR_NCHW_VECT_C = 2
 
 
-class cudnnReduceTensorOp_t(IntEnum):
+class cudnnReduceTensorOp_t(Enumeration):
     CUDNN_REDUCE_TENSOR_ADD = 0
     CUDNN_REDUCE_TENSOR_MUL = 1
     CUDNN_REDUCE_TENSOR_MIN = 2
@@ -303,7 +304,7 @@ class cudnnReduceTensorOp_t(IntEnum):
     CUDNN_REDUCE_TENSOR_MUL_NO_ZEROS = 8
 
 
-class cudnnActivationMode_t(IntEnum):
+class cudnnActivationMode_t(Enumeration):
     CUDNN_ACTIVATION_SIGMOID = 0
     CUDNN_ACTIVATION_RELU = 1
     CUDNN_ACTIVATION_TANH = 2
@@ -313,24 +314,24 @@ class cudnnActivationMode_t(IntEnum):
     CUDNN_ACTIVATION_SWISH = 6
 
 
-class cudnnSeverity_t(IntEnum):
+class cudnnSeverity_t(Enumeration):
     CUDNN_SEV_FATAL = 0
     CUDNN_SEV_ERROR = 1
     CUDNN_SEV_WARNING = 2
     CUDNN_SEV_INFO = 3
 
 
-class cudnnConvolutionMode_t(IntEnum):
+class cudnnConvolutionMode_t(Enumeration):
     CUDNN_CONVOLUTION = 0
     CUDNN_CROSS_CORRELATION = 1
 
 
-class cudnnReorderType_t(IntEnum):
+class cudnnReorderType_t(Enumeration):
     CUDNN_DEFAULT_REORDER = 0
     CUDNN_NO_REORDER = 1
 
 
-class cudnnPointwiseMode_t(IntEnum):
+class cudnnPointwiseMode_t(Enumeration):
     CUDNN_POINTWISE_ADD = 0
     CUDNN_POINTWISE_ADD_SQUARE = 5
     CUDNN_POINTWISE_DIV = 6
@@ -385,7 +386,7 @@ class cudnnPointwiseMode_t(IntEnum):
     CUDNN_POINTWISE_BINARY_SELECT = 601
 
 
-class cudnnResampleMode_t(IntEnum):
+class cudnnResampleMode_t(Enumeration):
     CUDNN_RESAMPLE_NEAREST = 0
     CUDNN_RESAMPLE_BILINEAR = 1
     CUDNN_RESAMPLE_AVGPOOL = 2
@@ -394,33 +395,33 @@ class cudnnResampleMode_t(IntEnum):
     CUDNN_RESAMPLE_MAXPOOL = 3
 
 
-class cudnnSignalMode_t(IntEnum):
+class cudnnSignalMode_t(Enumeration):
     CUDNN_SIGNAL_SET = 0
     CUDNN_SIGNAL_WAIT = 1
 
 
-class cudnnGenStatsMode_t(IntEnum):
+class cudnnGenStatsMode_t(Enumeration):
     CUDNN_GENSTATS_SUM_SQSUM = 0
 
 
-class cudnnBnFinalizeStatsMode_t(IntEnum):
+class cudnnBnFinalizeStatsMode_t(Enumeration):
     CUDNN_BN_FINALIZE_STATISTICS_TRAINING = 0
     CUDNN_BN_FINALIZE_STATISTICS_INFERENCE = 1
 
 
-class cudnnRngDistribution_t(IntEnum):
+class cudnnRngDistribution_t(Enumeration):
     CUDNN_RNG_DISTRIBUTION_BERNOULLI = 0
     CUDNN_RNG_DISTRIBUTION_UNIFORM = 1
     CUDNN_RNG_DISTRIBUTION_NORMAL = 2
 
 
-class cudnnMoeGroupedMatmulMode_t(IntEnum):
+class cudnnMoeGroupedMatmulMode_t(Enumeration):
     CUDNN_MOE_GROUPED_MATMUL_MODE_NONE = 0
     CUDNN_MOE_GROUPED_MATMUL_MODE_GATHER = 1
     CUDNN_MOE_GROUPED_MATMUL_MODE_SCATTER = 2
 
 
-class cudnnBackendAttributeName_t(IntEnum):
+class cudnnBackendAttributeName_t(Enumeration):
     CUDNN_ATTR_POINTWISE_MODE = 0
     CUDNN_ATTR_POINTWISE_MATH_PREC = 1
     CUDNN_ATTR_POINTWISE_NAN_PROPAGATION = 2
@@ -806,7 +807,7 @@ class cudnnBackendAttributeName_t(IntEnum):
     CUDNN_ATTR_OPERATION_SOFTMAX_STATS_LOG2 = 3106
 
 
-class cudnnBackendAttributeType_t(IntEnum):
+class cudnnBackendAttributeType_t(Enumeration):
     CUDNN_TYPE_HANDLE = 0
     CUDNN_TYPE_DATA_TYPE = 1
     CUDNN_TYPE_BOOLEAN = 2
@@ -843,7 +844,7 @@ class cudnnBackendAttributeType_t(IntEnum):
     CUDNN_TYPE_CUDA_GRAPH_RETENTION = 33
 
 
-class cudnnBackendDescriptorType_t(IntEnum):
+class cudnnBackendDescriptorType_t(Enumeration):
     CUDNN_BACKEND_POINTWISE_DESCRIPTOR = 0
     CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR = 1
     CUDNN_BACKEND_ENGINE_DESCRIPTOR = 2
@@ -897,7 +898,7 @@ class cudnnBackendDescriptorType_t(IntEnum):
     CUDNN_BACKEND_OPERATION_ROPE_BWD_DESCRIPTOR = 50
 
 
-class cudnnBackendNumericalNote_t(IntEnum):
+class cudnnBackendNumericalNote_t(Enumeration):
     CUDNN_NUMERICAL_NOTE_TENSOR_CORE = 0
     CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS = 1
     CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION = 2
@@ -911,7 +912,7 @@ class cudnnBackendNumericalNote_t(IntEnum):
     CUDNN_NUMERICAL_NOTE_TYPE_COUNT = 10
 
 
-class cudnnBackendBehaviorNote_t(IntEnum):
+class cudnnBackendBehaviorNote_t(Enumeration):
     CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION = 0
     CUDNN_BEHAVIOR_NOTE_REQUIRES_FILTER_INT8x32_REORDER = 1
     CUDNN_BEHAVIOR_NOTE_REQUIRES_BIAS_INT8x32_REORDER = 2
@@ -920,7 +921,7 @@ class cudnnBackendBehaviorNote_t(IntEnum):
     CUDNN_BEHAVIOR_NOTE_TYPE_COUNT = 5
 
 
-class cudnnBackendKnobType_t(IntEnum):
+class cudnnBackendKnobType_t(Enumeration):
     CUDNN_KNOB_TYPE_SPLIT_K = 0
     CUDNN_KNOB_TYPE_SWIZZLE = 1
     CUDNN_KNOB_TYPE_TILE_SIZE = 2
@@ -970,7 +971,7 @@ class cudnnBackendKnobType_t(IntEnum):
     CUDNN_KNOB_TYPE_COUNTS = 46
 
 
-class cudnnBackendLayoutType_t(IntEnum):
+class cudnnBackendLayoutType_t(Enumeration):
     CUDNN_LAYOUT_TYPE_PREFERRED_NCHW = 0
     CUDNN_LAYOUT_TYPE_PREFERRED_NHWC = 1
     CUDNN_LAYOUT_TYPE_PREFERRED_PAD4CK = 2
@@ -978,7 +979,7 @@ class cudnnBackendLayoutType_t(IntEnum):
     CUDNN_LAYOUT_TYPE_COUNT = 4
 
 
-class cudnnBackendHeurMode_t(IntEnum):
+class cudnnBackendHeurMode_t(Enumeration):
     CUDNN_HEUR_MODE_INSTANT = 0
     CUDNN_HEUR_MODE_B = 1
     CUDNN_HEUR_MODE_FALLBACK = 2
@@ -986,20 +987,20 @@ class cudnnBackendHeurMode_t(IntEnum):
     CUDNN_HEUR_MODES_COUNT = 4
 
 
-class cudnnBackendTensorReordering_t(IntEnum):
+class cudnnBackendTensorReordering_t(Enumeration):
     CUDNN_TENSOR_REORDERING_NONE = 0
     CUDNN_TENSOR_REORDERING_INT8x32 = 1
     CUDNN_TENSOR_REORDERING_F16x16 = 2
     CUDNN_TENSOR_REORDERING_F8_128x4 = 3
 
 
-class cudnnPaddingMode_t(IntEnum):
+class cudnnPaddingMode_t(Enumeration):
     CUDNN_ZERO_PAD = 0
     CUDNN_NEG_INF_PAD = 1
     CUDNN_EDGE_VAL_PAD = 2
 
 
-class cudnnBackendNormMode_t(IntEnum):
+class cudnnBackendNormMode_t(Enumeration):
     CUDNN_LAYER_NORM = 0
     CUDNN_INSTANCE_NORM = 1
     CUDNN_BATCH_NORM = 2
@@ -1008,17 +1009,17 @@ class cudnnBackendNormMode_t(IntEnum):
     CUDNN_ADA_LAYER_NORM = 5
 
 
-class cudnnBackendNormFwdPhase_t(IntEnum):
+class cudnnBackendNormFwdPhase_t(Enumeration):
     CUDNN_NORM_FWD_INFERENCE = 0
     CUDNN_NORM_FWD_TRAINING = 1
 
 
-class cudnnBackendReshapeMode_t(IntEnum):
+class cudnnBackendReshapeMode_t(Enumeration):
     CUDNN_RESHAPE_VIEW_ONLY = 0
     CUDNN_RESHAPE_LOGICAL = 1
 
 
-class cudnnBackendOperationGraphMode_t(IntEnum):
+class cudnnBackendOperationGraphMode_t(Enumeration):
     CUDNN_OPERATIONGRAPH_MODE_AUTO = -1
     CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD = 0
     CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA = 1
@@ -1038,22 +1039,22 @@ class cudnnBackendOperationGraphMode_t(IntEnum):
     CUDNN_OPERATIONGRAPH_MODE_UNIFIED_SDPA_BWD = 31
 
 
-class cudnnCudaGraphRetention_t(IntEnum):
+class cudnnCudaGraphRetention_t(Enumeration):
     CUDNN_CUDA_GRAPH_RETENTION_PER_GRAPH = 0
     CUDNN_CUDA_GRAPH_RETENTION_NONE = 1
 
 
-class cudnnDeterminism_t(IntEnum):
+class cudnnDeterminism_t(Enumeration):
     CUDNN_NON_DETERMINISTIC = 0
     CUDNN_DETERMINISTIC = 1
 
 
-class cudnnFoldingDirection_t(IntEnum):
+class cudnnFoldingDirection_t(Enumeration):
     CUDNN_TRANSFORM_FOLD = 0
     CUDNN_TRANSFORM_UNFOLD = 1
 
 
-class cudnnOpTensorOp_t(IntEnum):
+class cudnnOpTensorOp_t(Enumeration):
     CUDNN_OP_TENSOR_ADD = 0
     CUDNN_OP_TENSOR_MUL = 1
     CUDNN_OP_TENSOR_MIN = 2
@@ -1062,77 +1063,77 @@ class cudnnOpTensorOp_t(IntEnum):
     CUDNN_OP_TENSOR_NOT = 5
 
 
-class cudnnReduceTensorIndices_t(IntEnum):
+class cudnnReduceTensorIndices_t(Enumeration):
     CUDNN_REDUCE_TENSOR_NO_INDICES = 0
     CUDNN_REDUCE_TENSOR_FLATTENED_INDICES = 1
 
 
-class cudnnIndicesType_t(IntEnum):
+class cudnnIndicesType_t(Enumeration):
     CUDNN_32BIT_INDICES = 0
     CUDNN_64BIT_INDICES = 1
     CUDNN_16BIT_INDICES = 2
     CUDNN_8BIT_INDICES = 3
 
 
-class cudnnSoftmaxAlgorithm_t(IntEnum):
+class cudnnSoftmaxAlgorithm_t(Enumeration):
     CUDNN_SOFTMAX_FAST = 0
     CUDNN_SOFTMAX_ACCURATE = 1
     CUDNN_SOFTMAX_LOG = 2
 
 
-class cudnnSoftmaxMode_t(IntEnum):
+class cudnnSoftmaxMode_t(Enumeration):
     CUDNN_SOFTMAX_MODE_INSTANCE = 0
     CUDNN_SOFTMAX_MODE_CHANNEL = 1
 
 
-class cudnnPoolingMode_t(IntEnum):
+class cudnnPoolingMode_t(Enumeration):
     CUDNN_POOLING_MAX = 0
     CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING = 1
     CUDNN_POOLING_AVERAGE_COUNT_EXCLUDE_PADDING = 2
     CUDNN_POOLING_MAX_DETERMINISTIC = 3
 
 
-class cudnnLRNMode_t(IntEnum):
+class cudnnLRNMode_t(Enumeration):
     CUDNN_LRN_CROSS_CHANNEL_DIM1 = 0
 
 
-class cudnnDivNormMode_t(IntEnum):
+class cudnnDivNormMode_t(Enumeration):
     CUDNN_DIVNORM_PRECOMPUTED_MEANS = 0
 
 
-class cudnnBatchNormMode_t(IntEnum):
+class cudnnBatchNormMode_t(Enumeration):
     CUDNN_BATCHNORM_PER_ACTIVATION = 0
     CUDNN_BATCHNORM_SPATIAL = 1
     CUDNN_BATCHNORM_SPATIAL_PERSISTENT = 2
 
 
-class cudnnBatchNormOps_t(IntEnum):
+class cudnnBatchNormOps_t(Enumeration):
     CUDNN_BATCHNORM_OPS_BN = 0
     CUDNN_BATCHNORM_OPS_BN_ACTIVATION = 1
     CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION = 2
 
 
-class cudnnNormMode_t(IntEnum):
+class cudnnNormMode_t(Enumeration):
     CUDNN_NORM_PER_ACTIVATION = 0
     CUDNN_NORM_PER_CHANNEL = 1
 
 
-class cudnnNormAlgo_t(IntEnum):
+class cudnnNormAlgo_t(Enumeration):
     CUDNN_NORM_ALGO_STANDARD = 0
     CUDNN_NORM_ALGO_PERSIST = 1
 
 
-class cudnnNormOps_t(IntEnum):
+class cudnnNormOps_t(Enumeration):
     CUDNN_NORM_OPS_NORM = 0
     CUDNN_NORM_OPS_NORM_ACTIVATION = 1
     CUDNN_NORM_OPS_NORM_ADD_ACTIVATION = 2
 
 
-class cudnnSamplerType_t(IntEnum):
+class cudnnSamplerType_t(Enumeration):
     CUDNN_SAMPLER_BILINEAR = 0
 
 
-class cudnnConvolutionFwdAlgo_t(IntEnum):
+class cudnnConvolutionFwdAlgo_t(Enumeration):
     CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0
     CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM = 1
     CUDNN_CONVOLUTION_FWD_ALGO_GEMM = 2
@@ -1144,7 +1145,7 @@ class cudnnConvolutionFwdAlgo_t(IntEnum):
     CUDNN_CONVOLUTION_FWD_ALGO_COUNT = 8
 
 
-class cudnnConvolutionBwdFilterAlgo_t(IntEnum):
+class cudnnConvolutionBwdFilterAlgo_t(Enumeration):
     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 = 0
     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 = 1
     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT = 2
@@ -1155,7 +1156,7 @@ class cudnnConvolutionBwdFilterAlgo_t(IntEnum):
     CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7
 
 
-class cudnnConvolutionBwdDataAlgo_t(IntEnum):
+class cudnnConvolutionBwdDataAlgo_t(Enumeration):
     CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 = 0
     CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 = 1
     CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT = 2
@@ -1165,12 +1166,12 @@ class cudnnConvolutionBwdDataAlgo_t(IntEnum):
     CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT = 6
 
 
-class cudnnCTCLossAlgo_t(IntEnum):
+class cudnnCTCLossAlgo_t(Enumeration):
     CUDNN_CTC_LOSS_ALGO_DETERMINISTIC = 0
     CUDNN_CTC_LOSS_ALGO_NON_DETERMINISTIC = 1
 
 
-class cudnnRNNAlgo_t(IntEnum):
+class cudnnRNNAlgo_t(Enumeration):
     CUDNN_RNN_ALGO_STANDARD = 0
     CUDNN_RNN_ALGO_PERSIST_STATIC = 1
     CUDNN_RNN_ALGO_PERSIST_DYNAMIC = 2
@@ -1178,54 +1179,54 @@ class cudnnRNNAlgo_t(IntEnum):
     CUDNN_RNN_ALGO_COUNT = 4
 
 
-class cudnnForwardMode_t(IntEnum):
+class cudnnForwardMode_t(Enumeration):
     CUDNN_FWD_MODE_INFERENCE = 0
     CUDNN_FWD_MODE_TRAINING = 1
 
 
-class cudnnRNNMode_t(IntEnum):
+class cudnnRNNMode_t(Enumeration):
     CUDNN_RNN_RELU = 0
     CUDNN_RNN_TANH = 1
     CUDNN_LSTM = 2
     CUDNN_GRU = 3
 
 
-class cudnnRNNBiasMode_t(IntEnum):
+class cudnnRNNBiasMode_t(Enumeration):
     CUDNN_RNN_NO_BIAS = 0
     CUDNN_RNN_SINGLE_INP_BIAS = 1
     CUDNN_RNN_DOUBLE_BIAS = 2
     CUDNN_RNN_SINGLE_REC_BIAS = 3
 
 
-class cudnnDirectionMode_t(IntEnum):
+class cudnnDirectionMode_t(Enumeration):
     CUDNN_UNIDIRECTIONAL = 0
     CUDNN_BIDIRECTIONAL = 1
 
 
-class cudnnRNNInputMode_t(IntEnum):
+class cudnnRNNInputMode_t(Enumeration):
     CUDNN_LINEAR_INPUT = 0
     CUDNN_SKIP_INPUT = 1
 
 
-class cudnnRNNClipMode_t(IntEnum):
+class cudnnRNNClipMode_t(Enumeration):
     CUDNN_RNN_CLIP_NONE = 0
     CUDNN_RNN_CLIP_MINMAX = 1
 
 
-class cudnnRNNDataLayout_t(IntEnum):
+class cudnnRNNDataLayout_t(Enumeration):
     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_UNPACKED = 0
     CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED = 1
     CUDNN_RNN_DATA_LAYOUT_BATCH_MAJOR_UNPACKED = 2
 
 
-class cudnnSeqDataAxis_t(IntEnum):
+class cudnnSeqDataAxis_t(Enumeration):
     CUDNN_SEQDATA_TIME_DIM = 0
     CUDNN_SEQDATA_BATCH_DIM = 1
     CUDNN_SEQDATA_BEAM_DIM = 2
     CUDNN_SEQDATA_VECT_DIM = 3
 
 
-class cudnnMultiHeadAttnWeightKind_t(IntEnum):
+class cudnnMultiHeadAttnWeightKind_t(Enumeration):
     CUDNN_MH_ATTN_Q_WEIGHTS = 0
     CUDNN_MH_ATTN_K_WEIGHTS = 1
     CUDNN_MH_ATTN_V_WEIGHTS = 2
@@ -1236,17 +1237,17 @@ class cudnnMultiHeadAttnWeightKind_t(IntEnum):
     CUDNN_MH_ATTN_O_BIASES = 7
 
 
-class cudnnWgradMode_t(IntEnum):
+class cudnnWgradMode_t(Enumeration):
     CUDNN_WGRAD_MODE_ADD = 0
     CUDNN_WGRAD_MODE_SET = 1
 
 
-class cudnnLossNormalizationMode_t(IntEnum):
+class cudnnLossNormalizationMode_t(Enumeration):
     CUDNN_LOSS_NORMALIZATION_NONE = 0
     CUDNN_LOSS_NORMALIZATION_SOFTMAX = 1
 
 
-class cudnnFusedOps_t(IntEnum):
+class cudnnFusedOps_t(Enumeration):
     CUDNN_FUSED_SCALE_BIAS_ACTIVATION_CONV_BNSTATS = 0
     CUDNN_FUSED_SCALE_BIAS_ACTIVATION_WGRAD = 1
     CUDNN_FUSED_BN_FINALIZE_STATISTICS_TRAINING = 2
@@ -1256,7 +1257,7 @@ class cudnnFusedOps_t(IntEnum):
     CUDNN_FUSED_DACTIVATION_FORK_DBATCHNORM = 6
 
 
-class cudnnFusedOpsConstParamLabel_t(IntEnum):
+class cudnnFusedOpsConstParamLabel_t(Enumeration):
     CUDNN_PARAM_XDESC = 0
     CUDNN_PARAM_XDATA_PLACEHOLDER = 1
     CUDNN_PARAM_BN_MODE = 2
@@ -1298,13 +1299,13 @@ class cudnnFusedOpsConstParamLabel_t(IntEnum):
     CUDNN_PARAM_BN_DBIAS_PLACEHOLDER = 38
 
 
-class cudnnFusedOpsPointerPlaceHolder_t(IntEnum):
+class cudnnFusedOpsPointerPlaceHolder_t(Enumeration):
     CUDNN_PTR_NULL = 0
     CUDNN_PTR_ELEM_ALIGNED = 1
     CUDNN_PTR_16B_ALIGNED = 2
 
 
-class cudnnFusedOpsVariantParamLabel_t(IntEnum):
+class cudnnFusedOpsVariantParamLabel_t(Enumeration):
     CUDNN_PTR_XDATA = 0
     CUDNN_PTR_BN_EQSCALE = 1
     CUDNN_PTR_BN_EQBIAS = 2
@@ -1335,19 +1336,19 @@ class cudnnFusedOpsVariantParamLabel_t(IntEnum):
     CUDNN_SCALAR_DOUBLE_BN_EPSILON = 103
 
 
-class cudnnCausalConv1dActivation_t(IntEnum):
+class cudnnCausalConv1dActivation_t(Enumeration):
     CUDNN_CAUSAL_CONV1D_ACTIVATION_IDENTITY = 0
     CUDNN_CAUSAL_CONV1D_ACTIVATION_SILU = 1
 
 
-class cudnnGnnAggOp_t(IntEnum):
+class cudnnGnnAggOp_t(Enumeration):
     CUDNN_GNN_AGG_SUM = 0
     CUDNN_GNN_AGG_MEAN = 1
     CUDNN_GNN_AGG_MAX = 2
     CUDNN_GNN_AGG_MIN = 3
 
 
-class cudnnGnnActivationOp_t(IntEnum):
+class cudnnGnnActivationOp_t(Enumeration):
     CUDNN_GNN_ACT_LINEAR = 0
     CUDNN_GNN_ACT_RELU = 1
     CUDNN_GNN_ACT_SIGMOID = 2
@@ -1358,7 +1359,7 @@ class cudnnGnnActivationOp_t(IntEnum):
 
 
 # Structs
-class cudnnDebugStruct(Structure):
+class cudnnDebugStruct(Struct):
     _fields_ = [
         ("cudnn_version", c_uint),
         ("cudnnStatus", c_int),
@@ -1372,16 +1373,17 @@ class cudnnDebugStruct(Structure):
         ("cudaDeviceId", c_int),
         ("reserved", c_int * 15),
     ]
+    _enums_ = {"cudnnStatus": cudnnStatus_t}
 
 
-class cudnnFractionStruct(Structure):
+class cudnnFractionStruct(Struct):
     _fields_ = [
         ("numerator", c_int64),
         ("denominator", c_int64),
     ]
 
 
-class cudnnConvolutionFwdAlgoPerfStruct(Structure):
+class cudnnConvolutionFwdAlgoPerfStruct(Struct):
     _fields_ = [
         ("algo", c_int),
         ("status", c_int),
@@ -1391,9 +1393,10 @@ class cudnnConvolutionFwdAlgoPerfStruct(Structure):
         ("mathType", c_int),
         ("reserved", c_int * 3),
     ]
+    _enums_ = {"algo": cudnnConvolutionFwdAlgo_t, "status": cudnnStatus_t, "determinism": cudnnDeterminism_t, "mathType": cudnnMathType_t}
 
 
-class cudnnConvolutionBwdDataAlgoPerfStruct(Structure):
+class cudnnConvolutionBwdDataAlgoPerfStruct(Struct):
     _fields_ = [
         ("algo", c_int),
         ("status", c_int),
@@ -1403,9 +1406,10 @@ class cudnnConvolutionBwdDataAlgoPerfStruct(Structure):
         ("mathType", c_int),
         ("reserved", c_int * 3),
     ]
+    _enums_ = {"algo": cudnnConvolutionBwdDataAlgo_t, "status": cudnnStatus_t, "determinism": cudnnDeterminism_t, "mathType": cudnnMathType_t}
 
 
-class cudnnConvolutionBwdFilterAlgoPerfStruct(Structure):
+class cudnnConvolutionBwdFilterAlgoPerfStruct(Struct):
     _fields_ = [
         ("algo", c_int),
         ("status", c_int),
@@ -1415,9 +1419,10 @@ class cudnnConvolutionBwdFilterAlgoPerfStruct(Structure):
         ("mathType", c_int),
         ("reserved", c_int * 3),
     ]
+    _enums_ = {"algo": cudnnConvolutionBwdFilterAlgo_t, "status": cudnnStatus_t, "determinism": cudnnDeterminism_t, "mathType": cudnnMathType_t}
 
 
-class cudnnGnnCscGraph_t(Structure):
+class cudnnGnnCscGraph_t(Struct):
     _fields_ = [
         ("cscOffsets", c_void_p),
         ("cscIndices", c_void_p),
@@ -1429,15 +1434,17 @@ class cudnnGnnCscGraph_t(Structure):
         ("idxType", c_int),
         ("cscRevOffsets", c_void_p),
     ]
+    _enums_ = {"idxType": cudnnDataType_t}
 
 
-class cudnnGnnMhaParams_t(Structure):
+class cudnnGnnMhaParams_t(Struct):
     _fields_ = [
         ("activation", c_int),
         ("activationAlpha", c_float),
         ("numHeads", c_int),
         ("concatHeads", c_int),
     ]
+    _enums_ = {"activation": cudnnGnnActivationOp_t}
 
 
 cudnnDebug_t = cudnnDebugStruct

@@ -262,7 +262,8 @@ def check(status: int, function: str = "") -> None:
     status : int
         The status that a function returned.
     function : str
-        The C name of the function, for the message. The text of cudnnGetLastErrorString is added to it.
+        The C name of the function, for the message. The default is the function that the status remembers, as those of
+        `raw.cudnnXxx(...)` do. The text of cudnnGetLastErrorString is added to it.
 
     Raises
     ------
@@ -275,7 +276,7 @@ def check(status: int, function: str = "") -> None:
 
 def error_of(status: int, function: str = "") -> CudnnError:
     """Return the exception for a status, with cuDNN's text for the calling thread's last error."""
-    number = int(status)
+    number, function = int(status), function or getattr(status, "function", "")
     try:
         name = _api.cudnnStatus_t(number).name
     except ValueError:

@@ -33,9 +33,6 @@ def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         except ctypes.ArgumentError as error:
             raise ctypes.ArgumentError(f"{name}: {error}. The function is {function.__doc__}") from None
 
-    checked.__name__ = checked.__qualname__ = name
-    checked.__doc__ = function.__doc__
-    checked.argtypes, checked.restype = function.argtypes, function.restype  # type: ignore[attr-defined]
     return checked
 
 

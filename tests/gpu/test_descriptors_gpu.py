@@ -27,6 +27,7 @@ def test_dropout_keeps_its_states_where_it_was_told(handle: Handle) -> None:
     with DropoutDescriptor(handle, 0.25, states=address, states_size=size, seed=7) as dropout:
         read = dropout.get("cudnnGetDropoutDescriptor", handle)
         assert read == {"dropout": 0.25, "states": address, "seed": 7}
+        assert repr(dropout) == f"<DropoutDescriptor dropout=0.25, states={address}, seed=7>"
         with DropoutDescriptor(handle, 0.5, states=address, states_size=size, seed=7, restore=True) as restored:
             assert restored.get("cudnnGetDropoutDescriptor", handle)["dropout"] == 0.5
     Device(0).sync()

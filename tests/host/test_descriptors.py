@@ -185,6 +185,29 @@ def test_dtypes_and_modes_are_taken_in_every_form() -> None:
             assert made.mode == "relu"
 
 
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (TensorDescriptor((1, 3, 4, 5)), "shape=(1, 3, 4, 5), strides=(60, 20, 5, 1), dtype=float32, nbytes=240"),
+        (FilterDescriptor((2, 3, 1), "float16"), "shape=(2, 3, 1), dtype=float16, format=nchw, nbytes=12"),
+        (
+            ConvolutionDescriptor((1,), 2, mode="convolution", groups=3, math_type="fma_math"),
+            "padding=(1,), stride=(2,), dilation=(1,), mode=convolution, compute_dtype=float32, groups=3, math_type=fma_math",
+        ),
+        (
+            PoolingDescriptor("max", (2, 2)),
+            "mode=max, propagate_nan=False, window=(2, 2), padding=(0, 0), stride=(2, 2)",
+        ),
+        (LRNDescriptor(3, 0.5), "n=3, alpha=0.5, beta=0.75, k=2.0"),
+        (OpTensorDescriptor("add"), "operation=add, compute_dtype=float32, propagate_nan=False"),
+    ],
+)
+def test_a_descriptor_prints_what_it_describes(made: Any, shown: str) -> None:
+    assert repr(made) == f"<{type(made).__name__} {shown}>"
+    made.close()
+    assert repr(made) == f"<{type(made).__name__} closed>"
+
+
 # What comes back is what was given
 
 
@@ -253,7 +276,11 @@ def test_a_shape_comes_back_or_is_refused(kind: Any, dtype: str, data: st.DataOb
         (lambda: LRNDescriptor(2**32 + 5), ValueError, "n must be an integer that fits c_uint; got 4294967301"),
         (lambda: DropoutDescriptor(None, 1e300), ValueError, r"probability must be a number that fits.*; got 1e\+300"),
         (lambda: FilterDescriptor(None), TypeError, r"shape must be a sequence; got None \(NoneType\)"),
-        (lambda: ConvolutionDescriptor(1), TypeError, "padding must be a sequence; got 1"),
+        (
+            lambda: ConvolutionDescriptor(1),
+            TypeError,
+            r"padding must be a sequence; got 1 \(int\)\. Write \(1, 1\) for two dimensions",
+        ),
         (lambda: ConvolutionDescriptor((1, 1), (1, 1, 1)), ValueError, r"stride must be 2 integers; got \(1, 1, 1\)"),
         (lambda: ConvolutionDescriptor((1, 1), dilation="2"), TypeError, r"dilation must .*; got '2' \(str\)"),
         (lambda: ConvolutionDescriptor((1, 1), mode="corr"), ValueError, r"mode must be .*; got 'corr'"),

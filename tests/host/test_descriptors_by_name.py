@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from ctypes import addressof, c_float, c_void_p, cast
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cudnnpy import names, raw
+from cudnnpy._core.descriptor import GeneralDescriptor
 from cudnnpy.descriptors import (
     AttnDescriptor,
     CTCLossDescriptor,
@@ -23,6 +25,8 @@ from cudnnpy.descriptors import (
     TensorTransformDescriptor,
 )
 from cudnnpy.errors import SubLibraryError
+
+GENERAL = [kind for kind in GeneralDescriptor.__subclasses__() if hasattr(kind, "_create")]  # those without arguments
 
 # Descriptors set by the names of C
 
@@ -45,6 +49,7 @@ def test_a_recurrent_network() -> None:
         assert read == arguments
         assert [kept.address for given in rnn._kept.values() for kept in given] == [address]
         rnn.set("cudnnRNNSetClip_v9", "minmax", -1.5, 2.5)
+        assert repr(rnn).startswith("<RNNDescriptor algo=CUDNN_RNN_ALGO_STANDARD, cellMode=CUDNN_LSTM, biasMode=")
         assert rnn.get("cudnnRNNGetClip_v9") == {"clipMode": raw.CUDNN_RNN_CLIP_MINMAX, "lclip": -1.5, "rclip": 2.5}
 
 
@@ -59,6 +64,7 @@ def test_a_batch_of_sequences() -> None:
             "maxSeqLength": 5, "batchSize": 3, "vectorSize": 8, "seqLengthArray": (5, 4, 2),
         }  # fmt: skip
         assert read_fill.value == 7.0
+        assert repr(made).endswith("LAYOUT_SEQ_MAJOR_UNPACKED, maxSeqLength=5, batchSize=3, vectorSize=8>")
 
 
 def test_sequences_for_attention() -> None:
@@ -111,6 +117,14 @@ def test_a_tensor_transformation() -> None:
         read = made.get("cudnnGetTensorTransformDescriptor", 4)
         assert (read["padBeforeA"], read["padAfterA"]) == (before, after)
         assert (read["destFormat"], read["direction"]) == (raw.CUDNN_TENSOR_NHWC, raw.CUDNN_TRANSFORM_FOLD)
+
+
+@pytest.mark.parametrize("kind", [*GENERAL, DropoutDescriptor])
+def test_an_unset_descriptor_and_a_closed_one_are_printed(kind: Any) -> None:
+    made = kind()
+    assert re.match(rf"<{kind.__name__} (0x\w+|\w+=.*)>$", repr(made))
+    made.close()
+    assert [repr(made), repr(object.__new__(kind))] == [f"<{kind.__name__} closed>"] * 2
 
 
 def test_a_spatial_transformer() -> None:

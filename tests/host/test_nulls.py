@@ -147,7 +147,7 @@ def test_a_wrong_argument_is_told_with_the_prototype() -> None:
 
 
 def test_functions_keep_their_descriptions() -> None:
-    assert raw.cudnnGetTensorSizeInBytes.__doc__ == raw.prototype("cudnnGetTensorSizeInBytes")
+    assert raw.cudnnGetTensorSizeInBytes.__doc__.startswith(raw.prototype("cudnnGetTensorSizeInBytes"))
     assert raw.cudnnGetConvolutionGroupCount.__name__ == "cudnnGetConvolutionGroupCount"
     raw.cudnnGetProperty(0, byref(c_int()))
     assert raw.cudnnGetProperty.argtypes == [c_int, ctypes.POINTER(c_int)]

@@ -122,7 +122,7 @@ def test_closing_forgets_the_handle() -> None:
     made = relu()
     assert made.pointer
     assert made.address == cast(made.pointer, c_void_p).value
-    assert repr(made) == f"<ActivationDescriptor {hex(made.address)}>"
+    assert Owned.__repr__(made) == f"<ActivationDescriptor {hex(made.address)}>"
     made.close()
     uses = (lambda: made.pointer, lambda: made.address, lambda: made.mode, lambda: raw.call("cudnnDestroy", made))
     for use in uses:

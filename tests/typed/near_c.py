@@ -34,7 +34,14 @@ assert_type(raw.cudnnGetErrorString(raw.CUDNN_STATUS_BAD_PARAM), bytes)
 status = raw.cudnnStatus_t(raw.cudnnDestroyTensorDescriptor(tensor))
 name: str = status.name
 number: int = raw.CUDNN_DIM_MAX + raw.CUDNN_VERSION
-assert_type(raw.cudnnConvolutionFwdAlgoPerf_t().memory, int)
+perf = raw.cudnnConvolutionFwdAlgoPerf_t()
+assert_type(perf.memory, int)
+assert_type(perf.algo, raw.cudnnConvolutionFwdAlgo_t)
+status_name: str = perf.status.name
+perf.algo = 1
+perf.mathType = raw.CUDNN_FMA_MATH
+if perf.status == 0 or perf.status == raw.CUDNN_STATUS_NOT_SUPPORTED or not perf.status:
+    raw.cudnnSetConvolutionMathType(None, perf.mathType)
 
 # Functions of the module that are not C's
 

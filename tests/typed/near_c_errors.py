@@ -28,6 +28,8 @@ raw.cudnnSetStream(descriptors.LRNDescriptor(), 0)  # E: arg-type reportArgument
 raw.cudnnSetTensor4dDescriptor(tensor, "nchw", raw.CUDNN_DATA_FLOAT, 1, 3, 8, 8)  # E: arg-type reportArgumentType
 raw.cudnnSetTensor4dDescriptor(tensor, 0, 0, 1, 3, 8)  # E: call-arg reportCallIssue
 raw.cudnnSetLRNDescriptor(None, 5, "1e-4", 0.75, 2.0)  # E: arg-type reportArgumentType
+raw.cudnnConvolutionFwdAlgoPerf_t().algo = "gemm"  # E: assignment reportAttributeAccessIssue
+raw.cudnnConvolutionFwdAlgoPerf_t().algo.bytes  # E: attr-defined reportAttributeAccessIssue
 raw.call(raw.cudnnCreate, byref(handle))  # E: arg-type reportArgumentType
 raw.check("CUDNN_STATUS_BAD_PARAM")  # E: arg-type reportArgumentType
 raw.bound(raw.cudnnCreate)  # E: arg-type reportArgumentType

@@ -112,7 +112,8 @@ def module(api: Api) -> str:
             for n in ("c_char_p", "c_float", "c_int", "c_int64", "c_size_t", "c_uint", "c_ulonglong", "c_void_p")
         ),
         ")",
-        "from enum import IntEnum",
+        "",
+        "from cudnnpy.raw._types import Enumeration, Struct, handle",
         "",
         f'HEADER_VERSION = "{api.version}"',
         "",
@@ -125,14 +126,16 @@ def module(api: Api) -> str:
     for opaque in api.opaque:
         out += [f"class {opaque}(Structure):", "    pass", "", ""]
     out += ["# Handles: a distinct pointer type each, so that a wrong handle is a TypeError before it is a crash."]
-    out += [f"{name} = POINTER({struct})" for name, struct in api.handles.items()]
+    out += [f'{name} = handle("{name}", {struct})' for name, struct in api.handles.items()]
     for name, members in api.enums.items():
-        out += ["", "", f"class {name}(IntEnum):", *_enum_body(members)]
+        out += ["", "", f"class {name}(Enumeration):", *_enum_body(members)]
     out += ["", "", "# Structs"]
     for name, record in api.structs.items():
-        out += [f"class {name}(Structure):", "    _fields_ = ["]
+        out += [f"class {name}(Struct):", "    _fields_ = ["]
         out += [f'        ("{field}", {api.ctypes_expression(kind)}),' for field, kind in record["fields"]]
-        out += ["    ]", "", ""]
+        out += ["    ]"]
+        enums = [f'"{field}": {kind}' for field, kind in record["fields"] if kind in api.enums]
+        out += [f"    _enums_ = {{{', '.join(enums)}}}"] * bool(enums) + ["", ""]
     out += [f"{name} = {target}" for name, target in api.aliases.items()]
     for name, record in api.callbacks.items():
         types = [record["returns"], *(kind for _, kind in record["parameters"])]
@@ -222,6 +225,9 @@ def stub(api: Api) -> str:
         "_Ref: TypeAlias = _Pointer[_T] | Array[_T] | _CArgObject | None  # T *",
         "_Address: TypeAlias = int | c_void_p | Array[Any] | _Pointer[Any] | _CArgObject | bytes | None  # void *",
         "_Text: TypeAlias = bytes | Array[c_char] | c_char_p | None  # char *",
+        "class _EnumField(Protocol[_T_co]):  # an unknown number is an int",
+        "    def __get__(self, struct: Any, kind: Any) -> _T_co: ...",
+        "    def __set__(self, struct: Any, value: int) -> None: ...",
         "",
         "HEADER_VERSION: Final[str]",
         "FUNCTIONS: Final[dict[str, tuple[str, tuple[tuple[str, str, str], ...], str, str, tuple[str, ...] | None]]]",
@@ -255,12 +261,23 @@ def stub(api: Api) -> str:
     for r in api.of("function"):
         parameters = ", ".join(f"{n}: {_parameter_type(api, t)}" for n, t, _ in r["parameters"])
         result = {"const char *": "bytes", "void": "None"}.get(r["returns"], "int")
-        out.append(f"def {r['name']}({parameters}) -> {result}: ...")
+        out.append(f"def {r['name']}({parameters}) -> {result}: {_notes(r) or '...'}")
     out += ["", *_public_names(api)]
     return sealed(_banner(api, "types"), "\n".join(out) + "\n")
 
 
+def _notes(function: Record) -> str:
+    """The docstring of a function in the stub, as the function has it at run time after its prototype."""
+    notes = [f"Since cuDNN {function['since']}."] * bool(function["since"])
+    if "deprecated" in function:
+        names = " or ".join(function["deprecated"])
+        notes.append(f"Deprecated{': use ' if names else ''}{names}.")
+    return f'"""{" ".join(notes)}"""' if notes else ""
+
+
 def _field_type(api: Api, c_type: str) -> str:
+    if c_type in api.enums:
+        return f"_EnumField[{c_type}]"
     base, depth, bound = api.split(c_type)
     if bound:
         return f"Array[{_SCALARS[base]}]"

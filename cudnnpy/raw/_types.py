@@ -1,0 +1,37 @@
+"""The base types of C's enums, handles and structs: they print as the names of C."""
+
+from __future__ import annotations
+
+from ctypes import POINTER, Structure, c_void_p
+from enum import IntEnum
+from typing import Any, ClassVar
+
+
+class Enumeration(IntEnum):
+    """An enum of C, whose enumerators print as their names."""
+
+    def __str__(self) -> str:
+        return self._name_
+
+
+def handle(name: str, struct: type[Structure]) -> Any:
+    """Return the pointer type of a handle, which prints as its C type with the address or NULL."""
+    kind: Any = POINTER(struct)
+    kind.__name__ = kind.__qualname__ = name  # ctypes names the type in its errors, too
+    kind.__repr__ = lambda self: f"<{name} {hex(c_void_p.from_buffer_copy(self).value or 0) if self else 'NULL'}>"
+    return kind
+
+
+class Struct(Structure):
+    """A struct of C, which prints its fields. Fields of an enum are read as enumerators, or as ints if C has none."""
+
+    _enums_: ClassVar[dict[str, type[IntEnum]]] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        value, enum = super().__getattribute__(name), type(self)._enums_.get(name)
+        return enum._value2member_map_.get(value, value) if enum else value
+
+    def __repr__(self) -> str:
+        names = (field[0] for field in self._fields_ if field[0] != "reserved")
+        fields = ", ".join(f"{name}={getattr(self, name)!s}" for name in names)
+        return f"{type(self).__name__.removesuffix('Struct').removesuffix('_t')}_t({fields})"
