@@ -56,6 +56,7 @@ NAVIGATION = {
     "Use": [
         "installation",
         "quickstart",
+        "framework-authors",
         "choosing-algorithms",
         "tuning",
         "planning-without-a-gpu",

@@ -25,6 +25,7 @@ from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
 _ALIGNMENT = 16  # of the workspace, in bytes
+_BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
 
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
 # later. Therefore such plans are never destroyed.
@@ -117,6 +118,7 @@ class Plan:
             )
         self.problem, self.executable = problem, executable
         self.operation, self.operands = problem.operation, problem.operands
+        self._address_count = len(self.operands) + 2
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
         self.deterministic, self.milliseconds = candidate.deterministic, candidate.milliseconds
         self._compiled, self._strict = candidate.compiled_at_run_time, candidate.strict
@@ -143,10 +145,11 @@ class Plan:
     def __repr__(self) -> str:
         return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
 
-    def execute(self, *addresses: int) -> None:
-        """Run on raw addresses: one for each of `operands`, then the workspace's, then the stream's.
+    def execute(self, /, *addresses: int, **named: int) -> None:
+        """Run on raw addresses: execute(*operands, workspace, stream), each by position or by name.
 
             plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
+            plan.execute(x_ptr, w_ptr, y_ptr, workspace=workspace_ptr, stream=stream_ptr)
 
         The work is queued (cudnnBackendExecute, or the v7 function), and the memory must stay valid until it is done.
         New addresses are checked; those whose launch is kept from earlier calls were checked then.
@@ -154,30 +157,41 @@ class Plan:
         Parameters
         ----------
         *addresses : int
-            The workspace has `workspace_size` bytes, aligned to 16 bytes, and is 0 where that size is 0. Stream 0 is the
-            default stream.
+            One for each of `operands`, in that order, then the workspace's, then the stream's. The workspace has
+            `workspace_size` bytes, aligned to 16 bytes, and is 0 where that size is 0. Stream 0 is the default stream.
+        **named : int
+            Those that are not given by position: `workspace`, `stream`, and names in `operands`.
 
         Raises
         ------
         TypeError
-            The number of addresses is wrong.
+            An address is missing or given twice, or a name is unknown.
         ValueError
             An address is null or misaligned, or memory overlaps.
         StatusError
             cuDNN fails.
         """
+        if named or len(addresses) != self._address_count:
+            addresses = self._ordered(addresses, named)
         try:
             launcher = self._of_thread.launcher
         except AttributeError:
             launcher = self._of_thread.launcher = Launcher(self._work())
-        if len(addresses) != len(self.operands) + 2:
-            raise TypeError(
-                f"addresses must be {', '.join(self.operands)}, workspace, stream; got {len(addresses)} addresses"
-            )
         stream = addresses[-1]
         if type(stream) is not int or stream >> 64:
             stream = stream_address(stream)
-        launcher.run(addresses[:-1], stream)
+        launcher.run(addresses[_BEFORE_STREAM], stream)
+
+    def _ordered(self, addresses: tuple[int, ...], named: dict[str, int]) -> tuple[int, ...]:
+        """Return the addresses in the order of execute(), completed by those that were given by name."""
+        names = (*self.operands, "workspace", "stream")
+        if len(addresses) + len(named) == len(names):
+            try:
+                return addresses + tuple(map(named.__getitem__, names[len(addresses) :]))
+            except KeyError:
+                pass
+        given = "".join(f" and {name}=" for name in named)
+        raise TypeError(f"addresses must be {', '.join(names)}; got {len(addresses)} addresses{given}")
 
     def _work(self) -> _Work:
         """Return what a launcher needs. It does not refer to the plan, so that the last reference ends both."""

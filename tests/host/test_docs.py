@@ -23,7 +23,7 @@ WITH_PROGRAMS = [page for page in pages.PAGES if () in pages.packages(page, gpu=
 
 def test_there_are_pages_and_programs():
     wanted = {"quickstart.md", "choosing-algorithms.md", "arrays-and-streams.md", "errors.md", "porting/from-c.md"}
-    wanted |= {"operations.md", "graphs.md"}
+    wanted |= {"operations.md", "graphs.md", "framework-authors.md"}
     assert wanted <= set(pages.PAGES)
     assert {"quickstart.md", "errors.md", "porting/from-c.md", "operations.md", "graphs.md"} <= set(WITH_PROGRAMS)
     assert all(pages.packages(page) for page in wanted - {"errors.md"})

@@ -591,6 +591,46 @@ def test_a_plan_takes_raw_addresses_and_checks_them(stand_in: StandInDevice) -> 
             plan.execute(*bad)
 
 
+def test_a_plan_takes_addresses_by_name(stand_in: StandInDevice) -> None:
+    stand_in.workspace_size = 100
+    plan = Convolution().plan("forward", Array(*X), Array(*W))
+    x, w, y, space = 1 << 20, 2 << 20, 3 << 20, 4 << 20
+    for given, named in (
+        ((x, w, y), {"workspace": space, "stream": OTHER}),
+        ((x, w, y, space), {"stream": OTHER}),
+        ((x,), {"stream": OTHER, "y": y, "workspace": space, "w": w}),
+    ):
+        plan.execute(*given, **named)
+        launch = stand_in.launches[-1]
+        assert launch.addresses == {"x": x, "w": w, "y": y, "workspace": space}
+        assert launch.stream == OTHER
+    first_line = (Plan.execute.__doc__ or "").partition("\n")[0]
+    assert "(*operands, workspace, stream)" in first_line
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "given"),
+    [
+        (4, [], "4 addresses"),
+        (6, [], "6 addresses"),
+        (0, [], "0 addresses"),
+        (3, ["stream"], "3 addresses and stream="),
+        (5, ["workspace", "stream"], "5 addresses and workspace= and stream="),
+        (4, ["workspace"], "4 addresses and workspace="),
+        (5, ["stream"], "5 addresses and stream="),
+        (3, ["workspace", "streem"], "3 addresses and workspace= and streem="),
+        (2, ["dy", "workspace", "stream"], "2 addresses and dy= and workspace= and stream="),
+    ],
+)
+def test_wrong_addresses_of_a_plan_are_named(stand_in: StandInDevice, count: int, names: list[str], given: str) -> None:
+    plan = Convolution().plan("forward", Array(*X), Array(*W))
+    stand_in.c_calls.clear()
+    with pytest.raises(TypeError, match=rf"^addresses must be x, w, y, workspace, stream; got {given}$"):
+        plan.execute(*range(1 << 20, (1 << 20) + count), **dict.fromkeys(names, 1 << 30))
+    assert stand_in.c_calls == {}
+    assert stand_in.launches == []
+
+
 # Threads
 
 

@@ -50,6 +50,7 @@ plan = conv.plan("backward_data", TensorSpec((1, 8, 8, 8)), TensorSpec((8, 3, 3,
 plan.execute(0x1000, 0x2000, 0x3000, 0, 0)
 addresses: list[int] = [0x1000 for _ in plan.operands]
 plan.execute(*addresses, 0, 0)
+plan.execute(*addresses, workspace=0, stream=0)
 size: int = plan.workspace_size
 text: str = plan.to_json() + plan.name + plan.source + "".join(plan.notes)
 milliseconds: float | None = plan.milliseconds
