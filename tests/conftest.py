@@ -1,8 +1,9 @@
-"""What holds for all tests: which need a GPU, and how hypothesis runs."""
+"""What holds for all tests: which need a GPU, how hypothesis runs, and that no test waits for ever."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ if str(TESTS) in sys.path:  # pytest's doing; from there, `import torch` would f
     sys.path.remove(str(TESTS))
 sys.path.insert(0, str(TESTS / "shared"))  # what several folders of tests import
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in the background of a shell (`make test &`)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # so that what tests start does not inherit that
+
 os.environ["CUDNNPY_STORE"] = ""  # no test reads or writes the store of who runs it
 
 # Speed depends on the machine, so it fails no test here; what fails is printed ready to be repeated.
@@ -27,6 +31,13 @@ settings.register_profile(
 )
 settings.register_profile("ci", settings.get_profile("default"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI", "").lower() in ("1", "true") else "default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give every test a limit of time."""
+    import time_limits
+
+    config.pluginmanager.register(time_limits)
 
 
 @pytest.fixture(autouse=True)

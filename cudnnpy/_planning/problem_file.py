@@ -95,16 +95,17 @@ def write(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     lines = "".join(f"    {_toml(text)},\n" for text in known)
     content = f"{_HEADER}format = {FORMAT}\nproblems = [\n{lines}]\n"
     try:
-        _replace(Path(os.path.realpath(path)), content)
+        _replace(Path(path), content)
     except OSError as error:
         raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _replace(target: Path, content: str) -> None:
-    """Write a file by replacing it, with its mode if it exists; a pipe or a device is written to."""
-    if target.exists() and not target.is_file():
+    """Write a file by replacing it, with its mode if it exists; a pipe, a device or a file without a name is written to."""
+    if target.exists() and not (target.is_file() and target.stat().st_nlink):
         target.write_text(content, encoding="utf-8")
         return
+    target = Path(os.path.realpath(target))
     with replacing(target) as partial:
         with partial.open("x", encoding="utf-8", newline="\n") as file:
             file.write(content)

@@ -2,7 +2,7 @@
 
 Exit status: 0 on success; 1 if cuDNN cannot be used (info), if it failed, or if a problem was not tuned or planned; 2 for wrong
 arguments or files, with one line on stderr, and for options that no algorithm meets, with the table of rejection reasons on
-stderr; 130 after Ctrl-C; 141 if the reader of the output closed the pipe.
+stderr; 130 after Ctrl-C, 143 after SIGTERM and 129 after SIGHUP; 141 if the reader of the output closed the pipe.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any, NoReturn, TextIO
 
@@ -72,13 +74,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # file names may contain any bytes
-        with _warnings_in_one_line():
+        with _stopped_as_by_ctrl_c(), _warnings_in_one_line():
             status = _run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:
         _discard(sys.stdout)
-        return 130
+        return 128 + next(iter(stopped.args), signal.SIGINT)
     except BrokenPipeError:
         _discard(sys.stdout)
         return 141
@@ -87,6 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = "standard output" if error.filename is None else error.filename
         return _fail(2, f"{place}: {error.strerror or error}")
     return status
+
+
+@contextmanager
+def _stopped_as_by_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt(number). One that is ignored, as under nohup, or handled stays so."""
+
+    def stop(number: int, _frame: object) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    with ExitStack() as stack:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            is_main = threading.current_thread() is threading.main_thread()  # only there may handlers be set
+            if is_main and signal.getsignal(number) == signal.SIG_DFL:
+                stack.callback(signal.signal, number, signal.signal(number, stop))
+        yield
 
 
 @contextmanager

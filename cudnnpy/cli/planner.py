@@ -7,12 +7,11 @@ left out with that reason, and a new process goes on.
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -22,7 +21,7 @@ from cudnnpy.cli import stub_driver
 
 _MOST_CRASHES = 20  # for one problem
 _NOISE = "Could not load"  # lines of cuDNN about symbols that the stand-in lacks
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from cudnnpy.cli.planner_child import main; main()"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from cudnnpy.cli.planner_child import main; main({stub})"
 
 
 class NoDriverError(RuntimeError):
@@ -58,7 +57,7 @@ class Planner:
         self._process: subprocess.Popen[str] | None = None
         self._stack = ExitStack()
         with ExitStack() as stack:
-            self._environment = dict(os.environ)
+            self._stub: IO[bytes] | None = None
             if not stub_driver.has_driver():
                 if not stub:
                     raise NoDriverError(
@@ -66,7 +65,7 @@ class Planner:
                         "install NVIDIA's driver, or add --stub-driver, which builds a stand-in with the system's C "
                         "compiler and plans in a child process"
                     )
-                self._environment = stack.enter_context(stub_driver.environment())
+                self._stub = stack.enter_context(stub_driver.library())
             self._errors: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
             stack.callback(self._stop)
             self._start()
@@ -126,12 +125,14 @@ class Planner:
     def _start(self) -> None:
         self._errors.seek(0)  # what an earlier process said
         self._errors.truncate()
+        stub = None if self._stub is None else self._stub.fileno()
+        path = [place for place in sys.path if isinstance(place, str)]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(path=[place for place in sys.path if isinstance(place, str)])],
+            [sys.executable, "-c", _PROGRAM.format(path=path, stub=stub)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=self._environment,
+            pass_fds=() if stub is None else (stub,),
             text=True,
         )
         answer, _ = self._exchange({"do": "open", **self._profile._asdict()})
@@ -145,8 +146,7 @@ class Planner:
         """Wait for the process that ended, and return how, in words."""
         process, self._process = self._process, None
         assert process is not None
-        _close(process)
-        status = process.wait()
+        status = _closed(process)
         self._errors.seek(0)
         said = [line.strip() for line in self._errors if line.strip() and _NOISE not in line]
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -156,14 +156,11 @@ class Planner:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            _close(process)
-            process.wait()
+            _closed(process)
 
 
-def _close(process: subprocess.Popen[str]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        assert pipe is not None
-        try:
-            pipe.close()
-        except OSError:  # what was written to a process that ended
-            pass
+def _closed(process: subprocess.Popen[str]) -> int:
+    """Close the pipes of a process that ends, and return its status."""
+    with suppress(OSError), process:  # of what was written to a process that ended
+        pass
+    return process.wait()

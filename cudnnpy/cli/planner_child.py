@@ -5,6 +5,7 @@ Before cuDNN plans a candidate, a line {"begin": name} says so.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register 
 from cudnnpy._planning import notation, offline, profile
 from cudnnpy._planning.offline import Watch
 from cudnnpy._planning.profile import DeviceProfile
-from cudnnpy.cli import explanation
+from cudnnpy.cli import explanation, parent_process
 from cudnnpy.errors import CudnnError
 
 
@@ -56,8 +57,11 @@ class _Child:
         return [explanation.row_of(candidate).plain() for candidate in found]
 
 
-def main() -> None:
-    """Answer the requests on standard input until it ends."""
+def main(stub: int | None) -> None:
+    """Answer the requests on standard input until it ends. `stub` is the file descriptor of the stub driver to load, if any."""
+    parent_process.end_with(0)
+    if stub is not None:
+        ctypes.CDLL(f"/proc/self/fd/{stub}")
     child = _Child(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)  # cuDNN may print
     for line in sys.stdin:

@@ -1,8 +1,10 @@
-"""Run a program and write the problems that it plans to a file: `python -m cudnnpy.cli.recorded_program FILE SCRIPT.py ...`.
+"""Run a program and write the problems that it plans to a file.
 
-It runs as `python SCRIPT.py ...` or `python -m MODULE ...` would. Nothing is measured meanwhile: the problems are tuned
-afterwards. `cudnnpy tune --record` starts this as a process of its own, so that the program's memory and threads are gone when
-the problems are tuned.
+    python -m cudnnpy.cli.recorded_program DESCRIPTOR SCRIPT.py ...
+
+DESCRIPTOR is the number of the open file. The program runs as `python SCRIPT.py ...` or `python -m MODULE ...` would. Nothing
+is measured meanwhile: the problems are tuned afterwards. `cudnnpy tune --record` starts this as a process of its own, so that
+the program's memory and threads are gone when the problems are tuned.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from cudnnpy._planning.recording import record
 def main() -> None:
     """Run the program of the process's arguments."""
     file, *command = sys.argv[1:]
+    os.set_inheritable(int(file), False)
     is_module = command[0] == "-m"
     sys.argv = command[is_module:]
     if not sys.flags.safe_path:
@@ -29,7 +32,7 @@ def main() -> None:
             else:
                 runpy.run_path(sys.argv[0], run_name="__main__")
         finally:
-            recording.save(file)
+            recording.save(f"/proc/self/fd/{file}")
 
 
 if __name__ == "__main__":

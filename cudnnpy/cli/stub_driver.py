@@ -1,7 +1,6 @@
 """A stand-in for the CUDA driver, with which cuDNN's engines load and plan on a machine without one.
 
-It is compiled from the package's C source by the system's compiler. Only a child process ever sees it: `environment` has the
-folder in front of the child's LD_LIBRARY_PATH.
+It is compiled from the package's C source by the system's compiler. Only a child process ever loads it.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 SOURCE = Path(__file__).with_name("data") / "stub_driver.c"
 LIBRARY = "libcuda.so.1"
@@ -91,19 +89,15 @@ def build(folder: Path) -> Path:
     return library
 
 
-@contextmanager
-def environment(base: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Build the stand-in in a private temporary folder, and yield the environment of a child process that loads it.
+def library() -> IO[bytes]:
+    """Build the stand-in, and return its file, which has no name: nothing is left of it when no process has it open.
 
-    `base` is the environment that it is added to, by default this process's. The folder is removed after the block.
-    Raises StubDriverError if the stand-in cannot be built, or not loaded from that folder.
+    A child process that inherits it loads /proc/self/fd/N. Its soname is the driver's, so that the loader then takes it for
+    every library that asks for the driver. Raises StubDriverError if it cannot be built.
     """
-    inherited = dict(os.environ if base is None else base)
     with tempfile.TemporaryDirectory(prefix="cudnnpy-stub-driver-") as folder:
-        if set(folder) & set(":;"):  # the marks between the folders of LD_LIBRARY_PATH
-            raise StubDriverError(
-                f"TMPDIR must be a folder without ':' and ';' in its name; got {os.path.dirname(folder)}"
-            )
-        build(Path(folder))
-        before = inherited.get("LD_LIBRARY_PATH")
-        yield {**inherited, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [folder, before]))}
+        content = build(Path(folder)).read_bytes()
+    file = tempfile.TemporaryFile(prefix="cudnnpy-stub-driver-")  # noqa: SIM115
+    file.write(content)
+    file.flush()
+    return file

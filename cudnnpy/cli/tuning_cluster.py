@@ -26,7 +26,7 @@ from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
 from cudnnpy.cli import tuning_worker
 from cudnnpy.cli.tuning_roster import ClusterError, Member, Roster
-from cudnnpy.cli.tuning_worker import TuneHere, Work, one_line
+from cudnnpy.cli.tuning_worker import Answer, TuneHere, Work, one_line, received
 from cudnnpy.cli.tuning_workers import PATIENCE, Job, Result
 
 TRIES = 3  # of a problem whose worker is lost, or whose GPU fails
@@ -230,8 +230,8 @@ class Cluster:
                 continue
             task: _Task = member.task
             answer, member.task = self._answer(member), None
-            entry, reason = self._entry(member, answer)
-            if entry is None and not answer.get("is_final") and "entry" not in answer:
+            entry, reason = self._entry(member, task.job, answer) if answer.entry else (None, answer.failure)
+            if not answer.entry and not answer.is_final:
                 reason = task.failure or reason
                 if task.tries < TRIES:
                     task.failure = ""
@@ -240,37 +240,39 @@ class Cluster:
                 reason = f"set aside after {TRIES} tries: {reason}"
             yield Result(task.job, member.number, time.monotonic() - task.begin, entry, reason)
 
-    def _answer(self, member: Member) -> dict[str, Any]:
-        """Return what a worker answered, {} if it was lost. One whose GPU is no longer well is ended."""
+    def _answer(self, member: Member) -> Answer:
+        """Return the answer of a worker, a failure if it was lost. One whose GPU is no longer well is ended."""
         future, member.future = member.future, None
         if future.status == "finished":
             with suppress(Exception):  # it was lost after its last task
-                answer: dict[str, Any] = future.result(timeout=CONNECT_SECONDS)
+                given = future.result(timeout=CONNECT_SECONDS)
                 self._kept.append(future)
-                if "restarted" in answer:
+                try:
+                    answer = received(Answer, given)
+                except ValueError as wrong:
+                    return Answer({}, f"worker {member.address} must send an answer: {wrong}")
+                if answer.is_restarted:
                     self._roster.dismiss(member)
-                elif not answer.get("is_well", True):
+                elif not answer.is_well:
                     self._end(member)
                 return answer
         error = future.exception() if future.status == "error" else None
         with suppress(Exception):
             future.cancel()
         self._roster.dismiss(member)
-        return {} if error is None else {"failure": one_line(error)}
+        return Answer({}, f"its worker {member.address} was lost" if error is None else one_line(error))
 
-    def _entry(self, member: Member, answer: dict[str, Any]) -> tuple[Entry | None, str]:
-        """Return the entry of an answer, which must be one of the worker's kind of GPU, and the reason if there is none."""
-        if "entry" not in answer:
-            return None, answer.get("failure") or f"its worker {member.address} was lost"
+    def _entry(self, member: Member, job: Job, answer: Answer) -> tuple[Entry | None, str]:
+        """Return the entry of an answer, which must be one for the job, and the reason if there is none."""
         try:
-            entry = Entry.of(answer["entry"])
+            entry = Entry.of(answer.entry)
         except ValueError as error:
             return None, f"worker {member.address} sent no entry: {one_line(error)}"
-        gpu = json.loads(member.gpu.kind)
-        wanted = gpu["deviceName"], gpu["multiProcessorCount"], raw.version()
-        found = entry.key.gpu, entry.key.multiprocessors, entry.key.cudnn
-        if found != wanted:
-            return None, f"worker {member.address} must send an entry of {wanted}; got one of {found}"
+        wanted, found = ({**one.key._asdict(), "text": one.text} for one in (job, entry))
+        for name, value in wanted.items():
+            if found[name] != value:
+                sent = repr(found[name])[:200]
+                return None, f"worker {member.address} must send an entry with {name} {repr(value)[:200]}; got {sent}"
         return entry, ""
 
     def _given_up(self, waiting: dict[str, deque[_Task]], seen: dict[str, float]) -> Iterator[Result]:

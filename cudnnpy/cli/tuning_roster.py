@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._version import __version__
-from cudnnpy.cli.tuning_worker import SeenGpu, one_line
+from cudnnpy.cli.tuning_worker import Announcement, SeenGpu, one_line, received
 
 
 class ClusterError(Exception):
@@ -16,27 +16,13 @@ class ClusterError(Exception):
 
 @dataclass(eq=False)
 class Member:
-    """A worker with the GPU that it was given.
-
-    Attributes
-    ----------
-    address : str
-        The address of the worker.
-    process : str
-        Its process, as it announced itself.
-    gpu : SeenGpu
-        The GPU.
-    number : int
-        The number of the GPU in this cluster, for people.
-    task, future, since
-        What it is working on, as its employer notes it.
-    """
+    """A worker with the GPU that it was given."""
 
     address: str
-    process: str
+    process: str  # as it announced itself
     gpu: SeenGpu
-    number: int
-    task: Any = None
+    number: int  # of the GPU in this cluster, for people
+    task: Any = None  # what it is working on, as its employer notes it
     future: Any = None
     since: float = 0.0
 
@@ -53,8 +39,8 @@ class Roster:
     def __init__(self, cudnn: int) -> None:
         self.members: dict[str, Member] = {}  # by address, as all others
         self.useless: dict[str, str] = {}  # why they cannot be used
-        self.refused: dict[str, str] = {}  # those among them that have another version
-        self._announced: dict[str, dict[str, Any]] = {}
+        self.refused: dict[str, str] = {}  # those among them that have another version, or send something else
+        self._announced: dict[str, tuple[str, list[SeenGpu]]] = {}  # the process, and the GPUs that it sees
         self._numbers: dict[str, int] = {}  # of GPUs, by identity
         self._cudnn = cudnn
 
@@ -87,14 +73,21 @@ class Roster:
                 continue
             if isinstance(one, Exception):
                 self._refuse(address, f"cudnnpy {__version__}", one_line(one))
-            elif one["cudnnpy"] != __version__:
-                self._refuse(address, f"cudnnpy {__version__}", one["cudnnpy"])
-            elif one["why"]:
-                self.useless[address] = one["why"]
-            elif one["cudnn"] != self._cudnn:
-                self._refuse(address, f"cuDNN {self._cudnn}, as here", str(one["cudnn"]))
+                continue
+            try:
+                announced = received(Announcement, one)
+                gpus = [received(SeenGpu, gpu) for gpu in announced.gpus]
+            except ValueError as error:
+                self._refuse(address, f"cudnnpy {__version__}", f"another announcement: {error}")
+                continue
+            if announced.cudnnpy != __version__:
+                self._refuse(address, f"cudnnpy {__version__}", announced.cudnnpy)
+            elif announced.why:
+                self.useless[address] = announced.why
+            elif announced.cudnn != self._cudnn:
+                self._refuse(address, f"cuDNN {self._cudnn}, as here", str(announced.cudnn))
             else:
-                self._announced[address] = one
+                self._announced[address] = announced.process, gpus
         self._give_gpus()
 
     def _refuse(self, address: str, wanted: str, found: str) -> None:
@@ -102,13 +95,13 @@ class Roster:
 
     def _give_gpus(self) -> None:
         """Give a GPU that no other worker has to each worker without one, first to those that see the fewest."""
-        for address in sorted(self.spare(), key=lambda address: (len(self._announced[address]["gpus"]), address)):
+        for address in sorted(self.spare(), key=lambda address: (len(self._announced[address][1]), address)):
+            process, gpus = self._announced[address]
             taken = {member.gpu.identity for member in self.members.values()}
-            for seen in self._announced[address]["gpus"]:
-                gpu = SeenGpu(*seen)
+            for gpu in gpus:
                 if gpu.identity not in taken:
                     number = self._numbers.setdefault(gpu.identity, len(self._numbers))
-                    self.members[address] = Member(address, self._announced[address]["process"], gpu, number)
+                    self.members[address] = Member(address, process, gpu, number)
                     break
 
     def dismiss(self, member: Member) -> None:

@@ -55,32 +55,13 @@ BAD_INPUT = (
 
 
 class Machine(NamedTuple):
-    """What problems are tuned by, of which tests have others.
-
-    Attributes
-    ----------
-    kinds : callable
-        Returns the kind of each GPU, by ordinal (tuning.kinds_of_gpus).
-    work, start : callable
-        For Workers; `start` takes the path of the store first.
-    patience : float
-        For Workers.
-    cluster : callable
-        Returns the Cluster of a scheduler.
-    """
+    """What problems are tuned by, of which tests have others: of `start`, the first argument is the path of the store."""
 
     kinds: Callable[[], Sequence[str]] = tuning.kinds_of_gpus
     work: Work = tuning.tune_one
     start: Callable[[str, int], None] = tuning.make_ready
     patience: float = PATIENCE
     cluster: Callable[[str], Cluster] = Cluster
-
-
-class _Wanted(NamedTuple):
-    """A problem of a kind of GPU whose choice is asked for."""
-
-    key: Key
-    job: Job
 
 
 def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
@@ -195,12 +176,13 @@ def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
     if options.record is None:
         return 0, _read(options.problems)
     name = " ".join(options.record[: 1 + (options.record[0] == "-m")])
-    with tempfile.TemporaryDirectory(prefix="cudnnpy-") as folder:
-        file = Path(folder, "recorded.toml")
-        status, interrupted = _run_program(file, options.record)
-        if not file.exists():
-            raise _RequestError(f"{name} must end as Python does to be recorded; it ended with {_status_text(status)}")
-        requests = _read(str(file))
+    with tempfile.TemporaryFile(prefix="cudnnpy-") as file:  # it has no name, so that nothing is left of it
+        status, stopped = _run_program(file.fileno(), options.record)
+        if not os.fstat(file.fileno()).st_size:
+            raise stopped or _RequestError(
+                f"{name} must end as Python does to be recorded; it ended with {_status_text(status)}"
+            )
+        requests = _read(f"/proc/self/fd/{file.fileno()}")
     count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
     _say(f"{name} ended with {_status_text(status)}; {count}")
     if options.save is not None:
@@ -208,8 +190,8 @@ def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
             problem_file.write(options.save, [request.text for request in requests])
         except OSError as error:
             raise OutputError(f"{options.save}: cannot be written: {error.strerror}") from None
-    if interrupted:
-        raise KeyboardInterrupt
+    if stopped:
+        raise stopped
     return status, requests
 
 
@@ -220,29 +202,33 @@ def _read(path: str) -> list[Request]:
         raise _RequestError(f"{path}: {error.strerror}") from None
 
 
-def _run_program(file: Path, command: Sequence[str]) -> tuple[int, bool]:
-    """Run a program; return its exit status, negative for a signal, and whether Ctrl-C ended it, which reaches it, too."""
-    process = subprocess.Popen([sys.executable, "-m", "cudnnpy.cli.recorded_program", str(file), *command])
+def _run_program(file: int, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
+    """Run a program; return its exit status, negative for a signal, and what stopped it. Ctrl-C reaches it, too."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cudnnpy.cli.recorded_program", str(file), *command], pass_fds=(file,)
+    )
     try:
-        return process.wait(), False
-    except KeyboardInterrupt:
-        return process.wait(), True
+        return process.wait(), None
+    except KeyboardInterrupt as stopped:
+        for number in stopped.args:  # another signal may have been sent to this process alone
+            process.send_signal(number)
+        return process.wait(), stopped
 
 
 def _status_text(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Sequence[str]) -> list[_Wanted]:
+def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Sequence[str]) -> list[Job]:
     """Return each problem for each kind of GPU, once, with the most seconds that it is given."""
-    found: dict[Key, _Wanted] = {}
+    found: dict[Key, Job] = {}
     for request in requests:
         given: PlanningOptions = request.options
         seconds = given.tune_seconds if options.seconds is None else options.seconds
         for kind in kinds:
             key = tuning.key_for(request.problem, given, kind)
-            if key not in found or found[key].job.seconds < seconds:
-                found[key] = _Wanted(key, Job(choice_text(request.problem, given), seconds, kind))
+            if key not in found or found[key].seconds < seconds:
+                found[key] = Job(choice_text(request.problem, given), seconds, kind, key)
     return list(found.values())
 
 
@@ -258,8 +244,8 @@ def _tune(
 ) -> tuple[list[Entry], list[tuple[str, str]]]:
     """Return the entries of all problems, and those that failed with their reasons."""
     wanted = _wanted(options, requests, list(dict.fromkeys(kind for _, kind in devices)))
-    found = {one.job: entry for one in wanted if (entry := _stored(store, one)) is not None}
-    jobs = [one.job for one in wanted if one.job not in found]
+    found = {job: entry for job in wanted if (entry := _stored(store, job)) is not None}
+    jobs = [job for job in wanted if job not in found]
     if found:
         _say(f"{len(found)} of {len(wanted)} problems are in the store")
     failed: dict[Job, str] = {}
@@ -277,15 +263,15 @@ def _tune(
         )
         raise
     return (
-        [found[one.job] for one in wanted if one.job in found],
+        [found[job] for job in wanted if job in found],
         [(job.text, reason) for job, reason in failed.items()],
     )
 
 
-def _stored(store: Store, wanted: _Wanted) -> Entry | None:
+def _stored(store: Store, job: Job) -> Entry | None:
     """Return what was measured of a problem earlier; None if nothing was, or if measuring for longer could tell more."""
-    entry = store.get(wanted.key)
-    if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= wanted.job.seconds):
+    entry = store.get(job.key)
+    if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
         return None
     return entry
 
@@ -305,7 +291,7 @@ def _report_only(options: argparse.Namespace) -> int:
     with _opened(options.store, read_only=True) as store:
         entries, missing = list(store), []
         if options.problems is not None:
-            wanted = {one.key[:2]: one.job for one in _wanted(options, _read(options.problems), ["{}"])}
+            wanted = {job.key[:2]: job for job in _wanted(options, _read(options.problems), ["{}"])}
             order = {parts: number for number, parts in enumerate(wanted)}
             entries = [entry for entry in entries if entry.key[:2] in wanted]
             entries.sort(key=lambda entry: order[entry.key[:2]])

@@ -1,13 +1,15 @@
 """What runs in the workers of a Dask cluster for `cudnnpy tune --dask`: a worker tells its GPUs, and tunes one problem.
 
-Answers travel as lists, dicts, numbers and strings, so that they can be read whatever version a worker has.
+Messages travel as lists, dicts, numbers and strings, so that they can be read whatever version a worker has. `received` is
+the one way to read them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import threading
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, get_origin, get_type_hints
 from uuid import uuid4
 
 from cudnnpy._store.entry import Entry
@@ -24,21 +26,51 @@ _FINAL = (NoAlgorithmError, ValueError, TypeError)
 
 
 class SeenGpu(NamedTuple):
-    """A GPU that a worker sees.
-
-    Attributes
-    ----------
-    identity : str
-        What tells it from all others: its UUID.
-    device : int
-        Its ordinal in that worker.
-    kind : str
-        Its kind, as tuning.kinds_of_gpus returns it.
-    """
+    """A GPU that a worker sees: its UUID, its ordinal in that worker, and its kind as tuning.kinds_of_gpus returns it."""
 
     identity: str
     device: int
     kind: str
+
+
+class Announcement(NamedTuple):
+    """A worker's process, its versions, and its GPUs, or why there are none."""
+
+    process: str
+    cudnnpy: str
+    cudnn: int
+    gpus: list[Any]
+    why: str
+
+
+class Answer(NamedTuple):
+    """The entry for a problem as Entry.plain returns it, or {} and the reason why there is none."""
+
+    entry: dict[str, Any]
+    failure: str = ""
+    is_final: bool = False  # the problem fails on every GPU
+    is_well: bool = True  # the GPU can still be used
+    is_restarted: bool = False  # the process is not the one that announced the GPU, and does nothing
+
+
+class _Kind(NamedTuple):
+    deviceName: str
+    deviceVer: int
+    multiProcessorCount: int
+
+
+_Message = TypeVar("_Message", Announcement, Answer, SeenGpu, _Kind)
+
+
+def received(kind: type[_Message], given: object) -> _Message:
+    """Return the message of a dict. Raises ValueError unless it has every field of that kind, in its type, and no other."""
+    types = {name: get_origin(hint) or hint for name, hint in get_type_hints(kind).items()}
+    if not isinstance(given, dict) or {name: type(value) for name, value in given.items()} != types:
+        wanted = ", ".join(f"{name} ({one.__name__})" for name, one in types.items())
+        raise ValueError(f"{kind.__name__} must be an object of {wanted}; got {repr(given)[:200]}")
+    if "kind" in given:
+        received(_Kind, json.loads(given["kind"]))
+    return kind(**given)
 
 
 class Work(Protocol):
@@ -95,7 +127,7 @@ class TuneHere:
 
 
 def announce(work: Work) -> dict[str, Any]:
-    """Return what this worker is: its process, its versions, and its GPUs, or why there are none."""
+    """Return the Announcement of this worker as a dict."""
     gpus: list[SeenGpu] = []
     cudnn = 0
     try:
@@ -103,25 +135,17 @@ def announce(work: Work) -> dict[str, Any]:
         why = "" if gpus else "it sees no GPU"
     except Exception as error:
         why = one_line(error)
-    return {
-        "process": f"{os.getpid()}-{_PROCESS}",
-        "cudnnpy": __version__,
-        "cudnn": cudnn,
-        "gpus": [list(gpu) for gpu in gpus],
-        "why": why,
-    }
+    process = f"{os.getpid()}-{_PROCESS}"
+    return Announcement(process, __version__, cudnn, [gpu._asdict() for gpu in gpus], why)._asdict()
 
 
 def tune(work: Work, process: str, text: str, device: int, tune_seconds: float) -> dict[str, Any]:
-    """Tune a problem, and return {"entry": ...} or {"failure": ..., "is_final": ..., "is_well": ...}.
-
-    `process` is the process that announced the GPU; another one returns {"restarted": True}, and does nothing.
-    """
+    """Tune a problem, and return the Answer as a dict. `process` is the process that announced the GPU."""
     if process != f"{os.getpid()}-{_PROCESS}":
-        return {"restarted": True}
+        return Answer({}, is_restarted=True)._asdict()
     with _ONE_AT_A_TIME:
         try:
-            return {"entry": work.tune(text, device, tune_seconds).plain()}
+            return Answer(work.tune(text, device, tune_seconds).plain())._asdict()
         except Exception as error:
             is_final, failure = isinstance(error, _FINAL), one_line(error)
         try:
@@ -129,7 +153,7 @@ def tune(work: Work, process: str, text: str, device: int, tune_seconds: float) 
             is_well = True
         except Exception:
             is_well = False
-    return {"failure": failure, "is_final": is_final and is_well, "is_well": is_well}
+    return Answer({}, failure, is_final and is_well, is_well)._asdict()
 
 
 def leave() -> None:

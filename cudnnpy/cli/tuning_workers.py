@@ -24,7 +24,8 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from cudnnpy._store.entry import Entry
+from cudnnpy._store.entry import Entry, Key
+from cudnnpy.cli import parent_process
 from cudnnpy.errors import NoAlgorithmError
 
 # Tunes the problem of a text on a device within some seconds (tuning.tune_one).
@@ -39,11 +40,12 @@ _ENDING = 10.0  # seconds in which a worker that has nothing to do ends
 
 
 class Job(NamedTuple):
-    """The text of a problem to be tuned, the seconds for it, and the kind of GPU to tune it on."""
+    """The text of a problem to be tuned, the seconds for it, the kind of GPU to tune it on, and the key of its entry."""
 
     text: str
     seconds: float
-    kind: str = ""
+    kind: str
+    key: Key
 
 
 class Result(NamedTuple):
@@ -236,7 +238,10 @@ def _end_text(status: int | None) -> str:
 
 
 def _work_on(pipe: Connection, device: int, work: Work, start: Start) -> None:
-    """Answer the jobs that come through a pipe, until it is closed."""
+    """Answer the jobs that come through a pipe, until it is closed. The process ends with its parent, too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent_process.end_with(parent.sentinel)
     os.dup2(sys.__stderr__.fileno() if sys.__stderr__ else 2, 1)  # what libraries print is not the command's output
     try:
         start(device)

@@ -52,8 +52,9 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     with closing(Cluster(scheduler)) as cluster:
         assert [kind for _, kind in cluster.devices] == kinds_of_gpus()
         kind = cluster.devices[0][1]
-        jobs = [Job(text, 0.5, kind) for text in PROBLEMS]
-        found = {one.job.text: one for one in cluster.run([*jobs, Job("forward nonsense", 0.5, kind)])}
+        jobs = [Job(text, 0.5, kind, key_for(*parse(text), kind)) for text in PROBLEMS]
+        jobs.append(jobs[0]._replace(text="forward nonsense"))
+        found = {one.job.text: one for one in cluster.run(jobs)}
     assert found.pop("forward nonsense").reason.startswith("column 9: word must be one of ")
     for text, one in found.items():
         assert one.reason == ""

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -84,7 +85,15 @@ class MadeUp(NamedTuple):
             raise MemoryError("no memory is left")
         if text.startswith("broken"):
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
-        return entry_of(text, L4 if text.startswith("of an L4") else self.kinds[device], tune_seconds)
+        entry = entry_of(text, self.kinds[device], tune_seconds)
+        if text == "nonsense":
+            return SimpleNamespace(plain=lambda: ["nonsense"])  # type: ignore[return-value]
+        if text.startswith("of another "):
+            field = text.removeprefix("of another ")
+            key = entry.key._asdict()
+            other = {**key, field: 1 if isinstance(key.get(field), int) else "another"}
+            return entry._replace(text="another") if field == "text" else entry._replace(key=Key(**other))
+        return entry
 
     def check(self, device: int) -> None:
         if any(one.process == os.getpid() for one in self.tries("broken")):

@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 from cudnnpy._store.entry import Entry, Key, Measured
+from cudnnpy.cli.tuning_workers import Job
 
 
 def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Measured:
@@ -46,6 +47,11 @@ def entry(text: str, candidates: tuple[Measured, ...] = CANDIDATES, chosen: int 
         "candidates": candidates,
     }
     return Entry(**{**plain, **fields})
+
+
+def job(text: str, seconds: float, kind: str = "") -> Job:
+    """A job for which `entry` makes the entry."""
+    return Job(text, seconds, kind, entry(text).key)
 
 
 def drawn(text: str, seed: int) -> Entry:

@@ -62,19 +62,20 @@ def profile() -> Path:
 
 
 @pytest.fixture(scope="session")
-def planning_environment() -> Iterator[dict[str, str]]:
+def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process that plans for a profile: with a stand-in for the driver, which is compiled here."""
     if raw.version() < FIRST_WITH_PROFILES:
         pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
     try:
-        with stub_driver.environment() as environment:
-            yield {
-                **environment,
-                "CUDNNPY_TABLES": "",  # the order is that of the heuristics; test_measured.py has tables of its own
-                "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            }
+        folder = stub_driver.build(tmp_path_factory.mktemp("driver")).parent
     except stub_driver.StubDriverError as error:
         pytest.skip(str(error))
+    return {
+        **os.environ,
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("LD_LIBRARY_PATH")])),
+        "CUDNNPY_TABLES": "",  # the order is that of the heuristics; test_measured.py has tables of its own
+        "PYTHONPATH": os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -122,6 +123,24 @@ def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
 
     monkeypatch.setattr(cli, "_info", interrupted)
     assert cli.main(["info"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("before", "status"), [(signal.SIG_DFL, 128), (signal.SIG_IGN, 0), (lambda number, frame: None, 0)]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_command_as_ctrl_c_does_unless_it_is_ignored_or_handled(
+    monkeypatch, capsys, number, before, status
+):
+    """It is ignored under nohup; a program that calls `main` may handle it."""
+    monkeypatch.setattr(cli, "_info", lambda options: signal.raise_signal(number) or 0)
+    outside = signal.signal(number, before)
+    try:
+        assert cli.main(["info"]) == (status and status + number)
+        assert signal.getsignal(number) == before
+    finally:
+        signal.signal(number, outside)
     assert capsys.readouterr() == ("", "")
 
 

@@ -23,8 +23,10 @@ from messages import says
 
 import cudnnpy
 from cudnnpy import raw
+from cudnnpy._store.entry import Key
 from cudnnpy.cli import tuning_cluster, tuning_worker
 from cudnnpy.cli.tuning_cluster import TRIES, Cluster, ClusterError
+from cudnnpy.cli.tuning_roster import Roster
 from cudnnpy.cli.tuning_workers import Job, Result
 
 HERE = Path(__file__).resolve().parent
@@ -55,7 +57,7 @@ def tells(text: str, pattern: str) -> bool:
 
 
 def jobs(*texts: str, kind: str = H200) -> list[Job]:
-    return [Job(text, SECONDS, kind) for text in texts]
+    return [Job(text, SECONDS, kind, entry_of(text, kind, SECONDS).key) for text in texts]
 
 
 def results(cluster: Cluster, wanted: list[Job]) -> dict[str, Result]:
@@ -178,16 +180,32 @@ def test_a_problem_that_does_not_end_is_set_aside(
     monkeypatch.setattr(tuning_cluster, "TRIES", 1)
     ready(scheduler, work).close()
     with closing(Cluster(scheduler, work, patience=0.5)) as cluster:
-        found = results(cluster, [Job("stuck", 0.01, H200), *jobs("a")])
+        found = results(cluster, [jobs("stuck")[0]._replace(seconds=0.01), *jobs("a")])
     assert found["stuck"].reason == "set aside after 1 tries: no answer after 0.6 s"
     assert found["a"].reason == ""
 
 
-def test_an_entry_of_another_gpu_is_refused(scheduler: str, work: MadeUp) -> None:
+def test_an_entry_for_something_else_is_refused(scheduler: str, work: MadeUp) -> None:
+    """One that differs in any part of the key, or in the text of the problem."""
+    fields = (*Key._fields, "text")
     with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("of an L4"))
-    assert found["of an L4"].entry is None
-    assert "NVIDIA L4" in found["of an L4"].reason
+        found = results(cluster, jobs(*(f"of another {field}" for field in fields), "a"))
+    assert found.pop("a").reason == ""
+    for field in fields:
+        one = found[f"of another {field}"]
+        assert one.entry is None
+        assert tells(one.reason, f"worker tcp://... must send an entry with {field} ...; got ...")
+
+
+def test_an_answer_that_is_none_is_tried_elsewhere(scheduler: str, work: MadeUp) -> None:
+    with closing(ready(scheduler, work)) as cluster:
+        found = results(cluster, jobs("nonsense", "a"))
+    assert found["a"].reason == ""
+    assert found["nonsense"].entry is None
+    assert tells(
+        found["nonsense"].reason,
+        "set aside after 3 tries: worker tcp://... must send an answer: Answer must be an object of entry (dict), ...; got ...",
+    )
 
 
 def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> None:
@@ -203,7 +221,7 @@ def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> Non
 
 def test_a_process_that_another_one_was_taken_for_does_nothing(work: MadeUp) -> None:
     """A nanny may start a worker at the same address, to which Dask sends the task of the one before again."""
-    assert tuning_worker.tune(work, "the process before", "a", 0, SECONDS) == {"restarted": True}
+    assert tuning_worker.tune(work, "the process before", "a", 0, SECONDS)["is_restarted"]
     assert work.tries("a") == []
 
 
@@ -257,6 +275,36 @@ def test_other_versions_are_refused(scheduler: str, tmp_path: Path) -> None:
     Path(tmp_path, "odd").unlink()
     text = refusal(scheduler, odd(tmp_path, odd_version="0.0.1"))
     assert tells(text, f"worker tcp://... must have cudnnpy {cudnnpy.__version__}; got 0.0.1")
+
+
+GPU = {"identity": "GPU-0", "device": 0, "kind": H200}
+ANNOUNCEMENT = {"process": "1-a", "cudnnpy": cudnnpy.__version__, "cudnn": CUDNN, "gpus": [GPU], "why": ""}
+
+
+@pytest.mark.parametrize(
+    "announcement",
+    [
+        None,
+        {},
+        {**ANNOUNCEMENT, "more": 1},
+        {**ANNOUNCEMENT, "process": 1},
+        {**ANNOUNCEMENT, "cudnn": True},
+        {**ANNOUNCEMENT, "gpus": {}},
+        {**ANNOUNCEMENT, "gpus": [None]},
+        {**ANNOUNCEMENT, "gpus": [["GPU-0", 0, H200]]},
+        {**ANNOUNCEMENT, "gpus": [{**GPU, "device": "0"}]},
+        {**ANNOUNCEMENT, "gpus": [{**GPU, "kind": "no JSON"}]},
+        {**ANNOUNCEMENT, "gpus": [{**GPU, "kind": "{}"}]},
+        {**ANNOUNCEMENT, "gpus": [{**GPU, "kind": H200.replace("132", "1.5")}]},
+    ],
+)
+def test_a_malformed_announcement_is_refused(announcement: object) -> None:
+    roster = Roster(CUDNN)
+    roster.add({"tcp://a": announcement, "tcp://b": ANNOUNCEMENT})
+    assert [*roster.members] == ["tcp://b"]
+    (why,) = roster.refused.values()
+    assert tells(why, f"worker tcp://a must have cudnnpy {cudnnpy.__version__}; got another announcement: ...")
+    assert "\n" not in why
 
 
 def test_a_worker_of_another_version_that_comes_later_is_not_used(scheduler: str, work: MadeUp) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 from offline_profiles import needs_profiles
+from process_groups import members_of
 
 from cudnnpy._planning import profile
 from cudnnpy.cli.planner import Planner, PlanningError
@@ -134,6 +138,45 @@ def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
     in_child("os._exit(7)")
     with pytest.raises(PlanningError, match="the process that plans ended: exit status 7"):
         opened(profile_file())
+
+
+COMMAND = """
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
+from cudnnpy.cli import command, stub_driver
+stub_driver.has_driver = lambda: False
+sys.exit(command.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tmp_path, monkeypatch, number, status):
+    """Neither the process that plans, which is within a candidate, nor the stub driver or the file that it was to write."""
+    in_child("""
+        from cudnnpy._planning import engines
+        def endless(self):
+            import time
+            print("planning", file=open(os.environ["BEGUN"], "w"), flush=True)
+            time.sleep(600)
+        engines.EngineConfiguration.finalize = endless
+        """)
+    begun, problems, temporary = tmp_path / "begun", tmp_path / "problems.toml", tmp_path / "temporary"
+    os.mkfifo(begun)
+    temporary.mkdir()
+    monkeypatch.setenv("BEGUN", str(begun))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    problems.write_text(f'format = 1\nproblems = ["{TEXT}"]\n')
+    arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl", "--stub-driver"]
+    before = {*tmp_path.iterdir()}
+    with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:
+        assert begun.read_text() == "planning\n"
+        process.send_signal(number)
+    assert process.returncode == status
+    assert not members_of(process.pid)
+    assert [*temporary.iterdir()] == []
+    assert {*tmp_path.iterdir()} == before
 
 
 def test_a_text_that_is_no_problem_is_an_error_of_that_problem(profile_file):

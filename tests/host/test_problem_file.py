@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -129,6 +130,14 @@ def test_a_replaced_file_keeps_its_mode_and_a_link_stays_one(file: Path) -> None
 def test_a_device_is_written_to() -> None:
     problem_file.write("/dev/null", [FORWARD])
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_a_pipe_and_a_file_without_a_name_are_written_to() -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe, open(write_end, "wb"), tempfile.TemporaryFile() as unnamed:
+        for written, source in ((write_end, pipe), (unnamed.fileno(), unnamed)):
+            problem_file.write(f"/dev/fd/{written}", [])
+            assert os.read(source.fileno(), 1000).endswith(b"problems = [\n]\n")
 
 
 def test_where_nothing_can_be_written_is_told_by_the_given_name(tmp_path: Path) -> None:

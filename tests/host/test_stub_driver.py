@@ -1,11 +1,10 @@
-"""The stub driver: what builds it, where it lies, and that only a child process sees it."""
+"""The stub driver: what builds it, that nothing is left of it, and that only a child process loads it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from cudnnpy._planning import profile
 from cudnnpy.cli import planner as planners
 from cudnnpy.cli import stub_driver
 from cudnnpy.cli.planner import NoDriverError, Planner
-from cudnnpy.cli.stub_driver import StubDriverError, build, compiler, environment
+from cudnnpy.cli.stub_driver import StubDriverError, build, compiler, library
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler (cc, gcc or clang) is here"
@@ -78,42 +77,30 @@ def test_a_compiler_that_fails_is_quoted_in_one_line(monkeypatch, tmp_path, text
 
 
 @needs_compiler
-def test_a_temporary_folder_that_the_loader_does_not_find_is_named(monkeypatch, tmp_path):
-    place = tmp_path / "a:b"
-    place.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(place))
-    with pytest.raises(
-        StubDriverError, match=says(f"TMPDIR must be a folder without ':' and ';' in its name; got {place}")
-    ):
-        environment().__enter__()
-    assert list(place.iterdir()) == []
-
-
-def test_it_lies_in_a_private_folder_that_goes_away():
-    before = dict(os.environ)
-    with environment({"LD_LIBRARY_PATH": "/mine", "OTHER": "1"}) as found:
-        folder, mine = found["LD_LIBRARY_PATH"].split(os.pathsep)
-        assert (mine, found["OTHER"]) == ("/mine", "1")
-        assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
-        assert os.listdir(folder) == ["libcuda.so.1"]
-        assert dict(os.environ) == before
-    assert not Path(folder).exists()
-    with environment({}) as found:
-        assert os.pathsep not in found["LD_LIBRARY_PATH"]  # an empty part would be the current folder
+def test_its_file_has_no_name_and_is_the_driver_of_who_loads_it(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = (
+        f"import ctypes; ctypes.CDLL('/proc/self/fd/%d'); print(ctypes.CDLL({stub_driver.LIBRARY!r}).cuModuleUnload())"
+    )
+    with library() as file:
+        assert [*tmp_path.iterdir()] == []
+        command = [sys.executable, "-c", program % file.fileno()]
+        done = subprocess.run(command, pass_fds=[file.fileno()], capture_output=True, text=True, check=True)
+    assert done.stdout == "100\n"  # no device
 
 
 # Where it is used
 
 
 @pytest.fixture
-def environments(monkeypatch):
-    """The values of LD_LIBRARY_PATH that processes are started with."""
+def inherited(monkeypatch):
+    """The files that child processes of Python inherit."""
     seen = []
 
     class Started(subprocess.Popen):
         def __init__(self, command, **options):
             if command[0] == sys.executable:
-                seen.append(options["env"].get("LD_LIBRARY_PATH"))
+                seen.append([os.fstat(file).st_ino for file in options["pass_fds"]])
             super().__init__(command, **options)
 
     monkeypatch.setattr(planners.subprocess, "Popen", Started)
@@ -123,31 +110,28 @@ def environments(monkeypatch):
 @needs_profiles
 @needs_compiler
 @pytest.mark.usefixtures("without_driver")
-def test_only_the_child_process_sees_it(profile_file, environments):
-    before = os.environ.get("LD_LIBRARY_PATH")
-    with Planner(profile.read(profile_file()), stub=True):
-        (given,) = environments
-        assert "cudnnpy-stub-driver-" in given
-        assert os.environ.get("LD_LIBRARY_PATH") == before
-        with open("/proc/self/maps") as maps:
-            assert "cudnnpy-stub-driver-" not in maps.read()
+def test_only_the_child_process_loads_it(profile_file, inherited):
+    with Planner(profile.read(profile_file()), stub=True) as planner:
+        ((inode,),) = inherited
+        assert f" {inode} " in Path(f"/proc/{planner._process.pid}/maps").read_text()
+        assert f" {inode} " not in Path("/proc/self/maps").read_text()
 
 
-def test_without_a_driver_it_must_be_asked_for(profile_file, environments, without_driver):
+def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_driver):
     with pytest.raises(
         NoDriverError, match=says("must be installed for cuDNN's engines to load; got none: ... --stub-driver")
     ):
         Planner(profile.read(profile_file()))
-    assert environments == []
+    assert inherited == []
 
 
 @pytest.mark.parametrize("stub", [False, True])
-def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, environments, stub):
+def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, inherited, stub):
     monkeypatch.setattr(stub_driver, "has_driver", lambda: True)
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
     monkeypatch.setattr(planners, "_PROGRAM", "print('{{\"answer\": null}}') or input()")
     with Planner(profile.read(profile_file()), stub=stub):
-        assert environments == [os.environ.get("LD_LIBRARY_PATH")]
+        assert inherited == [[]]
 
 
 def test_a_driver_is_what_loads_as_one(monkeypatch):

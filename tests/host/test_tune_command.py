@@ -12,7 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import stand_in_tuning
+from process_groups import members_of
 from stand_in_tuning import KINDS, make_ready, tuned
 
 from cudnnpy import store as stores
@@ -513,7 +514,8 @@ def test_a_program_that_plans_nothing_is_no_error(capfd: pytest.CaptureFixture[s
 # Ctrl-C
 
 INTERRUPTED = """
-import sys
+import signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 sys.path[:0] = [{here!r}, {root!r}]
 from functools import partial
 import stand_in_tuning
@@ -529,61 +531,78 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_ends_the_workers_and_keeps_what_was_done(folder: Path) -> None:
+def started(*arguments: str) -> subprocess.Popen[str]:
+    """The command in a group of its own, which is not under nohup; its temporary files are in the folder `temporary`."""
+    Path("temporary").mkdir()
     Path("interrupted.py").write_text(INTERRUPTED.format(here=str(Path(__file__).parent), root=str(ROOT)))
-    process = subprocess.Popen(
-        [sys.executable, "interrupted.py", "problems.toml"], stderr=subprocess.PIPE, text=True, start_new_session=True
+    return subprocess.Popen(
+        [sys.executable, "interrupted.py", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(Path("temporary").absolute())},
     )
-    assert process.stderr is not None
-    first = process.stderr.readline()
-    assert first.startswith(f"[1/3] {PROBLEMS[0]}: "), first
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
-    rest = process.stderr.read()
-    assert process.wait() == 130
-    assert rest == (
+
+
+def test_ctrl_c_ends_the_workers_and_keeps_what_was_done(folder: Path) -> None:
+    check_a_stop(folder, signal.SIGINT, 130, os.killpg)  # as a terminal does: the workers get it, too
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_the_workers_end_with_the_command(folder: Path, number: signal.Signals, status: int) -> None:
+    check_a_stop(folder, number, status, os.kill)
+
+
+def check_a_stop(folder: Path, number: signal.Signals, status: int, kill: Callable[[int, int], None]) -> None:
+    with started("problems.toml") as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        assert first.startswith(f"[1/3] {PROBLEMS[0]}: "), first
+        kill(process.pid, number)
+        rest = process.stderr.read()
+    assert process.returncode == status
+    said = (
         f"cudnnpy tune: stopped; 1 of 3 problems are in {folder / 'user.sqlite'}. The same command goes on from there\n"
     )
+    assert rest == ("" if status < 0 else said)
     assert not members_of(process.pid)
+    assert [*Path("temporary").iterdir()] == []
     assert set(stored()) == {PROBLEMS[0]}
     assert tune("problems.toml") == 0
     assert set(stored()) == set(PROBLEMS)
 
 
-def members_of(group: int) -> list[int]:
-    """The processes of a group that have not ended; those that end within seconds are waited for."""
-    found: list[int] = []
-    for _ in range(100):
-        found = []
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = status.read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[2]) == group and fields[0] != "Z":
-                found.append(int(status.parent.name))
-        if not found:
-            break
-        time.sleep(0.1)
-    return found
+def recorded_until(kill: Callable[[int, int], None], number: signal.Signals) -> tuple[int, int, str]:
+    """The group, the status and the errors of a command that gets a signal while its program runs."""
+    write_program("program.py", PROBLEMS[0], end="print('ready', flush=True)\nimport time\ntime.sleep(600)")
+    with started("--save", "saved.toml", "--record", "program.py") as process:
+        assert process.stdout is not None
+        while "ready" not in process.stdout.readline():
+            assert process.poll() is None
+        kill(process.pid, number)
+        if number == signal.SIGKILL:
+            process.wait()
+            os.killpg(process.pid, number)  # the program goes on
+        _, error = process.communicate()
+    return process.pid, process.returncode, error
 
 
 @pytest.mark.usefixtures("on_path")
-def test_ctrl_c_while_a_program_is_recorded_keeps_the_list(folder: Path) -> None:
-    Path("interrupted.py").write_text(INTERRUPTED.format(here=str(Path(__file__).parent), root=str(ROOT)))
-    write_program("program.py", PROBLEMS[0], end="print('ready', flush=True)\nimport time\ntime.sleep(600)")
-    process = subprocess.Popen(
-        [sys.executable, "interrupted.py", "--save", "saved.toml", "--record", "program.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    while "ready" not in process.stdout.readline():
-        assert process.poll() is None
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate()
-    assert process.returncode == 130
+def test_ctrl_c_while_a_program_is_recorded_keeps_the_list() -> None:
+    _, status, error = recorded_until(os.killpg, signal.SIGINT)
+    assert status == 130
     assert "KeyboardInterrupt" in error  # of the program
     assert error.splitlines()[-1].startswith("cudnnpy tune: program.py ended with ")
     assert PROBLEMS[0] in Path("saved.toml").read_text()
+
+
+@pytest.mark.usefixtures("on_path")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_is_left_of_a_recording_that_is_stopped(number: signal.Signals, status: int) -> None:
+    group, found, error = recorded_until(os.kill, number)
+    assert (found, error) == (status, "")
+    assert not members_of(group)
+    assert [*Path("temporary").iterdir()] == []

@@ -8,7 +8,7 @@ import json
 import re
 
 import pytest
-from made_up_entries import CANDIDATES, candidate, drawn, entry
+from made_up_entries import CANDIDATES, candidate, drawn, entry, job
 
 from cudnnpy.cli.tuning_progress import duration, progress
 from cudnnpy.cli.tuning_report import (
@@ -19,7 +19,7 @@ from cudnnpy.cli.tuning_report import (
     summary,
     table,
 )
-from cudnnpy.cli.tuning_workers import Job, LostDevice, Result
+from cudnnpy.cli.tuning_workers import LostDevice, Result
 
 # Roles
 
@@ -128,9 +128,9 @@ class Terminal(io.StringIO):
 
 
 REPORTS = [
-    Result(Job("forward 1x1", 2.0), 1, 4.25, entry("forward 1x1")),
+    Result(job("forward 1x1", 2.0), 1, 4.25, entry("forward 1x1")),
     LostDevice(0, "RuntimeError: fell off the bus"),
-    Result(Job("forward 2x2", 2.0), 1, 0.5, None, "the worker was ended by SIGSEGV"),
+    Result(job("forward 2x2", 2.0), 1, 0.5, None, "the worker was ended by SIGSEGV"),
 ]
 
 

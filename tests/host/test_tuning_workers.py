@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 import stand_in_tuning
+from made_up_entries import job
 
-from cudnnpy.cli.tuning_workers import Job, LostDevice, Result, Workers
+from cudnnpy.cli.tuning_workers import LostDevice, Result, Workers
 
 
 def run(
     texts: Sequence[str], devices: int = 1, patience: float = 60.0, start=stand_in_tuning.start
 ) -> list[Result | LostDevice]:
     workers = Workers([(number, "") for number in range(devices)], stand_in_tuning.work, start, patience)
-    return list(workers.run([Job(text, 0.0) for text in texts]))
+    return list(workers.run([job(text, 0.0) for text in texts]))
 
 
 def reasons(reports: list[Result | LostDevice]) -> dict[str, str]:
@@ -90,7 +91,7 @@ def test_a_worker_that_does_not_answer_is_replaced() -> None:
 
 def test_a_job_that_may_take_long_is_given_the_time() -> None:
     workers = Workers([(0, "")], stand_in_tuning.work, stand_in_tuning.start, patience=0.5)
-    (report,) = workers.run([Job("hang", 0.1)])
+    (report,) = workers.run([job("hang", 0.1)])
     assert isinstance(report, Result)
     assert report.reason == "no answer after 1.5 s"
 
@@ -127,14 +128,14 @@ def test_a_device_whose_process_cannot_be_started_is_left_out(monkeypatch: pytes
 
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
     workers = Workers([(1, "")], stand_in_tuning.work, stand_in_tuning.start_all_but_one)
-    lost, *reports = workers.run([Job("one", 1.0), Job("two", 1.0)])
+    lost, *reports = workers.run([job("one", 1.0), job("two", 1.0)])
     assert isinstance(lost, LostDevice)
     assert reasons(reports) == dict.fromkeys(["one", "two"], "no GPU is left to tune it on")
 
 
 def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
     workers = Workers([(0, "old"), (1, "new"), (2, "old")], stand_in_tuning.work, stand_in_tuning.start)
-    jobs = [Job(f"problem {number}", 0.0, kind) for number in range(3) for kind in ("old", "new", "none")]
+    jobs = [job(f"problem {number}", 0.0, kind) for number in range(3) for kind in ("old", "new", "none")]
     reports = list(workers.run(jobs))
     devices = Counter((report.job.kind, report.device) for report in reports if isinstance(report, Result))
     assert devices.keys() <= {("old", 0), ("old", 2), ("new", 1), ("none", None)}
@@ -150,7 +151,7 @@ def test_workers_do_not_see_ctrl_c() -> None:
 
 def test_processes_end_when_nobody_asks_for_further_results() -> None:
     workers = Workers([(0, ""), (1, "")], stand_in_tuning.work, stand_in_tuning.start)
-    reports = workers.run([Job("one", 0.0), Job("hang", 60.0), Job("hang 2", 60.0)])
+    reports = workers.run([job("one", 0.0), job("hang", 60.0), job("hang 2", 60.0)])
     first = next(reports)
     reports.close()
     assert isinstance(first, Result)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,21 @@ def test_a_block_that_raises_leaves_the_file_as_it_was(
         raise error
     assert target.read_text() == "earlier"
     assert [*tmp_path.iterdir()] == [target]
+
+
+def test_files_that_killed_processes_left_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    with replacing(tmp_path / "killed") as partial:
+        partial.write_text("half")
+        killed, written = partial.with_name(f".{'1' * 16}.partial"), partial.with_name(f".{'2' * 16}.partial")
+        others = [tmp_path / "old", tmp_path / ".other.partial"]
+        for file in (killed, written, *others):
+            file.write_text("half")
+        for file in (killed, *others):
+            os.utime(file, (0, 0))
+        with replacing(tmp_path / "file") as another:
+            another.write_text("new")
+        assert partial.exists()
+    assert {*tmp_path.iterdir()} == {tmp_path / "killed", tmp_path / "file", written, *others}
 
 
 def test_a_block_that_writes_nothing_raises(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""A limit of time for each test, as hooks of pytest: no test waits for ever.
+
+A test that takes longer fails with the place where its main thread is. If it waits in C, where Python handles no signal, the
+process ends instead, and prints where each thread is; likewise if threads keep it from ending after the last test. A fixture's
+set-up and its clean-up have the same limit.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import math
+import os
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "CUDNNPY_TEST_SECONDS"
+_SECONDS = 300.0
+_OF_FOLDERS = {"gpu": 1200.0, "index": 1800.0}
+_stderr = 2  # that of the process, whatever pytest captures
+
+
+class TimeLimitError(BaseException):
+    """A test takes too long. It is no Exception, which the code of the test might handle."""
+
+
+def seconds(folder: str) -> float:
+    """Return the limit of a test in a folder of tests."""
+    if VARIABLE in os.environ:
+        return float(os.environ[VARIABLE])
+    asked = float(os.environ.get("CUDNNPY_FUZZ_SECONDS", "0")) if folder == "fuzz" else 0.0
+    return _OF_FOLDERS.get(folder, _SECONDS) + asked
+
+
+def pytest_configure() -> None:
+    """Keep standard error, which pytest does not capture yet."""
+    global _stderr
+    _stderr = os.dup(2)
+
+
+@contextmanager
+def _limited(path: Path) -> Iterator[None]:
+    limit = seconds(path.parent.name)
+    if not math.isfinite(limit):
+        yield
+        return
+
+    def end(_number: int, _frame: object) -> None:
+        raise TimeLimitError(f"longer than {limit:g} s, the limit of a test ({VARIABLE})")
+
+    before = signal.signal(signal.SIGALRM, end)
+    faulthandler.dump_traceback_later(1.5 * limit, exit=True, file=_stderr)
+    signal.setitimer(signal.ITIMER_REAL, limit, limit / 10)  # again, since the clean-up may wait, too
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    with _limited(item.path):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    with _limited(item.path):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    with _limited(item.path):
+        return (yield)
+
+
+def pytest_unconfigure() -> None:
+    """Limit the time in which the process ends, which waits for threads."""
+    if math.isfinite(limit := seconds("")):
+        faulthandler.dump_traceback_later(limit, exit=True, file=_stderr)
