@@ -11,6 +11,7 @@ from cudnnpy.descriptors.arithmetic import (
     OpTensorDescriptor,
     ReduceTensorDescriptor,
 )
+from cudnnpy.descriptors.choosing import AlgorithmCandidate, AlgorithmChoice, choose_algorithm, workspace_size
 from cudnnpy.descriptors.convolution import (
     ConvolutionDescriptor,
 )
@@ -39,6 +40,8 @@ from cudnnpy.descriptors.tensors import (
 
 __all__ = [
     "ActivationDescriptor",
+    "AlgorithmCandidate",
+    "AlgorithmChoice",
     "AttnDescriptor",
     "CTCLossDescriptor",
     "ConvolutionDescriptor",
@@ -57,6 +60,8 @@ __all__ = [
     "SpatialTransformerDescriptor",
     "TensorDescriptor",
     "TensorTransformDescriptor",
+    "choose_algorithm",
+    "workspace_size",
 ]
 
 for _name in __all__:  # users find them in cudnnpy.descriptors
