@@ -167,7 +167,7 @@ def test_info():
 @pytest.mark.parametrize("options", [[], ["--sigmoid"], ["--workspace-limit", "0"]])
 def test_the_example(tmp_path, options):
     out = tmp_path / "x.png"
-    printed = program("docs/examples/edge_detector.py", "-o", out, *options)
+    printed = program("docs/examples/edge_detector.py", pictures.SAMPLE, "-o", out, *options)
     assert_like_the_cpu(out, sigmoid="--sigmoid" in options)
     size = next(line for line in printed.splitlines() if line.startswith("Workspace size: "))
     assert size.endswith(" MB")
