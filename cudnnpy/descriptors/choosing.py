@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ctypes import byref, c_int, c_size_t
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
-from cudnnpy._core.driver import is_capturing
+from cudnnpy._core.driver import capture_nearby
 from cudnnpy._core.layouts import extent, packed_strides
 from cudnnpy._core.owned import Owned
 from cudnnpy._core.values import to_c
@@ -75,8 +75,7 @@ class AlgorithmCandidate:
     rejection_reason: str  #: "" if the algorithm can be used
     name: str  #: the short name of the algorithm
     notes: tuple[str]  #: the short name of the math type
-
-    source: ClassVar[str] = "legacy"  #: as of a v7 algorithm in `cudnnpy.Candidate`
+    source: str  #: "legacy", as of v7 algorithms in `cudnnpy.Candidate`
 
     @property
     def refused(self) -> str:
@@ -145,7 +144,7 @@ def choose_algorithm(
     TypeError, ValueError
         If an argument is invalid, or the descriptors do not fit together.
     MemoryError, CaptureError
-        If "autotune" cannot allocate x, w and y, or its stream is being captured.
+        If "autotune" cannot allocate x, w and y, or a stream is being captured.
     """
     functions = OPERATIONS[check_option("operation", operation, tuple(OPERATIONS))]
     options = {"prefer": prefer, "workspace_limit": workspace_limit, "deterministic": deterministic, "tf32": tf32}
@@ -278,8 +277,8 @@ def _search(
 ) -> list[Any]:
     """Return what cuDNN measured. Memory that is allocated is freed when its owner is, on return."""
     stream = handle.stream
-    if is_capturing(stream):
-        raise CaptureError("choose_algorithm: the stream is being captured; choose before the capture, which is intact")
+    if capture_nearby(stream):  # which the search would invalidate
+        raise CaptureError("choose_algorithm: a stream is being captured; choose before the capture, which is intact")
     if not (arrays is None or (isinstance(arrays, tuple | list) and len(arrays) == 3)):
         raise ValueError(f"arrays must be three device arrays or addresses, of x, w and y; got {shown(arrays)}")
     found, space = {}, None if workspace is None else _given(workspace, "workspace", device)
@@ -344,4 +343,5 @@ def _candidate(
         reason,
         short_name(algorithm),
         (short_name(math_type),),
+        "legacy",
     )

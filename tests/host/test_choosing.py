@@ -116,7 +116,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(raw, "call", machine.call)
     monkeypatch.setattr(choosing.memory, "take", machine.take)
     monkeypatch.setattr(choosing.memory, "temporary", lambda device, stream: contextlib.nullcontext())
-    monkeypatch.setattr(choosing, "is_capturing", lambda stream: machine.capturing)
+    monkeypatch.setattr(choosing, "capture_nearby", lambda stream: machine.capturing)
     monkeypatch.setattr(
         choosing, "on_device", lambda device: contextlib.nullcontext((0 if device is None else device, 1))
     )
