@@ -36,7 +36,7 @@ _LAZY = {
     "add_tensor": "ops.tensors",
     "backend": "",
     "cache_info": "_runtime.plan_cache",
-    "candidates_table": "_planning.candidates:table",
+    "candidates_table": "_core.candidate_table:table",
     "clear_cache": "_runtime.plan_cache",
     "descriptors": "",
     "empty": "_memory.device_array",

@@ -182,7 +182,7 @@ class NoAlgorithmError(CudnnError):
     """No candidate meets the request. The message is a table of all candidates with their rejection reasons."""
 
     problem: str  #: the problem, as text
-    #: the candidates, each a `Candidate`; in a copy or in another process they cannot be run
+    #: the candidates, each a `Candidate` or `AlgorithmCandidate`; in a copy or another process they cannot be run
     candidates: Sequence[CandidateReport]
 
     def __init__(self, problem: str, wanted: str, table: str, candidates: Sequence[CandidateReport]) -> None:

@@ -27,3 +27,13 @@ def write_bytes(count: int) -> str:
     """Return a number of bytes in the largest of KiB, MiB and GiB that divides it: `read_bytes` returns the same number."""
     unit = next((name for name, size in BINARY_UNITS.items() if count and count % size == 0), "")
     return f"{count // BINARY_UNITS.get(unit, 1)}{unit}"
+
+
+def bytes_text(size: int) -> str:
+    """Return a size in bytes as text: 1536 -> "1.5 KiB"."""
+    value, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            break
+        value /= 1024
+    return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"

@@ -191,6 +191,17 @@ def check_shape(name: str, value: Any, rank: int | None = None, low: int = 1) ->
     return numbers
 
 
+def check_channels(x_shape: Sequence[int], w_shape: Sequence[int], groups: int) -> None:
+    """ValueError for a filter of another number of channels than x has, in logical order; or for groups that do not divide."""
+    if x_shape[1] != w_shape[1] * groups:
+        raise ValueError(
+            f"x must have {w_shape[1] * groups} channels, {w_shape[1]} in each of {groups} group(s) of w; "
+            f"got {x_shape[1]} (x has shape {tuple(x_shape)}, w {tuple(w_shape)}, logical order)"
+        )
+    if w_shape[0] % groups:
+        raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {groups}")
+
+
 def check_layout(layout: object) -> Layout:
     """A layout's name."""
     return check_option("layout", layout, LAYOUTS)

@@ -29,6 +29,7 @@ PADDINGS: tuple[PaddingName, ...] = get_args(PaddingName)
 PREFERENCES: tuple[Preference, ...] = get_args(Preference)
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 COMPUTE_DTYPES = ("float32", "float64", "float16", "int32")
+DEFAULT_LIMIT = 1 << 30  # bytes; the limit of "limited_workspace" by default
 TUNE_SECONDS = 2.0  # the most that "autotune" takes for one problem, by default
 
 
@@ -73,6 +74,16 @@ def canonical(options: dict[str, Any]) -> dict[str, Any]:
     Raises TypeError for an option of another type, ValueError for one that is out of range.
     """
     return {name: _CANONICAL[name](value) for name, value in options.items() if name in _CANONICAL}
+
+
+def limit_of_preference(prefer: str, limit: int | None) -> int | None:
+    """Return the largest workspace that a preference permits, in bytes; None if it permits any.
+
+    It is 0 for "no_workspace", and otherwise `limit`, whose default is 1 GiB for "limited_workspace".
+    """
+    if prefer == "no_workspace":
+        return 0
+    return DEFAULT_LIMIT if prefer == "limited_workspace" and limit is None else limit
 
 
 @dataclass(frozen=True, kw_only=True)

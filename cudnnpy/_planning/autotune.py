@@ -16,8 +16,9 @@ from contextlib import closing
 from itertools import chain
 
 from cudnnpy._memory import workspace as memory
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.bench import Bench, milliseconds
-from cudnnpy._planning.candidates import Candidate, bytes_text
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions

@@ -285,30 +285,3 @@ def _ranges(numbers: list[int]) -> str:
         else:
             parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
-
-
-def table(candidates: Iterable[Candidate]) -> str:
-    """Return the candidates as a table: one line for each, with its workspace and its rejection reason."""
-    rows = [("candidate", "source", "workspace", "ms", "deterministic", "notes", "left out because")]
-    for c in candidates:
-        size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)
-        time = "" if c.milliseconds is None else f"{c.milliseconds:.4f}"
-        notes = ", ".join(note for note in c.notes if note != "nondeterministic")
-        rows.append((c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.refused or "-"))
-    if len(rows) == 1:
-        return "  (there is no candidate)"
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
-        for row in rows
-    )
-
-
-def bytes_text(size: int) -> str:
-    """Return a size in bytes as text: 1536 -> "1.5 KiB"."""
-    value, unit = float(size), "bytes"
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            break
-        value /= 1024
-    return f"{size} bytes" if unit == "bytes" else f"{value:.4g} {unit}"

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from cudnnpy._options.convolution import TUNE_SECONDS, canonical
+from cudnnpy._options.convolution import TUNE_SECONDS, canonical, limit_of_preference
 from cudnnpy.typing import Policy, Preference
-
-DEFAULT_LIMIT = 1 << 30  # bytes; the limit of "limited_workspace" by default
 
 
 class PlanningOptions(NamedTuple):
@@ -23,15 +21,8 @@ class PlanningOptions(NamedTuple):
 
 
 def with_limit(options: PlanningOptions) -> PlanningOptions:
-    """Return the options with the limit of the workspace that their preference means, whatever the device is.
-
-    It is 0 for "no_workspace", and otherwise `workspace_limit`, whose default is 1 GiB for "limited_workspace".
-    """
-    if options.prefer == "no_workspace":
-        return options._replace(workspace_limit=0)
-    if options.prefer == "limited_workspace" and options.workspace_limit is None:
-        return options._replace(workspace_limit=DEFAULT_LIMIT)
-    return options
+    """Return the options with the limit of the workspace that their preference means, whatever the device is."""
+    return options._replace(workspace_limit=limit_of_preference(options.prefer, options.workspace_limit))
 
 
 def checked(options: PlanningOptions) -> PlanningOptions:

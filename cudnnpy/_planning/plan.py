@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from cudnnpy._core.layouts import extent
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer
 from cudnnpy._planning import plan_text
-from cudnnpy._planning.candidates import Candidate, Engine, bytes_text
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content

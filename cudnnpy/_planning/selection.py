@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from cudnnpy._core.candidate_table import table
 from cudnnpy._memory import workspace as memory
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning import recording
-from cudnnpy._planning.candidates import Candidate, Engine, bytes_text, table
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan

@@ -66,44 +66,36 @@ class Computation:
 
 
 @dataclass(frozen=True)
-class Edges(Computation):
-    """The result of `detect`: `picture`, float32, (1, height, width, 3), holds the values of the convolution (or sigmoid)."""
-
-    picture: NDArray[np.float32]
-
-
-@dataclass(frozen=True)
 class Drawing(Computation):
     """The result of `draw`: `image`, a Pillow image of the picture's size."""
 
     image: PillowImage
 
 
-def detect(
-    picture: NDArray[np.float32],
+def draw(
+    picture: Picture,
     *,
     device: Device = "auto",
     sigmoid: bool = False,
     prefer: Preference = "fastest",
     workspace_limit: int | None = None,
-) -> Edges:
-    """Convolve a picture with EDGE_KERNEL, with zero padding, so that the result has the picture's size.
+) -> Drawing:
+    """Convolve a picture with EDGE_KERNEL, with zero padding, and draw the result as an 8-bit image, one tile at a time.
 
-    The picture is computed in tiles, and cuDNN's algorithm is chosen for the shape of one tile, of about 2 million
-    pixels. Products are computed in float32 (tf32=False).
+    Products are computed in float32 (tf32=False). Negative results are set to 0; the smallest then becomes 0 and the largest
+    255. The first pass computes the range of the results, the second draws them. Beside the picture, this takes 4 bytes per
+    pixel and about 200 MB.
 
     Parameters
     ----------
-    picture : numpy.ndarray
-        float32, of shape (1, height, width, 3).
+    picture : Picture
+        The picture.
     device : {"auto", "cuda", "cpu"}
         "auto" is the GPU if cuDNN can be used, else the CPU.
     sigmoid : bool
         Whether the sigmoid is applied to the result.
-    prefer : str
-        How cuDNN's algorithm is chosen, as in `cudnnpy.Convolution`; without effect on the CPU.
-    workspace_limit : int or None
-        Bytes; None is the default of the preference.
+    prefer, workspace_limit
+        How cuDNN's algorithm is chosen for the shape of one tile, as in `cudnnpy.Convolution`; without effect on the CPU.
 
     Raises
     ------
@@ -115,34 +107,6 @@ def detect(
         No algorithm meets the options.
     StatusError
         cuDNN fails.
-    """
-    if picture.dtype != np.float32:
-        raise TypeError(f"picture must be float32; got {picture.dtype}")
-    if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
-        raise ValueError(
-            f"picture must have shape (1, height, width, 3), with at least one pixel; got shape {picture.shape}"
-        )
-    _, height, width, _ = picture.shape
-    with _detector(device, sigmoid, prefer, workspace_limit) as detector:
-        result = np.empty((1, height, width, 3), np.float32)
-        for tile in tiles(height, width, detector.area):
-            found = detector.convolve(picture[:, tile.rows.read, tile.columns.read])
-            result[:, tile.rows.result, tile.columns.result] = found[:, tile.rows.inner, tile.columns.inner]
-        return Edges(**detector.computation(), picture=result)
-
-
-def draw(
-    picture: Picture,
-    *,
-    device: Device = "auto",
-    sigmoid: bool = False,
-    prefer: Preference = "fastest",
-    workspace_limit: int | None = None,
-) -> Drawing:
-    """Draw `pictures.to_bytes(detect(pixels, ...).picture)` as an 8-bit image, one tile at a time.
-
-    The first pass computes the range of the results, the second draws them. Beside the picture, this takes 4 bytes per
-    pixel and about 200 MB. The arguments and errors are those of `detect`.
     """
     with _detector(device, sigmoid, prefer, workspace_limit) as detector:
         places = tiles(picture.height, picture.width, detector.area)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from cudnnpy._planning.candidates import bytes_text
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy.cli.explanation import Explanation, Row, Stored
 from cudnnpy.cli.text_table import Line, table, wrapped
 

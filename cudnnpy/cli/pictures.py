@@ -14,22 +14,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from cudnnpy.cli.picture_files import (
-    PictureError,
-    check_size,
-    check_writable,
-    encode,
-    format_of,
-    one_line,
-    pillow,
-    write,
-)
+from cudnnpy.cli.picture_files import PictureError, one_line, pillow
 from cudnnpy.cli.tiles import tiles
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-__all__ = ["SAMPLE", "Canvas", "Picture", "PictureError", "check_writable", "load", "save", "to_bytes"]
+__all__ = ["SAMPLE", "Canvas", "Picture", "PictureError"]
 
 SAMPLE = Path(__file__).resolve().with_name("data") / "sample.png"
 """The sample picture of the package, 640 x 400."""
@@ -118,40 +109,6 @@ class Canvas:
     def paint(self, values: NDArray[np.float32], top: int, left: int) -> None:
         """Draw (rows, columns, 3) with its upper left corner at (top, left); `low` becomes 0 and `high` 255."""
         self.image.paste(pillow().fromarray(_levels(values, self._low, self._high)), (left, top))
-
-
-def load(path: str | os.PathLike[str]) -> NDArray[np.float32]:
-    """Return a whole picture as a float32 array (1, height, width, 3), scaled as by `Picture`, with its errors."""
-    picture = Picture(path)
-    return picture.pixels(slice(0, picture.height), slice(0, picture.width))
-
-
-def to_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return a float array (1, height, width, 3) as 8-bit colours (height, width, 3).
-
-    Negative values are set to 0; then the smallest value becomes 0 and the largest 255, rounded to nearest. If all values
-    are then equal, the result is black. Raises ValueError for another shape, no pixels, or values that are not finite.
-    """
-    if picture.ndim != 4 or picture.shape[0] != 1 or picture.shape[3] != 3 or 0 in picture.shape:
-        raise ValueError(
-            f"picture must have shape (1, height, width, 3), with at least one pixel; got shape {picture.shape}"
-        )
-    values = np.maximum(picture[0], 0)
-    if not np.isfinite(values).all():
-        raise ValueError("picture must be finite; got infinite values or NaN")
-    return _levels(values, float(values.min()), float(values.max()))
-
-
-def save(path: str | os.PathLike[str], picture: NDArray[Any], *, overwrite: bool = False) -> None:
-    """Write `to_bytes(picture)` atomically, in the format of the file's ending.
-
-    An existing file is replaced if `overwrite` is true. Raises the errors of `to_bytes` and `check_writable`.
-    """
-    check_writable(path, overwrite=overwrite)
-    pixels = to_bytes(picture)
-    kind = format_of(path)
-    check_size(path, kind, pixels.shape[1], pixels.shape[0])
-    write(path, encode(path, pillow().fromarray(pixels), kind), overwrite=overwrite)
 
 
 def _decode(file: BinaryIO) -> PillowImage:

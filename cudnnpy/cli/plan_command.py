@@ -113,7 +113,7 @@ def _write(entries: list[Entry], path: str) -> int:
 def _print_summary(
     planned: list[tuple[Request, Entry | None]], written: int | None, options: argparse.Namespace
 ) -> None:
-    from cudnnpy._planning.candidates import bytes_text
+    from cudnnpy._options.byte_counts import bytes_text
     from cudnnpy.cli import explanation, text_table
 
     rows = [("problem", "choice", "workspace", "candidates")]

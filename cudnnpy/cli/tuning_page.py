@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cudnnpy._planning.candidates import bytes_text
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._store.entry import Measured
 from cudnnpy.cli.tuning_report import Row, gpu_text, gpus, summary
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
-from cudnnpy._planning.candidates import bytes_text
+from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._store.entry import Entry, Measured
 
 if TYPE_CHECKING:

@@ -5,53 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from ctypes import byref, c_double, c_float, c_size_t
 from functools import partial
-from typing import Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
 from cudnnpy._runtime.executables import described
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
+from cudnnpy.descriptors.choosing import OPERATIONS, permitted_math
 from cudnnpy.handle import Handle
 from cudnnpy.names import short_names
 
 
-class _Operation(NamedTuple):
-    algorithms: Any
-    workspace: str  # the C function that returns the workspace size
-    run: str  # the C function that runs an algorithm
-    order: tuple[str, str, str]  # the roles of the operands, in the order of the C functions
-    nondeterministic: tuple[str, ...]
-
-
-_OPERATIONS = {
-    "forward": _Operation(
-        raw.cudnnConvolutionFwdAlgo_t,
-        "cudnnGetConvolutionForwardWorkspaceSize",
-        "cudnnConvolutionForward",
-        ("x", "w", "y"),
-        (),
-    ),
-    "backward_data": _Operation(
-        raw.cudnnConvolutionBwdDataAlgo_t,
-        "cudnnGetConvolutionBackwardDataWorkspaceSize",
-        "cudnnConvolutionBackwardData",
-        ("w", "y", "x"),
-        ("0",),
-    ),
-    "backward_filter": _Operation(
-        raw.cudnnConvolutionBwdFilterAlgo_t,
-        "cudnnGetConvolutionBackwardFilterWorkspaceSize",
-        "cudnnConvolutionBackwardFilter",
-        ("x", "y", "w"),
-        ("0", "3"),
-    ),
-}
-
-
 def is_deterministic(operation: str, name: str) -> bool:
     """Whether an algorithm gives bitwise the same result every time."""
-    return name not in _OPERATIONS[operation].nondeterministic
+    return name not in OPERATIONS[operation].nondeterministic
 
 
 class LegacyExecutable:
@@ -63,7 +30,7 @@ class LegacyExecutable:
     def __init__(self, problem: Problem, name: str, strict: bool, handle: Handle | None) -> None:
         if handle is None:
             raise ValueError("the v7 functions need a GPU")
-        self._operation = _OPERATIONS[problem.operation]
+        self._operation = OPERATIONS[problem.operation]
         self.strict = strict
         g = problem.geometry
         if g.pre_padding != g.post_padding:
@@ -81,11 +48,7 @@ class LegacyExecutable:
             mode=problem.mode,
             compute_dtype=problem.compute_dtype,
             groups=problem.groups,
-            math_type="fma_math"
-            if strict
-            else "tensor_op_math"
-            if problem.x.dtype in ("float16", "bfloat16")
-            else "default_math",
+            math_type=permitted_math(problem.x.dtype, tf32=not strict),
         )
         self._tensors = [tensors[role] for role in self._operation.order]
         roles = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y"}
@@ -94,9 +57,8 @@ class LegacyExecutable:
         self._algorithm = short_names(self._operation.algorithms)[name]
         size = c_size_t()
         first, second, last = self._tensors
-        raw.call(
-            self._operation.workspace, handle, first, second, self._convolution, last, self._algorithm, byref(size)
-        )
+        function = self._operation.function("cudnnGetConvolution{}WorkspaceSize")
+        raw.call(function, handle, first, second, self._convolution, last, self._algorithm, byref(size))
         self.workspace_size = size.value
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
@@ -105,7 +67,7 @@ class LegacyExecutable:
         first, second, last = (t.pointer for t in self._tensors)
         a, b, c = (pointers[at] for at in self._positions)
         launch = partial(
-            raw.bound(self._operation.run),
+            raw.bound(self._operation.function("cudnnConvolution{}")),
             handle.pointer,
             alpha,
             first,

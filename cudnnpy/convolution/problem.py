@@ -24,7 +24,7 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._options import convolution as given_options
 from cudnnpy._options.arguments import check_activation, check_scales
-from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis, shown
+from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, for_each_axis, shown
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
@@ -128,13 +128,7 @@ def output_shape(options: Options, x_shape: Sequence[int], w_shape: Sequence[int
     check_layout_rank(options.layout, "x", rank)
     if len(w_shape) != rank:
         raise ValueError(f"w must have {rank} axes, as x; got shape {w_shape} (x has shape {x_shape})")
-    if x_shape[1] != w_shape[1] * options.groups:
-        raise ValueError(
-            f"x must have {w_shape[1] * options.groups} channels, {w_shape[1]} in each of {options.groups} group(s) of w; "
-            f"got {x_shape[1]} (x has shape {x_shape}, w {w_shape}, logical order)"
-        )
-    if w_shape[0] % options.groups:
-        raise ValueError(f"groups must divide the {w_shape[0]} output channels of w; got {options.groups}")
+    check_channels(x_shape, w_shape, options.groups)
     for name, shape, empty in (("x", x_shape, "N or C"), ("w", w_shape, "C / groups")):
         if 0 in (shape[2:] if name == "x" else (shape[0], *shape[2:])):
             raise ValueError(

@@ -1,9 +1,9 @@
 """An owner for every descriptor of the C API below the graph API.
 
-The descriptors of convolutions and simple layers take everything when they are made, and do not change afterwards;
-their properties read it back from C. The others are made empty, and are set and read by the names of C
-(GeneralDescriptor). Element types and modes are short names ("float32", "relu": see cudnnpy.names) or enumerators of
-cudnnpy.raw, and are read back as short names. Values that C checks are left to C, which rejects them with
+The descriptors of convolutions and simple layers take everything when they are made, and do not change afterwards, but for
+the math type that choose_algorithm sets; their properties read it back from C. The others are made empty, and are set and
+read by the names of C (GeneralDescriptor). Element types and modes are short names ("float32", "relu": see cudnnpy.names) or
+enumerators of cudnnpy.raw, and are read back as short names. Values that C checks are left to C, which rejects them with
 BadParameterError or NotSupportedError.
 """
 
@@ -11,6 +11,7 @@ from cudnnpy.descriptors.arithmetic import (
     OpTensorDescriptor,
     ReduceTensorDescriptor,
 )
+from cudnnpy.descriptors.choosing import AlgorithmCandidate, AlgorithmChoice, choose_algorithm, workspace_size
 from cudnnpy.descriptors.convolution import (
     ConvolutionDescriptor,
 )
@@ -39,6 +40,8 @@ from cudnnpy.descriptors.tensors import (
 
 __all__ = [
     "ActivationDescriptor",
+    "AlgorithmCandidate",
+    "AlgorithmChoice",
     "AttnDescriptor",
     "CTCLossDescriptor",
     "ConvolutionDescriptor",
@@ -57,6 +60,8 @@ __all__ = [
     "SpatialTransformerDescriptor",
     "TensorDescriptor",
     "TensorTransformDescriptor",
+    "choose_algorithm",
+    "workspace_size",
 ]
 
 for _name in __all__:  # users find them in cudnnpy.descriptors

@@ -9,25 +9,25 @@ _RNN_DESCRIPTOR = "call cudnnSetRNNDescriptor_v8, which takes every setting at o
 _PERSISTENT = "call cudnnBuildRNNDynamic(handle, rnnDesc, miniBatch)"
 
 
-def _algorithm(direction: str, perf: str) -> str:
+def _algorithm(direction: str, operation: str) -> str:
     return (
-        f"call cudnnGetConvolution{direction}Algorithm_v7, which fills a list of {perf}, best first, and take the "
-        "first whose status is 0 and whose memory is within your limit; or cudnnpy.Convolution(prefer='fastest' | "
-        "'limited_workspace' | 'no_workspace', workspace_limit=bytes)"
+        f"call cudnnpy.descriptors.choose_algorithm({operation!r}, x, w, convolution, y, prefer='fastest' | "
+        "'limited_workspace' | 'no_workspace', workspace_limit=bytes), on descriptors or raw handles; or filter the list "
+        f"that cudnnGetConvolution{direction}Algorithm_v7 gives; or use cudnnpy.Convolution(prefer=...)"
     )
 
 
 def _preference(value: str) -> str:
-    return f"use cudnnpy.Convolution(prefer={value!r}), or filter the list that the _v7 call gives"
+    return f"use cudnnpy.descriptors.choose_algorithm(..., prefer={value!r}), or cudnnpy.Convolution(prefer={value!r})"
 
 
 REMOVED: dict[str, str] = {
-    "cudnnGetConvolutionForwardAlgorithm": _algorithm("Forward", "cudnnConvolutionFwdAlgoPerf_t"),
-    "cudnnGetConvolutionBackwardDataAlgorithm": _algorithm("BackwardData", "cudnnConvolutionBwdDataAlgoPerf_t"),
-    "cudnnGetConvolutionBackwardFilterAlgorithm": _algorithm("BackwardFilter", "cudnnConvolutionBwdFilterAlgoPerf_t"),
+    "cudnnGetConvolutionForwardAlgorithm": _algorithm("Forward", "forward"),
+    "cudnnGetConvolutionBackwardDataAlgorithm": _algorithm("BackwardData", "backward_data"),
+    "cudnnGetConvolutionBackwardFilterAlgorithm": _algorithm("BackwardFilter", "backward_filter"),
     **{
-        f"cudnnConvolution{kind}Preference_t": "the preference enums are gone: cudnnpy.Convolution(prefer=...) takes "
-        "'fastest', 'limited_workspace', 'no_workspace' and 'autotune'"
+        f"cudnnConvolution{kind}Preference_t": "the preference enums are gone: cudnnpy.descriptors.choose_algorithm(..., "
+        "prefer=...) and cudnnpy.Convolution(prefer=...) take 'fastest', 'limited_workspace', 'no_workspace' and 'autotune'"
         for kind in ("Fwd", "BwdData", "BwdFilter")
     },
     **{

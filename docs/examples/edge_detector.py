@@ -1,25 +1,40 @@
 """The edge detector of the well-known cuDNN walkthrough, step for step, on cudnnpy.raw and cuda-python.
 
-    python docs/examples/edge_detector.py [INPUT] [-o OUTPUT] [--force] [--sigmoid] [--workspace-limit BYTES]
+    python docs/examples/edge_detector.py INPUT [-o OUTPUT] [--force] [--sigmoid] [--workspace-limit BYTES]
 
-Every cuDNN call below is the C call under its C name, with the C arguments. Three things are done differently, because
-cuDNN 9 or Python asks for it: the algorithm comes from the _v7 call, which lists candidates in place of taking a
-preference; each algorithm runs with the math type that was reported beside it; and what is created is registered at
-once with an ExitStack, which releases it all in reverse order, also after an error.
+Every cuDNN call below is the C call under its C name, with the C arguments. Two things are done differently, because cuDNN 9
+or Python asks for it: choose_algorithm stands for the call that took a preference, which is gone; and what is created is
+registered at once with an ExitStack, which releases it all in reverse order, also after an error.
 """
 
 import argparse
-import sys
 from contextlib import ExitStack
-from ctypes import byref, c_float, c_int, c_size_t
+from ctypes import byref, c_float
 from pathlib import Path
-from traceback import extract_tb
 
 import numpy as np
 
 from cudnnpy import raw
-from cudnnpy.cli import pictures
+from cudnnpy.descriptors import choose_algorithm
 from cudnnpy.errors import CudnnError
+
+
+def load_image(path):
+    """Return a picture in colour as float32, (1, height, width, 3), scaled so that its values are 0 to 1."""
+    from PIL import Image
+
+    with Image.open(path) as file:
+        image = np.asarray(file.convert("RGB"), np.float32)[np.newaxis]
+    return (image - image.min()) / (np.ptp(image) or 1)
+
+
+def save_image(path, image):
+    """Write the picture with 8 bits: negative values become 0, and the largest becomes 255."""
+    from PIL import Image
+
+    image = np.maximum(image[0], 0)
+    image = (image - image.min()) * (255 / (np.ptp(image) or 1))
+    Image.fromarray(np.rint(image).astype(np.uint8)).save(path)
 
 
 def check(result):
@@ -102,56 +117,26 @@ def detect_edges(image, with_sigmoid, workspace_limit):
                 raw.CUDNN_DATA_FLOAT,  # computeType
             )
         )
-        # When the walkthrough was written, float meant float. Newer GPUs round to tf32 unless told not to.
-        raw.check(raw.cudnnSetConvolutionMathType(convolution_descriptor, raw.CUDNN_FMA_MATH))
-
-        # The fastest algorithm. The call that took a preference is gone; this one lists every algorithm, the most
-        # promising first, and the caller takes the first that is supported and needs no more workspace than there is.
-        count = c_int()
-        raw.check(raw.cudnnGetConvolutionForwardAlgorithmMaxCount(cudnn, byref(count)))
-        candidates = (raw.cudnnConvolutionFwdAlgoPerf_t * count.value)()
-        raw.check(
-            raw.cudnnGetConvolutionForwardAlgorithm_v7(
-                cudnn,
-                input_descriptor,
-                kernel_descriptor,
-                convolution_descriptor,
-                output_descriptor,
-                len(candidates),
-                byref(count),
-                candidates,
-            )
+        # The fastest algorithm. When the walkthrough was written, float meant float: newer GPUs round to tf32 unless told
+        # not to. The math type that the algorithm has to run with is set on the convolution descriptor.
+        choice = choose_algorithm(
+            "forward",
+            input_descriptor,
+            kernel_descriptor,
+            convolution_descriptor,
+            output_descriptor,
+            prefer="fastest",
+            workspace_limit=workspace_limit,  # None: as much as the fastest takes
+            tf32=False,
+            handle=cudnn,
         )
-        if workspace_limit is None:
-            workspace_limit, _total = check(cuda.cudaMemGetInfo())
-        for candidate in candidates[: count.value]:
-            if candidate.status == raw.CUDNN_STATUS_SUCCESS and candidate.memory <= workspace_limit:
-                break
-        else:
-            raise CudnnError(f"no algorithm works within {workspace_limit} bytes of workspace")
-        convolution_algorithm = candidate.algo
-        raw.check(raw.cudnnSetConvolutionMathType(convolution_descriptor, candidate.mathType))
-        print("Algorithm:", raw.cudnnConvolutionFwdAlgo_t(convolution_algorithm).name)
-
-        # How much scratch memory it wants.
-        workspace_bytes = c_size_t()
-        raw.check(
-            raw.cudnnGetConvolutionForwardWorkspaceSize(
-                cudnn,
-                input_descriptor,
-                kernel_descriptor,
-                convolution_descriptor,
-                output_descriptor,
-                convolution_algorithm,
-                byref(workspace_bytes),
-            )
-        )
-        print(f"Workspace size: {workspace_bytes.value / 1048576} MB")
+        print("Algorithm:", choice.algorithm.name)
+        print(f"Workspace size: {choice.workspace_size / 1048576} MB")
 
         # Memory on the GPU; an algorithm that wants no workspace gets a null pointer.
         d_workspace = None
-        if workspace_bytes.value:
-            d_workspace = check(cuda.cudaMalloc(workspace_bytes.value))
+        if choice.workspace_size:
+            d_workspace = check(cuda.cudaMalloc(choice.workspace_size))
             release.callback(cuda.cudaFree, d_workspace)
         d_input = check(cuda.cudaMalloc(image.nbytes))
         release.callback(cuda.cudaFree, d_input)
@@ -187,9 +172,9 @@ def detect_edges(image, with_sigmoid, workspace_limit):
                 kernel_descriptor,
                 d_kernel,
                 convolution_descriptor,
-                convolution_algorithm,
+                choice.algorithm,
                 d_workspace,
-                workspace_bytes.value,
+                choice.workspace_size,
                 byref(beta),
                 output_descriptor,
                 d_output,
@@ -229,34 +214,26 @@ def detect_edges(image, with_sigmoid, workspace_limit):
         return h_output
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def main():
-    parser = Parser(description="Find the edges of a picture with cuDNN.")
-    parser.add_argument("input", nargs="?", type=Path, default=pictures.SAMPLE)
+    parser = argparse.ArgumentParser(description="Find the edges of a picture with cuDNN.")
+    parser.add_argument("input", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("cudnn-out.png"))
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")
     parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the output, in place")
     parser.add_argument("--workspace-limit", type=int, metavar="BYTES", help="where memory is scarce")
     arguments = parser.parse_args()
+    if arguments.output.exists() and not arguments.force:
+        parser.error(f"{arguments.output}: the file exists; --force overwrites it")
     try:
-        pictures.check_writable(arguments.output, overwrite=arguments.force, source=arguments.input)
-        image = pictures.load(arguments.input)
+        image = load_image(arguments.input)
         output = detect_edges(image, arguments.sigmoid, arguments.workspace_limit)
-        pictures.save(arguments.output, output, overwrite=arguments.force)
-    except (pictures.PictureError, ImportError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2
-    except CudnnError as error:  # as the macro did: where, and why
-        line = next(frame.lineno for frame in extract_tb(error.__traceback__) if frame.name == "detect_edges")
-        print(f"{parser.prog}: error on line {line}: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        save_image(arguments.output, output)
+    except ImportError as error:
+        parser.exit(2, f"{parser.prog}: {error}. Install it: pip install Pillow cuda-python\n")
+    except (CudnnError, OSError, ValueError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     print(f"Wrote {arguments.output}")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

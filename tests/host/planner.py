@@ -20,11 +20,12 @@ from typing import Any, cast
 import sample_graphs
 
 from cudnnpy import raw
+from cudnnpy._core.candidate_table import table
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning import autotune, remembered, selection
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
-from cudnnpy._planning.candidates import Candidate, Engine, table
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime.executables import is_replayable
 from cudnnpy._store import layers

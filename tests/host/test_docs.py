@@ -172,7 +172,7 @@ for line in sys.stdin.read().splitlines():
 x, w = (32, 64, 56, 56), (64, 64, 3, 3)
 strict = {"prefer": "no_workspace", "tf32": False, "deterministic": True}
 everything = ask(selection.survey, "backward_filter", x, x, w, **strict)
-print(candidates.table(everything))
+print(cudnnpy.candidates_table(everything))
 print(len(everything), "candidates")
 try:
     ask(selection.choose, "forward", x, w, prefer="no_workspace", algorithm=cudnnpy.Engine(2))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import whole_pictures
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -39,7 +40,9 @@ def command(*arguments, cwd=ROOT, **options):
 
 def levels(path=pictures.SAMPLE, sigmoid=False):
     """The edges of a picture, computed whole."""
-    return pictures.to_bytes(edges.detect(pictures.load(path), device="cpu", sigmoid=sigmoid).picture)
+    return whole_pictures.to_bytes(
+        whole_pictures.detect(whole_pictures.load(path), device="cpu", sigmoid=sigmoid).picture
+    )
 
 
 def noise(path, size=(300, 200), mode="RGB"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import whole_pictures
 from PIL import Image
 
 from cudnnpy.cli import picture_files, pictures
@@ -34,7 +35,7 @@ CONTENT = memoryview(bytes(range(256)) * 1000)
 def test_what_cannot_be_written_is_refused_before_and_at_the_end(tmp_path, name, words):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "there.png").touch()
-    for attempt in (picture_files.check_writable, lambda path: pictures.save(path, GREY)):
+    for attempt in (picture_files.check_writable, lambda path: whole_pictures.save(path, GREY)):
         with pytest.raises(pictures.PictureError, match=words):
             attempt(tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.png", "there.png"]
@@ -182,7 +183,7 @@ def test_a_failed_encoding_opens_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(picture_files, "_rejection_reason", lambda *_: None)
     monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(pictures.PictureError, match="cannot be written as PNG: No space left on device"):
-        pictures.save(tmp_path / "p.png", GREY)
+        whole_pictures.save(tmp_path / "p.png", GREY)
     assert list(tmp_path.iterdir()) == []
 
 

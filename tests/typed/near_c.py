@@ -79,6 +79,13 @@ x = descriptors.TensorDescriptor((1, 3), NumpyDtype(), format=raw.CUDNN_TENSOR_N
 w = descriptors.FilterDescriptor((64, 3, 3, 3), "int8x4", format="nchw_vect_c")
 conv = descriptors.ConvolutionDescriptor((1, 1), 2, [1, 1], mode="convolution", math_type="fma_math", groups=1)
 assert_type(conv.output_shape(x, w), tuple[int, ...])
+choice = descriptors.choose_algorithm(
+    "forward", x, w, conv.pointer, tensor, prefer="autotune", arrays=(1, 2, 3), handle=handle
+)
+assert_type(choice.candidates[0].time, float | None)
+raw.cudnnSetConvolutionMathType(conv, choice.math_type)
+assert_type(descriptors.workspace_size("forward", x, w, conv, x, choice.algorithm), int)
+assert_type(cudnnpy.candidates_table(choice.candidates), str)
 assert_type(x.strides, tuple[int, ...])
 assert_type(x.nbytes, int)
 raw.cudnnGetTensorSizeInBytes(x, byref(size))

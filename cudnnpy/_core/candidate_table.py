@@ -1,0 +1,25 @@
+"""The table of candidates that NoAlgorithmError and candidates_table show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy.typing import CandidateReport
+
+
+def table(candidates: Iterable[CandidateReport]) -> str:
+    """Return the candidates as a table: one line for each, with its workspace and its rejection reason."""
+    rows = [("candidate", "source", "workspace", "ms", "deterministic", "notes", "left out because")]
+    for c in candidates:
+        size = "?" if c.workspace_size is None else bytes_text(c.workspace_size)
+        time = "" if c.milliseconds is None else f"{c.milliseconds:.4f}"
+        notes = ", ".join(note for note in c.notes if note != "nondeterministic")
+        rows.append((c.name, c.source, size, time, "yes" if c.deterministic else "no", notes, c.refused or "-"))
+    if len(rows) == 1:
+        return "  (there is no candidate)"
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  " + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
