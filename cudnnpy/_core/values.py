@@ -131,7 +131,9 @@ def _is_integer(value: Any) -> bool:
 
 def _sequence(values: Any, argument: str) -> tuple[Any, ...]:
     if isinstance(values, str | bytes | Mapping | Set) or not hasattr(values, "__iter__"):
-        advice = f". Write ({values}, {values}) for two dimensions" if type(values) is int and 0 <= values < 1 << 31 else ""
+        advice = (
+            f". Write ({values}, {values}) for two dimensions" if type(values) is int and 0 <= values < 1 << 31 else ""
+        )
         raise TypeError(f"{argument} must be a sequence; got {shown(values)} ({type(values).__name__}){advice}")
     try:
         result = tuple(islice(values, MOST_ELEMENTS + 1))
