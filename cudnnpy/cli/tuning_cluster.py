@@ -339,10 +339,10 @@ async def _greet(address: str, seconds: float) -> None:
 
 
 class _Quiet:
-    """Keeps Dask's own log messages from standard error until the end: what matters is reported from here."""
+    """Keeps the log messages of Dask, and of its callbacks in Tornado, from standard error until the end."""
 
     def __init__(self) -> None:
-        names = {name for name in logging.root.manager.loggerDict if name.split(".")[0] == "distributed"}
+        names = {name for name in logging.root.manager.loggerDict if name.split(".")[0] in ("distributed", "tornado")}
         self._before = {name: logging.getLogger(name).level for name in {"distributed", *names}}
         for name in self._before:
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)

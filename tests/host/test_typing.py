@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -30,8 +29,7 @@ NAMES = sorted(
     {name for alias in ALIASES.values() for name in literals_of(alias)}
     | {
         name
-        for kind in vars(raw._api).values()
-        if isinstance(kind, type) and issubclass(kind, IntEnum) and kind is not IntEnum
+        for kind in raw._api.ENUMS
         for name in names.short_names(kind)
     }
     | {"", "nonsense", "float8", "bfloat", "NC", "CHWN", "F", "sum_of_squares", "cuda", "cpu"}
