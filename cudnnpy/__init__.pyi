@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:69737cbad1d7d726255578a164e5216644ef8765110d2ec8e7b517f7d10c404b
+# seal: sha256:f33c4e6e0e0190b77585b865b9bffd26498c592d536bb751590ff156416e140c
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -8,6 +8,7 @@ from cudnnpy import raw as raw
 from cudnnpy import reference as reference
 from cudnnpy import store as store
 from cudnnpy import workspace as workspace
+from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.messages import log_to as log_to
 from cudnnpy._memory.copies import to_device as to_device
@@ -18,7 +19,6 @@ from cudnnpy._memory.workspace import release_workspace as release_workspace
 from cudnnpy._memory.workspace import set_allocator as set_allocator
 from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
-from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._planning.frozen_choices import freeze as freeze
 from cudnnpy._planning.recording import record as record
 from cudnnpy._runtime.plan_cache import cache_info as cache_info

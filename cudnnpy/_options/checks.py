@@ -27,9 +27,10 @@ def shown(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 2048:
         return f"an integer of {value.bit_length()} bits"
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and shape:
+    if isinstance(shape, tuple) and shape and not isinstance(value, tuple):
         return f"an array ({type(value).__module__}.{type(value).__qualname__} of shape {tuple(shape)})"
-    text = repr(value[:MAX_SHOWN_CHARACTERS] if isinstance(value, str | bytes | list | tuple) else value)
+    is_long = isinstance(value, str | bytes | list | tuple) and len(value) > MAX_SHOWN_CHARACTERS
+    text = repr(value[:MAX_SHOWN_CHARACTERS] if is_long else value)  # type: ignore[index]
     return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[: MAX_SHOWN_CHARACTERS - 3]}..."
 
 
