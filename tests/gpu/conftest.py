@@ -7,6 +7,7 @@ from torch_here import files_that_need_torch
 WITHOUT_TORCH = frozenset(
     {
         "test_autograd.py",
+        "test_convolution_against_reference.py",
         "test_descriptors_gpu.py",
         "test_docs_gpu.py",
         "test_edges.py",
