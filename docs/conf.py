@@ -63,6 +63,7 @@ NAVIGATION = {
         "operations",
         "graphs",
         "pytorch",
+        "test-your-convolution",
         "errors",
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks/README"],
@@ -75,6 +76,7 @@ FOLDERS = {
     "benchmarks/README": ["*"],
     "dev/README": ["*", "../project/tools/generate/README"],
     "quickstart": ["examples/*"],
+    "test-your-convolution": ["project/tests/gpu/test_convolution_against_reference"],
 }
 
 
