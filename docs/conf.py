@@ -64,6 +64,7 @@ NAVIGATION = {
         "operations",
         "graphs",
         "pytorch",
+        "test-your-convolution",
         "errors",
     ],
     "Understand": ["how-it-works", "known-issues", "benchmarks/README"],
@@ -76,6 +77,7 @@ FOLDERS = {
     "benchmarks/README": ["*"],
     "dev/README": ["*", "../project/tools/generate/README"],
     "quickstart": ["examples/*"],
+    "test-your-convolution": ["project/tests/gpu/test_convolution_against_reference"],
 }
 
 

@@ -8,6 +8,7 @@ WITHOUT_TORCH = frozenset(
     {
         "test_autograd.py",
         "test_choose_algorithm.py",
+        "test_convolution_against_reference.py",
         "test_descriptors_gpu.py",
         "test_docs_gpu.py",
         "test_edges.py",
