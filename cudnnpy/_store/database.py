@@ -39,8 +39,8 @@ class Store:
     """Tuned choices that last: entries by their keys, in an SQLite file, an export, or memory.
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
-    only, the disk is full, or it stays locked, gives one RuntimeWarning, and new entries are kept in memory with those that it
-    has. A damaged file is renamed with a RuntimeWarning, and the entries that SQLite reads in it go on in a new one.
+    only, the disk is full, or it stays locked, gives one RuntimeWarning, and its entries go on in memory, with the new ones. A
+    damaged file is copied aside with a RuntimeWarning, and the entries that SQLite still reads in it stay.
 
     Parameters
     ----------
@@ -157,6 +157,10 @@ class Store:
         standing = None
         with contextlib.suppress(Locked):
             standing = self._rows.read(change.row.number)
+            failed = None if standing is None else entry_from_row(standing)
+            if standing is not None and failed is not None and self._rows.read(number_of_failure(failed)) is not None:
+                self._change([], [standing])  # damage brought it back
+                standing = None
         if standing is None or change.beats(standing):  # which costs others no lock
             (standing,) = self._change([change])
         found = None if standing is None else entry_from_row(standing)

@@ -57,7 +57,7 @@ class StoreInfo(NamedTuple):
     size : int
         The size of the file in bytes, with what SQLite keeps beside it.
     set_aside : tuple of str
-        The damaged files that were replaced and are still there.
+        The copies of damaged files that are still there, as far as the folder can be listed.
     """
 
     path: str

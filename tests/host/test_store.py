@@ -249,6 +249,7 @@ def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     store.forget(key(), "it failed", plan=entry().plan)
     store._change([Change(row_from_entry(entry()))])
     assert (store.get(key()), [*store]) == (None, [])
+    assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
 
 
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
