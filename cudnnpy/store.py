@@ -4,8 +4,8 @@ The store is an SQLite file: the one that the environment variable `CUDNNPY_STOR
 folder of the platform. ``CUDNNPY_STORE=""`` turns remembering off. An application may bring choices of its own
 (`add_layer`, or the paths in `CUDNNPY_STORE_LAYERS`), which are used where the user's store has none.
 
-A file that cannot be written gives one RuntimeWarning, and new choices are kept in memory. A damaged file is renamed, and
-what can be read in it goes on in a new one.
+A file that cannot be written gives one RuntimeWarning, and its choices go on in memory, with the new ones. A damaged file is
+copied aside, and the choices that SQLite still reads in it stay.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ from cudnnpy._runtime.addresses import AddressCheck, address_check
 from cudnnpy._runtime.executables import Executable, Steps, is_movable, is_replayable
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.pace import is_long
+from cudnnpy._runtime.plan_cache import DEFAULT_LIMIT
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
@@ -29,8 +31,20 @@ _ALIGNMENT = 16  # of the workspace, in bytes
 _BEFORE_STREAM = slice(-1)  # of the addresses; a constant, because making a slice is noticeable in a launch
 
 # A plan owns the kernels that were compiled for it at run time, and a CUDA graph that was captured from it may launch them
-# later. Therefore such plans are never destroyed.
-_kept: list[Executable] = []
+# later. Therefore the last ones stay, as many as a plan cache holds by default, though nothing else refers to them.
+_compiled: deque[Executable] = deque(maxlen=DEFAULT_LIMIT)
+
+
+def executable_of(candidate: Candidate) -> Executable:
+    """Return the executable of a planned candidate, whose kernels a captured CUDA graph may launch later."""
+    executable = candidate.executable
+    if executable is None:
+        raise ValueError(
+            f"candidate must be planned; got {candidate.name}: {candidate.refused or 'call prepare() first'}"
+        )
+    if candidate.compiled_at_run_time:
+        _compiled.append(executable)
+    return executable
 
 
 def check_pointers(problem: Problem, pointers: Sequence[int], workspace: tuple[int, int] = (0, 0)) -> None:
@@ -112,12 +126,7 @@ class Plan:
     candidates: list[Candidate]  #: of a plan from a method plan(), all that were considered; see `candidates_table`
 
     def __init__(self, problem: Problem, candidate: Candidate) -> None:
-        executable = candidate.executable
-        if executable is None:
-            raise ValueError(
-                f"candidate must be planned; got {candidate.name}: {candidate.refused or 'call prepare() first'}"
-            )
-        self.problem, self.executable = problem, executable
+        self.problem, self.executable = problem, (executable := executable_of(candidate))
         self.operation, self.operands = problem.operation, problem.operands
         self._address_count = len(self.operands) + 2
         self.source, self.name, self.notes = candidate.source, candidate.name, candidate.notes
@@ -140,8 +149,6 @@ class Plan:
             self.workspace_size,
         )
         self._of_thread = threading.local()
-        if self._compiled:
-            _kept.append(executable)
 
     def __repr__(self) -> str:
         return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"

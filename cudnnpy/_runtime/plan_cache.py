@@ -13,9 +13,9 @@ from cudnnpy._core.identity import Identity
 from cudnnpy._options.checks import check_flag, check_integer
 from cudnnpy._runtime import kept
 
-_DEFAULT_LIMIT = 16_384
+DEFAULT_LIMIT = 16_384
 
-_limit = _DEFAULT_LIMIT
+_limit = DEFAULT_LIMIT
 _generation = 0
 
 

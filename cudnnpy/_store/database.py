@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,10 +14,21 @@ from types import TracebackType
 from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
-from cudnnpy._store.faults import Foreign, warn
+from cudnnpy._store.faults import Foreign, Locked, warn
 from cudnnpy._store.kept import Kept
 from cudnnpy._store.machine import this_machine
-from cudnnpy._store.records import Forgotten, StoreInfo, entry_from_row, forgotten_from_row, row_from_entry, row_number
+from cudnnpy._store.records import (
+    Forgotten,
+    StoreInfo,
+    addition,
+    addition_if_it_says_more,
+    entry_from_row,
+    forgotten_from_row,
+    number_of_failure,
+    rank,
+    row_from_entry,
+    row_number,
+)
 from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Row, row_of
 from cudnnpy.errors import ClosedError
 
@@ -27,8 +39,8 @@ class Store:
     """Tuned choices that last: entries by their keys, in an SQLite file, an export, or memory.
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
-    only, the disk is full, or it stays locked, gives one RuntimeWarning, and new entries are kept in memory. A damaged file
-    is renamed with a RuntimeWarning, and the entries in it that can be read go on in a new one.
+    only, the disk is full, or it stays locked, gives one RuntimeWarning, and its entries go on in memory, with the new ones. A
+    damaged file is copied aside with a RuntimeWarning, and the entries that SQLite still reads in it stay.
 
     Parameters
     ----------
@@ -55,12 +67,18 @@ class Store:
             raise TypeError(f"path must be a str or a path; got {path!r}")
         self.path = os.path.abspath(os.path.expanduser(given)) if given else ""
         self.read_only = check_flag("read_only", read_only)
+        try:
+            os.fsencode(self.path)
+        except UnicodeEncodeError:
+            raise ValueError(f"path must be a name in the encoding of the file system; got {path!r}") from None
         self._closed = False
         self._kept = Kept()
-        if self.path:
-            self._open(Path(self.path))
+        # SQLite's journal lies beside the file that a link names.
+        self._file = os.path.realpath(self.path) if self.path else ""
+        if self._file:
+            self._open(self._file)
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: str) -> None:
         if self.read_only and not os.path.exists(path):
             raise FileNotFoundError(errno.ENOENT, "no such store", self.path)
         if os.path.exists(path) and not os.path.isfile(path):
@@ -69,12 +87,12 @@ class Store:
         try:
             self._kept = Kept(path, read_only=self.read_only)
         except Foreign:
-            if not exports.is_export(path):
+            if not exports.is_export(Path(path)):
                 raise ValueError(
                     f"path must be a store, or a file that does not exist yet; got {self.path}, a file of another kind. "
                     "Name another file"
                 ) from None
-            self._kept, self.read_only = Kept(rows=map(row_from_entry, _entries(path))), True
+            self._kept, self.read_only = Kept(rows=map(row_from_entry, _entries(Path(path)))), True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
@@ -85,7 +103,7 @@ class Store:
             raise ClosedError(f"{self!r} is used after close()")
         return self._kept
 
-    def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row]:
+    def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row | None]:
         self._check_writable()
         return self._rows.change(changes, removed)
 
@@ -96,13 +114,16 @@ class Store:
     # Entries
 
     def get(self, key: Key, *, brief: bool = False) -> Entry | None:
-        """Return the entry of a key; None if there is none.
+        """Return the entry of a key; None if there is none, or if another process locks the file for more than 50 ms.
 
         With `brief` its candidates are not read, which takes half the time.
         """
-        row = self._rows.read(row_number(ENTRY, key))
-        entry = None if row is None else entry_from_row(row, brief=brief)
-        return None if entry is None or entry.key != key or self._failed_in_memory(entry) else entry
+        with contextlib.suppress(Locked):
+            row = self._rows.read(row_number(ENTRY, key))
+            entry = None if row is None else entry_from_row(row, brief=brief)
+            if entry is not None and entry.key == key and self._rows.read(number_of_failure(entry)) is None:
+                return entry
+        return None
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
         """Keep an entry, and return the one that stands for its key.
@@ -131,20 +152,25 @@ class Store:
             raise TypeError(f"entry must be an Entry; got {entry!r}")
         self._check_writable()
         entry = Entry.of(entry.plain())
-        if self.is_forgotten(entry.key, entry.plan):
-            return entry
-        row, measured = row_from_entry(entry), entry.milliseconds is not None
-        change = Change(row, lambda other: replace or (measured and not _rank(other)[0]))
-        standing = self._rows.read(row.number)
+        measured = entry.milliseconds is not None
+        change = addition(entry, lambda other: replace or (measured and not rank(other)[0]))
+        standing = None
+        with contextlib.suppress(Locked):
+            standing = self._rows.read(change.row.number)
+            failed = None if standing is None else entry_from_row(standing)
+            if standing is not None and failed is not None and self._rows.read(number_of_failure(failed)) is not None:
+                self._change([], [standing])  # damage brought it back
+                standing = None
         if standing is None or change.beats(standing):  # which costs others no lock
             (standing,) = self._change([change])
-        found = entry_from_row(standing)
+        found = None if standing is None else entry_from_row(standing)
         return entry if found is None or found.key != entry.key else found
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        entries = (entry_from_row(row) for row in self._rows.all(ENTRY))
-        found = (entry for entry in entries if entry is not None and not self._failed_in_memory(entry))
+        failed = {row.number for row in self._rows.all(FORGOTTEN)}
+        entries = map(entry_from_row, self._rows.all(ENTRY))
+        found = (entry for entry in entries if entry is not None and number_of_failure(entry) not in failed)
         return iter(sorted(found, key=lambda entry: entry.key))
 
     def __len__(self) -> int:
@@ -167,7 +193,7 @@ class Store:
         plan : str, optional
             The serialized plan, by default that of the entry. An entry with another plan stays.
         """
-        row = self._rows.read(row_number(ENTRY, key))
+        row = self._rows.read(row_number(ENTRY, key), waits=True)
         entry = None if row is None else entry_from_row(row)
         plan = entry.plan if plan is None and entry is not None else plan
         if plan is None:
@@ -175,22 +201,23 @@ class Store:
         made_at, text = datetime.now(UTC).isoformat(timespec="seconds"), "" if entry is None else entry.text
         failed = Forgotten(key, text, digest_of(plan), printable(str(reason)), made_at)
         content = canonical({**failed._asdict(), "key": key._asdict()})
-        added = row_of(row_number(FORGOTTEN, key, plan), FORGOTTEN, content)
-        gone = [row] if row is not None and entry is not None and entry.plan == plan else []
-        self._change([Change(added, lambda other: True)], gone)
+        added = Change(row_of(row_number(FORGOTTEN, key, plan), FORGOTTEN, content))
+        while row is not None and entry is not None and entry.plan == plan:  # again if it was replaced meanwhile
+            self._change([added], [row])
+            row = self._rows.read(row.number, waits=True)
+            entry = None if row is None else entry_from_row(row)
+        self._change([added])
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed, each with its reason."""
         return sorted(forgotten_from_row(row) for row in self._rows.all(FORGOTTEN) if row.schema == SCHEMA)
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
-        """Return whether a serialized plan failed for a key."""
-        return self._rows.read(row_number(FORGOTTEN, key, plan)) is not None
-
-    def _failed_in_memory(self, entry: Entry) -> bool:
-        """Return whether the plan of an entry was forgotten when the file could not be written."""
-        rows = self._rows
-        return len(rows.memory) > 0 and rows.memory.read(row_number(FORGOTTEN, entry.key, entry.plan)) is not None
+        """Return whether a serialized plan failed for a key. It counts as failed while another process locks the file."""
+        try:
+            return self._rows.read(row_number(FORGOTTEN, key, plan)) is not None
+        except Locked:
+            return True
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
         """Return whether the plan of a key was marked as checked in an environment.
@@ -204,15 +231,17 @@ class Store:
         plan : str, optional
             The serialized plan, by default that of the entry.
         """
-        number = self._mark(key, environment, plan)
-        return number is not None and self._rows.read(number) is not None
+        with contextlib.suppress(Locked):
+            number = self._mark(key, environment, plan)
+            return number is not None and self._rows.read(number) is not None
+        return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
         """Remember that the plan of a key ran and was right in an environment. The parameters are those of is_checked."""
         number = self._mark(key, environment, plan)
         if number is not None:
             content = canonical({"key": key.digest, "environment": environment})
-            self._change([Change(row_of(number, CHECKED, content), lambda other: False)])
+            self._change([Change(row_of(number, CHECKED, content), lambda standing: False)])
 
     def _mark(self, key: Key, environment: str, plan: str | None) -> int | None:
         if plan is None:
@@ -277,15 +306,13 @@ class Store:
         return self._adopt(other if isinstance(other, Store) else Store(other, read_only=True))
 
     def _adopt(self, entries: Iterable[Entry]) -> int:
-        failed = {row.number for row in self._rows.all(FORGOTTEN)}
-        rows = [
-            row_from_entry(entry) for entry in entries if row_number(FORGOTTEN, entry.key, entry.plan) not in failed
-        ]
+        changes = [addition_if_it_says_more(entry) for entry in entries]
         before, count = {row.number: row for row in self._rows.all(ENTRY)}, 0
-        for start in range(0, len(rows), _AT_ONCE):
-            part = rows[start : start + _AT_ONCE]
-            standing = self._change([_if_it_says_more(row) for row in part])
-            count += sum(row == stands != before.get(row.number) for row, stands in zip(part, standing, strict=True))
+        for start in range(0, len(changes), _AT_ONCE):
+            part = changes[start : start + _AT_ONCE]
+            standing = self._change(part)
+            pairs = zip((change.row for change in part), standing, strict=True)
+            count += sum(row == stands != before.get(row.number) for row, stands in pairs)
         return count
 
     def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
@@ -310,12 +337,13 @@ class Store:
         """
         if older_than is not None and not isinstance(older_than, timedelta):
             raise TypeError(f"older_than must be a timedelta; got {older_than!r}")
-        machine, oldest = this_machine(), None if older_than is None else datetime.now(UTC) - older_than
+        machine, now = this_machine(), datetime.now(UTC)
         gone, staying = [], set()
         for row in self._rows.all(ENTRY):
             entry = entry_from_row(row)
             is_stale = entry is None or not machine.serves(entry.key)
-            is_old = entry is not None and oldest is not None and datetime.fromisoformat(entry.made_at) < oldest
+            age = None if entry is None else now - datetime.fromisoformat(entry.made_at)
+            is_old = age is not None and older_than is not None and age > older_than
             if (stale and is_stale) or is_old:
                 gone.append(row)
             elif entry is not None:
@@ -331,8 +359,10 @@ class Store:
         machine = this_machine()
         rows = self._rows.all(ENTRY)
         usable = sum(entry is not None and machine.serves(entry.key) for entry in map(entry_from_row, rows))
-        beside = [f"{self.path}{ending}" for ending in ("", "-wal", "-shm", "-journal")] if self.path else []
-        aside = Path(self.path).parent.glob(f"{Path(self.path).name}.damaged-*") if self.path else []
+        folder, name = os.path.split(self._file)
+        found: list[str] = []
+        with contextlib.suppress(OSError):  # a folder that may not be listed
+            found = sorted(os.listdir(folder))
         return StoreInfo(
             self.path,
             self.read_only,
@@ -340,13 +370,12 @@ class Store:
             usable,
             len(rows) - usable,
             len(self._rows.all(FORGOTTEN)),
-            sum(os.path.getsize(file) for file in beside if os.path.exists(file)),
-            tuple(sorted(str(file) for file in aside if not file.name.endswith(("-wal", "-shm", "-journal")))),
+            sum(map(_size, (self._file, f"{self._file}-journal"))),
+            tuple(os.path.join(folder, file) for file in found if name and file.startswith(f"{name}.damaged-")),
         )
 
     def close(self) -> None:
         """End the use of the store. Nothing is left to be written: each entry is kept when it is put."""
-        self._kept.close()
         self._closed, self._kept = True, Kept()
 
     def __enter__(self) -> Store:
@@ -363,15 +392,12 @@ def why_in_memory(store: Store) -> str:
     return store._kept.reason
 
 
-def _if_it_says_more(row: Row) -> Change:
-    """Return the change that adds a row unless one stands that says as much."""
-    return Change(row, lambda other: _rank(row) > _rank(other))
-
-
-def _rank(row: Row) -> tuple[bool, bool]:
-    """Return how much an entry says: a measured one more than a planned one, and a complete one more than another."""
-    entry = entry_from_row(row)
-    return (False, False) if entry is None else (entry.milliseconds is not None, entry.complete)
+def _size(path: str) -> int:
+    """Return the size of a file in bytes; 0 if it is not seen."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _entries(path: Path) -> list[Entry]:

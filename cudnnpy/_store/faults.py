@@ -10,12 +10,22 @@ class Unusable(Exception):
     """A file cannot be read, or not be written; the text says why."""
 
 
-class Damaged(Exception):
-    """A file of this package is damaged, and cannot be replaced."""
+class Damaged(Unusable):
+    """A file of this package is damaged."""
+
+    def __init__(self) -> None:
+        super().__init__("it is damaged and cannot be replaced")
 
 
-class Foreign(Exception):
+class Foreign(Unusable):
     """A file is not of this package."""
+
+    def __init__(self) -> None:
+        super().__init__("it is now a file of another kind")
+
+
+class Locked(Exception):
+    """Another process locks a file, for longer than a look-up waits."""
 
 
 def warn(text: str) -> None:

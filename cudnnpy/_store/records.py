@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
-from cudnnpy._store.rows import ENTRY, Row, number_of, row_of
+from cudnnpy._store.rows import ENTRY, FORGOTTEN, Change, Row, number_of, row_of
 
 _AFTER_CANDIDATES = '","complete":'  # in the canonical JSON of an entry
 
@@ -56,7 +57,7 @@ class StoreInfo(NamedTuple):
     size : int
         The size of the file in bytes, with what SQLite keeps beside it.
     set_aside : tuple of str
-        The damaged files that were replaced and are still there.
+        The copies of damaged files that are still there, as far as the folder can be listed.
     """
 
     path: str
@@ -107,3 +108,25 @@ def forgotten_from_row(row: Row) -> Forgotten:
     """Return the failed plan of a row."""
     plain = json.loads(row.content)
     return Forgotten(**{**plain, "key": Key(**plain["key"])})
+
+
+def number_of_failure(entry: Entry) -> int:
+    """Return the number of the row that there is if the plan of an entry failed."""
+    return row_number(FORGOTTEN, entry.key, entry.plan)
+
+
+def addition(entry: Entry, beats: Callable[[Row], bool]) -> Change:
+    """Return the change that adds an entry, unless its plan failed."""
+    return Change(row_from_entry(entry), beats, number_of_failure(entry))
+
+
+def addition_if_it_says_more(entry: Entry) -> Change:
+    """Return the change that adds an entry unless one stands that says as much."""
+    given = entry.milliseconds is not None, entry.complete
+    return addition(entry, lambda other: given > rank(other))
+
+
+def rank(row: Row) -> tuple[bool, bool]:
+    """Return how much an entry says: a measured one more than a planned one, and a complete one more than another."""
+    entry = entry_from_row(row)
+    return (False, False) if entry is None else (entry.milliseconds is not None, entry.complete)

@@ -1,56 +1,50 @@
-"""The SQLite file of a store: its one table, how it is recognized, and how it writes."""
+"""The SQLite database of a store: connections to it, its one table, and how it is recognized."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import sqlite3
-from functools import cache
-from pathlib import Path
+from urllib.parse import quote
 
 from cudnnpy._store.faults import Damaged, Foreign, Unusable
 
 APPLICATION = 0x63754E50  # "cuNP", by which SQLite's header names whose file it is
 LAYOUT = 1  # of the table; what is in its rows has a number of its own, entry.SCHEMA
 NAME = "cudnnpy_rows"
+COLUMNS = "number, kind, schema, content, checksum"
 _TABLE = (
     f"CREATE TABLE {NAME} (number INTEGER PRIMARY KEY, kind TEXT NOT NULL, schema INTEGER NOT NULL, "
     "content TEXT NOT NULL, checksum TEXT NOT NULL)"
 )
-# The write-ahead log needs memory that all processes share, which only file systems of one machine have.
-_LOCAL = {
-    "ext2",
-    "ext3",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "zfs",
-    "f2fs",
-    "bcachefs",
-    "jfs",
-    "tmpfs",
-    "ramfs",
-    "overlay",
-    "squashfs",
-}
+_FIRST_BYTES, _APPLICATION_AT = b"SQLite format 3\0", 68  # in SQLite's header
+_ENTRY = b'entry{"candidates":'  # the kind and the content of a row, which SQLite stores side by side
+_WAIT_SECONDS = 0.05  # for a lock
+
+
+def connect(path: str, mode: str = "rw") -> sqlite3.Connection:
+    """Return a connection to a file, which is opened for reading if it cannot be written. "" is a database in memory."""
+    uri = f"file://{quote(os.fsencode(path))}?mode={mode}" if path else ":memory:"
+    connection = sqlite3.connect(uri, uri=True, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
+    connection.text_factory = lambda text: text.decode(errors="replace")
+    return connection
 
 
 def has_table(connection: sqlite3.Connection) -> bool:
-    """Return whether the file has its table; False for an empty file. Raises Damaged, Foreign or Unusable for others."""
+    """Return whether the file has its table; False for an empty file. Raises Damaged, Foreign or Unusable for others.
+
+    A file with anything beside the table, such as a trigger, is not of this package.
+    """
     (application,), (layout,) = (
         connection.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall())
-    if not found and not application and not layout:
-        return False
-    if found.get(NAME) != _TABLE:
-        if application == APPLICATION and layout > LAYOUT:
-            raise Unusable("it was made by a newer release of cudnnpy")
+    if application == APPLICATION and layout > LAYOUT:
+        raise Unusable("it was made by a newer release of cudnnpy")
+    found = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+    if found not in ([], [("table", NAME, _TABLE)]) or (not found and application not in (0, APPLICATION)):
         raise Foreign
-    if (application, layout) != (APPLICATION, LAYOUT):
+    if (application, layout) != ((APPLICATION, LAYOUT) if found else (0, 0)):
         raise Damaged
-    return True
+    return bool(found)
 
 
 def create(connection: sqlite3.Connection) -> None:
@@ -60,34 +54,11 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute(_TABLE)
 
 
-def prepare_writing(connection: sqlite3.Connection, path: Path) -> None:
-    """Set how a connection writes, before its transaction.
+def is_of_a_store(content: bytes) -> bool:
+    """Return whether a damaged file was a store: by its header, its table or an entry, or because it has zeros alone.
 
-    What was removed is overwritten, so that it is not found again in a damaged file. Setting the journal fails while others
-    read; the journal that the file has serves as well.
+    A loss of power may leave a file of zeros, which has nothing of anybody.
     """
-    connection.execute("PRAGMA secure_delete = ON")
-    wanted = "wal" if is_local(path) else "delete"
-    (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if journal != wanted:
-        with contextlib.suppress(sqlite3.OperationalError):
-            (journal,) = connection.execute(f"PRAGMA journal_mode = {wanted}").fetchone()
-    # The log is intact after a loss of power without waiting for the disk; the other journal is not.
-    connection.execute(f"PRAGMA synchronous = {'NORMAL' if journal == 'wal' else 'FULL'}")
-
-
-@cache
-def is_local(path: Path) -> bool:
-    """Return whether a path is on a file system of this machine alone."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    except OSError:
-        return True
-    place = os.path.realpath(path)
-    found = "", ""
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), before.split()[4]).rstrip("/")
-        if f"{place}/".startswith(f"{mount}/") and len(mount) >= len(found[0]):
-            found = mount, after.split()[0]
-    return found[1] in _LOCAL
+    number = content[_APPLICATION_AT : _APPLICATION_AT + 4]
+    is_named = content.startswith(_FIRST_BYTES) and number == APPLICATION.to_bytes(4, "big")
+    return is_named or _TABLE.encode() in content or _ENTRY in content or not any(content)

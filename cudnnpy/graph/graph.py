@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from itertools import islice
-from typing import Any, Self
+from typing import Self
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
@@ -28,7 +28,7 @@ from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.options import PlanningOptions, checked
-from cudnnpy._planning.plan import Plan
+from cudnnpy._planning.plan import Plan, executable_of
 from cudnnpy._planning.selection import guesses, plan_for, plan_to_keep
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.executables import Operand, Program
@@ -37,9 +37,6 @@ from cudnnpy.graph.operations import Nodes
 from cudnnpy.graph.problem import GraphProblem, graph_problem
 from cudnnpy.handle import Handle, on_device
 from cudnnpy.typing import ArrayT, Dtype, Preference, Stream
-
-# A plan owns the kernels that were compiled for it, and a CUDA graph that was captured from it may launch them later.
-_kept: list[Any] = []
 
 
 class Graph(Nodes):
@@ -128,12 +125,11 @@ class Graph(Nodes):
         executable takes the addresses of the inputs, then those of the outputs.
         """
         problem, options, target = self.problem(device), PlanningOptions(), engines.Target(Handle.default(device))
-        usable = (one.executable for one in guesses(problem, options, target) if one.prepare() is not None)
+        usable = (one for one in guesses(problem, options, target) if one.prepare() is not None)
         found = list(islice(usable, pick + 1))
         if not found:
             return None
-        executable = found[-1]
-        _kept.append(executable)
+        executable = executable_of(found[-1])
         assert isinstance(executable, engines.GraphExecutable)
         return executable
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import re
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from ctypes import c_float
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +22,7 @@ from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
+from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
@@ -374,6 +378,25 @@ def test_numbers_by_value_are_bound_behind_the_addresses(stand_in: StandInDevice
         host = reached.pop(str(uid))
         assert reached == {"1": addresses[0], "2": addresses[1], "6": addresses[2], "workspace": 80}
         assert (c_float.from_address(host).value, number.value) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(("compiled", "left"), [(False, 0), (True, 3)])
+def test_executables_that_nobody_uses_are_bounded(
+    stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch, compiled: bool, left: int
+) -> None:
+    """A CUDA graph may launch the kernels that were compiled last."""
+
+    def planned(problem: GraphProblem, *given: Any) -> Iterator[Candidate]:
+        for candidate in stand_in.guesses(problem, *given):
+            candidate.compiled_at_run_time = compiled
+            yield candidate
+
+    monkeypatch.setattr("cudnnpy.graph.graph.guesses", planned)
+    monkeypatch.setattr(plan_module, "_compiled", deque(plan_module._compiled, maxlen=3))
+    g = GRAPHS["scaled_convolution"](Graph())
+    made = [weakref.ref(g.executable(0)) for _ in range(10)]
+    gc.collect()
+    assert [one() is not None for one in made] == [False] * (10 - left) + [True] * left
 
 
 def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,8 @@ from cudnnpy import store as public
 from cudnnpy._store import database, machine
 from cudnnpy._store import entry as entries
 from cudnnpy._store.machine import Machine
+from cudnnpy._store.records import row_from_entry
+from cudnnpy._store.rows import Change
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Measured, Store
 
@@ -212,6 +214,44 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
     assert store.get(key()) == entry(plan="another")
 
 
+def test_a_plan_that_another_process_forgets_meanwhile_is_not_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is an entry with this plan that another process puts while the plan is being forgotten."""
+    same = entry(text="of another process")
+    read, change = store._kept.read, store._kept.change
+    store.put(entry())
+
+    def forgotten(*given: Any, **named: Any) -> Any:
+        row = read(*given, **named)
+        with monkeypatch.context() as patch:
+            patch.setattr(store._kept, "read", read)
+            patch.setattr(store._kept, "change", replaced)
+            store.forget(key(), "it failed")
+        return row
+
+    def replaced(changes: Any, removed: Any = ()) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(store._kept, "read", read)
+            patch.setattr(store._kept, "change", change)
+            store.put(same, replace=True)
+        return change(changes, removed)
+
+    monkeypatch.setattr(store._kept, "read", forgotten)
+    assert store.put(entry(), replace=True) == entry()
+    monkeypatch.undo()
+    assert (store.get(key()), [*store], store._rows.all("entry")) == (None, [], [])
+    assert store.is_forgotten(key(), entry().plan)
+
+
+def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
+    """As in a file with a page of long ago."""
+    store.forget(key(), "it failed", plan=entry().plan)
+    store._change([Change(row_from_entry(entry()))])
+    assert (store.get(key()), [*store]) == (None, [])
+    assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
+
+
 def test_forgetting_another_plan_leaves_the_entry(store: Store) -> None:
     store.put(entry())
     store.forget(key(), "it failed", plan="another")
@@ -254,7 +294,7 @@ def test_entries_and_failures_are_pruned_by_choice(store: Store) -> None:
         store.put(entry(number, made_at=datetime.now(UTC).isoformat()))
         store.mark_checked(key(number), "here")
     store.forget(key(3), "it failed")
-    assert store.prune(older_than=timedelta(days=50)) == 0
+    assert store.prune(older_than=timedelta(days=50)) == store.prune(older_than=timedelta.max) == 0
     assert store.prune(older_than=timedelta(days=30)) == 1
     assert [one.key for one in store] == [key(2)]
     assert len(store.forgotten()) == 1
@@ -291,6 +331,11 @@ def test_this_machine_is_asked() -> None:
         (lambda store: store.prune(older_than=30), TypeError, "older_than must be a timedelta; got 30"),
         (lambda store: Store(3), TypeError, "path must be a str or a path; got 3"),
         (lambda store: Store("a\0b"), TypeError, "path must be a str or a path; got 'a\\x00b'"),
+        (
+            lambda store: Store("/\ud800"),
+            ValueError,
+            "path must be a name in the encoding of the file system; got '/\\ud800'",
+        ),
         (lambda store: Store("", read_only=1), TypeError, "read_only must be a bool; got 1"),
     ],
 )

@@ -6,21 +6,24 @@ import fcntl
 import os
 import re
 import resource
-import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stored import entry, key
 
 from cudnnpy._store import file, schema
+from cudnnpy._store.faults import Unusable
 from cudnnpy.store import Store
 
 
@@ -117,13 +120,10 @@ assert store.info().in_memory
 """
 
 
-@pytest.mark.parametrize("journal", ["wal", "delete"])
-def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path, journal: str) -> None:
+def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path) -> None:
     """One warning, then memory alone."""
     path = readable / "store.sqlite"
     Store(path).put(entry(1))
-    with connected(path) as connection:
-        connection.execute(f"PRAGMA journal_mode = {journal}")
     before = path.read_bytes()
     frozen(readable)
     errors = as_nobody(READS.format(path=str(path), found="entry(1)", standing="entry(1)"))
@@ -163,7 +163,6 @@ def test_a_damaged_file_in_a_read_only_folder_is_read_as_far_as_it_goes(readable
     for number in range(40):
         Store(path).put(entry(number))
     content = bytearray(path.read_bytes())
-    content[18:22] = bytes(4)
     content[4 * 4096 : 5 * 4096] = bytes(4096)
     path.write_bytes(content)
     before = path.read_bytes()
@@ -205,13 +204,14 @@ def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
 def test_a_database_that_is_full_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite's own error for a full disk."""
 
-    def prepare(connection: sqlite3.Connection, path: Path) -> None:
-        schema.prepare_writing(connection, path)
-        connection.execute("PRAGMA max_page_count = 2")
+    def connect(path: str, *mode: str) -> sqlite3.Connection:
+        connection = schema.connect(path, *mode)
+        connection.execute(f"PRAGMA max_page_count = {2 if path else 1 << 30}")
+        return connection
 
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(file, "prepare_writing", prepare)
+    monkeypatch.setattr(file, "connect", connect)
     check_memory_alone(store, "full", 0)
     assert [*Store(tmp_path / "store.sqlite")] == [entry(0)]
 
@@ -228,6 +228,25 @@ def test_a_disk_that_is_full_from_the_start_leaves_memory(tmp_path: Path) -> Non
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     Store(tmp_path / "store.sqlite").put(entry(1))
     assert [*Store(tmp_path / "store.sqlite")] == [entry(1)]
+
+
+def test_threads_that_meet_a_full_disk_at_once_share_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, both = Store(tmp_path / "store.sqlite"), threading.Barrier(2)
+    change = file.File.change
+
+    def full(self: file.File, *given: Any) -> Any:
+        if self.path:
+            both.wait(60)
+            raise Unusable("the disk is full")
+        return change(self, *given)
+
+    def put(number: int) -> None:
+        store.put(entry(number))
+
+    monkeypatch.setattr(file.File, "change", full)
+    with one_warning("the disk is full"), ThreadPoolExecutor(2) as pool:
+        list(pool.map(put, range(2)))
+    assert [*store] == [entry(0), entry(1)]
 
 
 # Locks
@@ -255,46 +274,70 @@ def sqlites_own(path: Path) -> Iterator[None]:
         yield
 
 
-def of_a_rebuild(path: Path) -> Iterator[None]:
-    with open(f"{path}.lock", "rb+") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-@pytest.mark.parametrize("lock", [sqlites_own, of_a_rebuild])
-def test_a_lock_that_stays_leaves_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Callable[[Path], Iterator[None]]
-) -> None:
+def test_a_lock_that_stays_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(file, "PATIENCE", 0.1)
     with (
-        contextmanager(lock)(tmp_path / "store.sqlite"),
+        contextmanager(sqlites_own)(tmp_path / "store.sqlite"),
         one_warning("it stays locked"),
     ):
         for number in range(1, 4):
             assert store.put(entry(number)) == entry(number)
-    assert {one.key for one in store} >= {key(number) for number in range(1, 4)}
+    assert [*store] == [entry(number) for number in range(4)]
+
+
+def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path) -> None:
+    """It waits for a moment, gives no warning, and the store is used again when the lock has ended."""
+    path = tmp_path / "store.sqlite"
+    Store(path).put(entry(0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with connected(path) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+            before = time.monotonic()
+            store = Store(path)
+            assert store.get(key(0)) is None
+            assert store.is_forgotten(key(0), entry(0).plan)  # nobody knows
+            assert not store.is_checked(key(0), "here")
+            assert time.monotonic() - before < file.PATIENCE / 2
+        assert store.get(key(0)) == entry(0)
+        assert not store.is_forgotten(key(0), entry(0).plan)
+
+
+def test_whoever_can_only_read_the_files_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.sqlite"
+    Store(path).put(entry(0))
+    Path(f"{path}.lock").touch()
+    monkeypatch.setattr(file, "PATIENCE", 0.5)
+    with path.open("rb") as stream, Path(f"{path}.lock").open("rb") as lock, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for held in (stream, lock):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        store = Store(path)
+        assert store.get(key(0)) == entry(0)
+        store.put(entry(1))
+    assert [*Store(path)] == [entry(0), entry(1)]
 
 
 def test_a_file_that_could_not_be_written_is_not_waited_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is there a second warning when it cannot be read either."""
+    """Nor is there a second warning when it cannot be read either. What it had is in memory."""
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
     monkeypatch.setattr(file, "PATIENCE", 0.1)
     tries = []
     change = file.File.change
-    monkeypatch.setattr(file.File, "change", lambda *given: tries.append(1) or change(*given))
+    monkeypatch.setattr(file.File, "change", lambda self, *given: tries.append(self.path) or change(self, *given))
     with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), one_warning("it stays locked"):
         for number in range(1, 4):
             store.put(entry(number))
-    assert len(tries) == 1
+    assert [*filter(None, tries)] == [str(tmp_path / "store.sqlite")]
     (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert (store.get(key(0)), store.get(key(1))) == (None, entry(1))
+        assert (store.get(key(0)), store.get(key(1))) == (entry(0), entry(1))
 
 
 def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
@@ -311,17 +354,19 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 # Files
 
 
-def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", ["CREATE TABLE of_a_newer_release (x)", schema._TABLE])
+def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, table: str) -> None:
     path = tmp_path / "store.sqlite"
     with connected(path) as connection:
         connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
         connection.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
-        connection.execute("CREATE TABLE of_a_newer_release (x)")
+        connection.execute(table)
     before = path.read_bytes()
     with one_warning("it was made by a newer release of cudnnpy"):
         store = Store(path)
         assert store.put(entry()) == store.get(key()) == entry()
     assert path.read_bytes() == before
+    assert [*tmp_path.iterdir()] == [path]
 
 
 def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
@@ -335,57 +380,15 @@ def test_a_file_that_comes_to_be_another_is_not_touched(tmp_path: Path) -> None:
     assert path.read_text() == "hello\n" * 1000
 
 
-def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
-    store = Store(tmp_path / "folder" / "store.sqlite")
-    store.put(entry(0))
-    shutil.rmtree(tmp_path / "folder")
-    assert store.get(key(0)) is None
-    assert store.put(entry(1)) == entry(1)
-    assert [*Store(tmp_path / "folder" / "store.sqlite")] == [entry(1)]
-
-
-@pytest.mark.parametrize("name", ["with space", "per%20cent", "question?mark=ro", "hash#mark", "Größe", "quote'\""])
-def test_a_path_may_have_any_name(tmp_path: Path, name: str) -> None:
-    store = Store(tmp_path / name)
-    store.put(entry())
-    assert [*Store(tmp_path / name, read_only=True)] == [entry()]
-    assert (tmp_path / name).is_file()
-
-
-def test_the_journal_follows_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log needs memory that processes share, which a network's file system does not have."""
-    store = Store(tmp_path / "store.sqlite")
-    for local, journal in ((True, "wal"), (False, "delete"), (True, "wal")):
-        monkeypatch.setattr(schema, "is_local", lambda path, local=local: local)
-        store.put(entry(), replace=True)
-        with connected(tmp_path / "store.sqlite") as connection:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == (journal,)
-
-
-@pytest.mark.parametrize(
-    ("path", "local"),
-    [
-        ("/", True),
-        ("/home/me/store", False),
-        ("/home/mercury/store", True),
-        ("/home/me/fast disk/store", True),
-        ("/fuse/a", False),
-    ],
-)
-def test_a_network_file_system_is_recognized(monkeypatch: pytest.MonkeyPatch, path: str, local: bool) -> None:
-    mounts = [
-        "22 1 254:0 / / rw - ext4 /dev/vda rw",
-        "23 22 0:50 / /home/me rw shared:1 - nfs4 server:/home rw",
-        r"24 23 0:51 / /home/me/fast\040disk rw - xfs /dev/vdb rw",
-        "25 22 0:52 / /fuse rw - fuse.sshfs me@server: rw",
-    ]
-    monkeypatch.setattr(Path, "read_text", lambda self, **_: "\n".join(mounts))
-    assert schema.is_local.__wrapped__(Path(path)) is local
-
-
-def test_no_warning_where_nothing_is_wrong(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        store = Store(tmp_path / "store.sqlite")
-        store.put(entry())
-        assert store.info().in_memory == ""
+def test_a_folder_that_cannot_be_listed_has_no_damaged_files_to_show(readable: Path) -> None:
+    path = readable / "folder" / "store.sqlite"
+    Store(path).put(entry())
+    path.parent.chmod(0o311)
+    program = f"""
+info = Store({str(path)!r}).info()
+assert (info.size > 0, info.entries + info.stale, info.set_aside) == (is_seen, is_seen, ())
+"""
+    assert as_nobody(f"is_seen = True{program}") == ""
+    readable.chmod(0o700)
+    assert as_nobody(f"is_seen = False{program}") == ""
+    path.parent.chmod(0o755)

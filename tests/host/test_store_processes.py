@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -109,13 +110,66 @@ if child:
     assert integrity(tmp_path / "store.sqlite") == [("ok",)]
 
 
-def test_a_child_that_was_forked_while_a_thread_changed_the_memory_can_change_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store("")
-    with store._rows.memory._alone():  # as another thread of the parent would have it
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        assert store.put(entry(1)) == entry(1)
+@pytest.mark.parametrize("path", ["store.sqlite", ""])
+def test_a_fork_waits_until_sqlite_has_ended_in_other_threads(tmp_path: Path, path: str) -> None:
+    """SQLite's own locks would stay locked in the child."""
+    program = f"""
+import os, sys, threading, time
+sys.path[:0] = {sys.path!r}
+from stored import entry, key
+from cudnnpy.store import Store
+store = Store({path and str(tmp_path / path)!r})
+store.put(entry(1))
+inside, ended = threading.Event(), []
+def work(connection):
+    inside.set()
+    time.sleep(0.3)
+    ended.append(True)
+thread = threading.Thread(target=store._rows._file._run, args=[work])
+thread.start()
+inside.wait()
+child = os.fork()
+if not child:
+    os._exit(not (ended and store.get(key(1)) == store.put(entry(1)) == entry(1)))
+assert os.waitpid(child, 0)[1] == 0
+thread.join()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_change_of_a_killed_process_is_undone(tmp_path: Path) -> None:
+    """It was not acknowledged; SQLite has its journal. A file that is open for reading alone is read, too."""
+    path = tmp_path / "store.sqlite"
+    Store(path).put(entry(1))
+    program = f"""
+import os, sqlite3
+connection = sqlite3.connect({str(path)!r}, isolation_level=None)
+connection.execute("PRAGMA cache_spill = 1")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN")
+connection.execute("UPDATE cudnnpy_rows SET content = 'another'")
+for number in range(100):
+    connection.execute("INSERT INTO cudnnpy_rows VALUES (?, 'entry', 1, ?, '')", (number, "x" * 9000))
+os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == -9
+    assert Path(f"{path}-journal").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [*Store(path, read_only=True)] == [entry(1)]
+        assert [*Store(path)] == [entry(1)]
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    """So that one that replaces another is read, and a child has no connection of its parent."""
+    store, other = Store(tmp_path / "store.sqlite"), Store(tmp_path / "other.sqlite")
+    store.put(entry(1))
+    other.put(entry(1, plan="another"))
+    assert store.get(key(1)) == entry(1)
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    assert not [link for link in links if os.path.realpath(link).startswith(store.path)]
+    os.replace(other.path, store.path)
+    assert store.get(key(1)) == entry(1, plan="another")
 
 
 def test_a_process_with_another_schema_shares_the_file(tmp_path: Path) -> None:

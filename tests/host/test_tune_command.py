@@ -375,10 +375,12 @@ def test_a_store_of_the_environment_is_named_so(
 def test_choices_that_cannot_be_kept_are_told_and_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def full(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+    def connect(path: str, *mode: str) -> sqlite3.Connection:
+        if path:
+            raise sqlite3.OperationalError("database or disk is full")
+        return schema.connect(path, *mode)
 
-    monkeypatch.setattr(store_file, "create", full)
+    monkeypatch.setattr(store_file, "connect", connect)
     with pytest.warns(RuntimeWarning, match="cannot keep choices: database or disk is full"):
         assert tune("problems.toml") == 1
     printed = capsys.readouterr()
