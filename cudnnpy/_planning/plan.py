@@ -154,7 +154,7 @@ class Plan:
         return f"<Plan {self.name} for {self.problem}; workspace {bytes_text(self.workspace_size)}>"
 
     def execute(self, /, *addresses: int, **named: int) -> None:
-        """Run on raw addresses: execute(*operands, workspace, stream), each by position or by name.
+        """Run on raw addresses: `execute(*operands, workspace, stream)`, each by position or by name.
 
             plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
             plan.execute(x_ptr, w_ptr, y_ptr, workspace=workspace_ptr, stream=stream_ptr)

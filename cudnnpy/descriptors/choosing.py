@@ -89,9 +89,14 @@ class AlgorithmCandidate:
 
 
 @dataclass(frozen=True)
-class AlgorithmChoice(AlgorithmCandidate):
-    """The candidate that `choose_algorithm` chose. Its math type has been set on the convolution descriptor."""
+class AlgorithmChoice:
+    """The algorithm that `choose_algorithm` chose. Its math type has been set on the convolution descriptor."""
 
+    algorithm: Algorithm  #: cuDNN's enumerator
+    math_type: raw.cudnnMathType_t  #: the math type that the algorithm has to run with
+    workspace_size: int  #: in bytes
+    deterministic: bool  #: whether the result has the same bits every time
+    time: float | None  #: the measured time in milliseconds; None if it was not measured
     candidates: tuple[AlgorithmCandidate, ...]  #: every algorithm with every math type, in cuDNN's order
 
 
@@ -139,7 +144,7 @@ def choose_algorithm(
 
     Raises
     ------
-    NoAlgorithmError
+    cudnnpy.NoAlgorithmError
         If no candidate meets the options. After every error the descriptor has the math type that it had.
     TypeError, ValueError
         If an argument is invalid, or the descriptors do not fit together.
@@ -174,7 +179,9 @@ def choose_algorithm(
         except BaseException:
             raw.call("cudnnSetConvolutionMathType", tensors.convolution, before)
             raise
-    return AlgorithmChoice(**vars(chosen), candidates=candidates)
+    return AlgorithmChoice(
+        chosen.algorithm, chosen.math_type, chosen.workspace_size, chosen.deterministic, chosen.time, candidates
+    )
 
 
 def workspace_size(

@@ -26,6 +26,7 @@ from cudnnpy.descriptors import (
     workspace_size,
 )
 from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.names import short_name
 
 OPERATIONS = ("forward", "backward_data", "backward_filter")
 KINDS = {"strict": ("float32", False), "tf32": ("float32", True), "float16": ("float16", True)}
@@ -125,11 +126,11 @@ def test_the_choice_meets_the_options_and_is_right(
         except NoAlgorithmError:  # C has an algorithm without workspace for every forward, not every gradient
             assert (prefer, operation != "forward") == ("no_workspace", True)
             return
-        print(choice.name, choice.notes, choice.workspace_size, choice.time)
+        print(choice.algorithm, choice.math_type, choice.workspace_size, choice.time)
         assert choice.workspace_size <= (0 if prefer == "no_workspace" else LIMIT)
         assert (choice.time is not None and choice.time > 0) is (prefer == "autotune")
         convolution = case.descriptors[2]
-        assert convolution.math_type == choice.notes[0]
+        assert convolution.math_type == short_name(choice.math_type)
         assert kind != "strict" or choice.math_type is raw.CUDNN_FMA_MATH
         needed = workspace_size(case.operation, *case.descriptors, choice.algorithm, handle=handle)
         assert needed <= choice.workspace_size

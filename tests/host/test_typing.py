@@ -27,11 +27,7 @@ def literals_of(alias: Any) -> set[str]:
 # Every string that means something somewhere in this package or in cuDNN: what a Literal might lack, or have too much.
 NAMES = sorted(
     {name for alias in ALIASES.values() for name in literals_of(alias)}
-    | {
-        name
-        for kind in raw._api.ENUMS
-        for name in names.short_names(kind)
-    }
+    | {name for kind in raw._api.ENUMS for name in names.short_names(kind)}
     | {"", "nonsense", "float8", "bfloat", "NC", "CHWN", "F", "sum_of_squares", "cuda", "cpu"}
 )
 
