@@ -5,10 +5,12 @@ TORCH := $(ENVIRONMENT) .venv/torch --cudnn torch
 # For test-host: a release of the table [tool.cudnnpy.cudnn] in pyproject.toml.
 CUDNN ?= cu12
 WITHOUT_GPU := tests/host tests/fuzz
+# For fuzz: how long each campaign runs.
+SECONDS ?= 300
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix mutants style docs clean python test-environment
+.PHONY: help edges test test-torch test-host test-oldest test-extras test-matrix fuzz mutants style docs clean python test-environment
 
 help:
 	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
@@ -18,6 +20,7 @@ help:
 	@echo "make test-oldest   the same with the oldest release of cuDNN 9"
 	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
 	@echo "make test-matrix   the same with every Python that is found here and every release of cuDNN that is tested"
+	@echo "make fuzz          each fuzz campaign in turn for SECONDS= (300), with a new seed, which it prints"
 	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml"
 	@echo "make style         ruff and mypy"
 	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
@@ -58,6 +61,10 @@ test-extras: test-environment
 
 test-matrix:
 	@$(PYTHON) tools/matrix.py
+
+# ARGS= may name one campaign's file.
+fuzz: test-environment
+	CUDNNPY_FUZZ_SEED=new CUDNNPY_FUZZ_SECONDS=$(SECONDS) .venv/test/bin/python -m pytest -s --ignore=tests/fuzz/test_campaign.py $(or $(ARGS),tests/fuzz)
 
 # ARGS= may name breaks, or be --list.
 mutants: test-environment
