@@ -5,10 +5,12 @@ TORCH := $(ENVIRONMENT) .venv/torch --cudnn torch
 # For test-host: a release of the table [tool.cudnnpy.cudnn] in pyproject.toml.
 CUDNN ?= cu12
 WITHOUT_GPU := tests/host tests/fuzz
+# For fuzz: how long each campaign runs.
+SECONDS ?= 300
 HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')-$(CUDNN)
 
 .DEFAULT_GOAL := help
-.PHONY: help edges test test-torch test-host test-oldest test-sdist test-extras test-small-extras test-matrix mutants style docs clean
+.PHONY: help edges test test-torch test-host test-oldest test-sdist test-extras test-small-extras test-matrix fuzz mutants style docs clean
 .PHONY: python test-environment test-without-torch test-torch-if-possible
 
 help:
@@ -21,6 +23,7 @@ help:
 	@echo "make test-extras   what the package index gives for every extra, alone and beside PyTorch and JAX"
 	@echo "make test-small-extras  the part of it that .ci/run has: the small extras, installed and used"
 	@echo "make test-matrix   the tests that need no GPU with every Python found here and every tested release of cuDNN (PAIRS=3.12:cu12)"
+	@echo "make fuzz          each fuzz campaign in turn for SECONDS= (300), with a new seed, which it prints"
 	@echo "make mutants       break the code on purpose and see that a test fails, for each break of tools/mutants.toml (SHARE=1/4)"
 	@echo "make style         ruff, mypy and the generator's check"
 	@echo "make docs          the documentation as a site, build/docs/html, with every link and name in it checked"
@@ -78,6 +81,10 @@ test-small-extras: test-environment
 
 test-matrix:
 	@$(PYTHON) tools/matrix.py $(PAIRS)
+
+# ARGS= may name one campaign's file.
+fuzz: test-environment
+	CUDNNPY_FUZZ_SEED=new CUDNNPY_FUZZ_SECONDS=$(SECONDS) .venv/test/bin/python -m pytest -s --ignore=tests/fuzz/test_campaign.py $(or $(ARGS),tests/fuzz)
 
 # ARGS= may name breaks, or be --list; SHARE=1/4 is every fourth break, from the first on.
 mutants: test-environment

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from cudnnpy import raw
 from cudnnpy._core.owned import Owned
-from cudnnpy._core.values import integer
+from cudnnpy._core.values import check_attribute, integer
 from cudnnpy._options.checks import check_integer, elements, shown
 from cudnnpy.handle import Handle
 from cudnnpy.raw import _api
@@ -44,13 +44,16 @@ _LARGEST_FLOAT = 3.4028234663852886e38
 _FLOAT_TYPES = (raw.CUDNN_TYPE_FLOAT, raw.CUDNN_TYPE_DOUBLE)
 _MOST_ELEMENTS = 1 << 16  # of an attribute: more than cuDNN needs
 
-# cuDNN 9.28 finalizes a graph of one of these modes by this operation, without checking that the graph has it.
-_OPERATION_OF_MODE = {
-    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
-    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
-    raw.CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER: raw.CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
-}
+# cuDNN copies the C++ std::vector at the address that is the value of these.
+_UNSETTABLE = {raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_SHAPES, raw.CUDNN_ATTR_VARIANT_PACK_OVERRIDE_STRIDES}
 _UNREADABLE = {raw.CUDNN_ATTR_OPERATION_CONCAT_INPUT_DESCS}  # reading it ends the process with cuDNN 9.28
+# An attribute that can be read as soon as a descriptor of the kind is finalized.
+_READABLE: dict[int, int] = {
+    raw.CUDNN_BACKEND_ENGINE_DESCRIPTOR: raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+    raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR: raw.CUDNN_ATTR_ENGINECFG_ENGINE,
+    raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR: raw.CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+    raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR: raw.CUDNN_ATTR_TENSOR_DATA_TYPE,
+}
 # Descriptors whose attributes are set by the caller, not made by the library.
 _PLAIN_KINDS = {raw.CUDNN_BACKEND_TENSOR_DESCRIPTOR, *_api.ATTRIBUTE_KINDS[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS]}
 
@@ -123,7 +126,7 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         attribute : cudnnBackendAttributeName_t
             The attribute.
         value : Value
-            One element, a sequence of elements or of (numerator, denominator) pairs, or text.
+            One element, a sequence of elements or of (numerator, denominator) pairs, or text. An address is not checked.
         kind : cudnnBackendAttributeType_t or None
             The type of the attribute, if it has several. None is the usual one.
 
@@ -135,7 +138,10 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
             If cuDNN rejects the value.
         """
         name, kind = _name_and_kind(attribute, kind)
+        if attribute in _UNSETTABLE:
+            raise ValueError(f"attribute must be one that Python can set; got {name}, which holds an object of C++")
         given, values = _as_values(name, kind, value)
+        check_attribute(name, attribute, values)
         if attribute in _api.SINGLE_ATTRIBUTES and len(values) != 1:
             raise ValueError(f"{name} must have one element; got {len(values)}")
         if kind == raw.CUDNN_TYPE_BACKEND_DESCRIPTOR:
@@ -227,44 +233,56 @@ class Descriptor(Owned[raw.cudnnBackendDescriptor_t]):
         return found[: count.value]
 
     def _check_complete(self) -> None:
-        """Raise ValueError for what cuDNN does not check: it follows missing pointers, which ends the process."""
-        kind = self._kind
-        required = _api.REQUIRED_ATTRIBUTES.get(kind, ())
-        if self._finalized or not (required or kind == raw.CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR):
+        """Raise ValueError for what cuDNN does not check, which would end the process."""
+        if self._finalized:
             return
-        held = {attribute: taken for attribute, (taken, _) in self._held.items() if taken}
-        found = [attribute for attribute in required if attribute in held]
-        if required and not found:
-            names = " or ".join(raw.cudnnBackendAttributeName_t(attribute).name for attribute in required)
-            raise ValueError(f"{names} must be set before finalize(); got nothing (a {_kind_name(kind)})")
-        for attribute in found:
-            if any(isinstance(child, Descriptor) and not child._is_finalized(attribute) for child in held[attribute]):
-                name = raw.cudnnBackendAttributeName_t(attribute).name
-                raise ValueError(f"{name} must be a finalized descriptor; got an open one")
-        mode = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_MODE, (None,))[0]
-        wanted = _OPERATION_OF_MODE.get(mode)
-        operations = held.get(raw.CUDNN_ATTR_OPERATIONGRAPH_OPS, ())
-        if wanted is not None and not any(operation.kind == wanted for operation in operations):
-            raise ValueError(
-                f"CUDNN_ATTR_OPERATIONGRAPH_OPS must have a {_kind_name(wanted)} for the mode "
-                f"{raw.cudnnBackendOperationGraphMode_t(mode).name}; got none"
-            )
+        accepted = self._accepted()
+        for condition, alternatives in _api.REQUIRED_ATTRIBUTES.get(self._kind, ()):
+            if not _applies(condition, accepted):
+                continue
+            found = [attribute for attribute in alternatives if attribute in accepted]
+            if not found:
+                names = " or ".join(raw.cudnnBackendAttributeName_t(attribute).name for attribute in alternatives)
+                kind = f"a {_kind_name(self._kind)}{_condition_text(condition)}"
+                raise ValueError(f"{names} must be set before finalize(); got nothing ({kind})")
+            for attribute in found:
+                if any(isinstance(child, Descriptor) and not child._is_finalized() for child in accepted[attribute]):
+                    raise ValueError(f"{_known(attribute, None)[0]} must be a finalized descriptor; got an open one")
+        mode = accepted.get(raw.CUDNN_ATTR_OPERATIONGRAPH_MODE, (None,))[0]
+        if mode in _api.MODE_OPERATIONS:
+            wanted, condition = _api.MODE_OPERATIONS[mode]
+            operations = accepted.get(raw.CUDNN_ATTR_OPERATIONGRAPH_OPS, ())
+            if not any(one.kind == wanted and _applies(condition, one._accepted()) for one in operations):
+                raise ValueError(
+                    f"CUDNN_ATTR_OPERATIONGRAPH_OPS must have a {_kind_name(wanted)}{_condition_text(condition)} "
+                    f"for the mode {raw.cudnnBackendOperationGraphMode_t(mode).name}; got none"
+                )
 
-    def _is_finalized(self, holder: int) -> bool:
+    def _accepted(self) -> dict[int, tuple[Any, ...]]:
+        """Return the elements that cuDNN accepted, by attribute."""
+        return {attribute: elements for attribute, (elements, _) in self._held.items() if elements}
+
+    def _is_finalized(self) -> bool:
         """Return whether the descriptor is finalized, possibly by `cudnnpy.raw`.
 
         An attribute of an open descriptor cannot be read.
         """
         if not self._finalized:
-            attribute = (
-                raw.CUDNN_ATTR_ENGINE_GLOBAL_INDEX
-                if holder == raw.CUDNN_ATTR_ENGINECFG_ENGINE
-                else raw.CUDNN_ATTR_ENGINECFG_ENGINE
-            )
+            attribute = _READABLE[self._kind]
             count, (kind, *_) = c_int64(), raw.attribute_types(attribute)
             get = raw.bound("cudnnBackendGetAttribute")
             self._finalized = get(self.pointer, attribute, kind, 0, byref(count), None) == raw.CUDNN_STATUS_SUCCESS
         return self._finalized
+
+
+def _applies(condition: tuple[tuple[int, int | None], ...], accepted: dict[int, tuple[Any, ...]]) -> bool:
+    """Return whether attributes have the values of a condition. None is any value."""
+    return all(attribute in accepted and value in (None, *accepted[attribute]) for attribute, value in condition)
+
+
+def _condition_text(condition: tuple[tuple[int, int | None], ...]) -> str:
+    terms = (raw.cudnnBackendAttributeName_t(at).name + f" {value}" * (value is not None) for at, value in condition)
+    return f" with {' and '.join(terms)}" if condition else ""
 
 
 def _kind_name(kind: int) -> str:

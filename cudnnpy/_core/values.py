@@ -15,6 +15,7 @@ from cudnnpy import raw
 from cudnnpy._core.owned import Owned
 from cudnnpy._options.checks import shown
 from cudnnpy.names import data_type, enumerator
+from cudnnpy.raw import _api
 
 MOST_ELEMENTS = 1 << 20  # of an array: more than cuDNN needs, and little memory
 INTEGERS = (c_int, c_uint, c_int64, c_size_t, c_ulonglong)
@@ -142,3 +143,27 @@ def _sequence(values: Any, argument: str) -> tuple[Any, ...]:
     if len(result) > MOST_ELEMENTS:
         raise ValueError(f"{argument} must have {MOST_ELEMENTS} elements at most; got more")
     return result
+
+
+def check_attribute(name: str, attribute: int, values: list[Any]) -> None:
+    """Raise ValueError for a number that would end the process as a backend attribute: cuDNN does not check it."""
+    if attribute in _api.ATTRIBUTE_RANGES:
+        least, largest = _api.ATTRIBUTE_RANGES[attribute]
+        expected, wrong = f"{least} to {largest}", [value for value in values if not least <= value <= largest]
+    elif attribute == raw.CUDNN_ATTR_TENSOR_DATA_TYPE:
+        expected = f"a cudnnDataType_t that cuDNN {raw.version_text(raw.version())} has"
+        wrong = [value for value in values if value not in _data_types()]
+    else:
+        return
+    if wrong:
+        raise ValueError(f"{name} must be {expected}; got {shown(wrong[0])}")
+    if attribute == raw.CUDNN_ATTR_TENSOR_DIMENSIONS and math.prod(values) >> 63:
+        raise ValueError(f"{name} must be sizes whose product fits 64 bits; got {values}")
+
+
+@cache
+def _data_types() -> frozenset[int]:
+    """Return the data types of the loaded release."""
+    release = raw.version_text(raw.version()).split(".")
+    since = {int(dtype): (raw.since(dtype.name) or "").split(".") for dtype in raw.cudnnDataType_t}
+    return frozenset(dtype for dtype in since if [*map(int, since[dtype])] <= [*map(int, release)])

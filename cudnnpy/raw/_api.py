@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: the C API as data
-# source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
-# seal: sha256:7de7adf610e9ab7cfefd75806034fecc36c7cafd66105a1a88b3828e66842c79
+# source: tools/generate/api.jsonl sha256:e097cf79beb04eb92085b7ffd5a477e6f87a114a567ae1194ccea2cd421a10ba
+# seal: sha256:8642bec7a249f46f8e2fbaabd0acdf07f6867a637000f96cb5fdd68aba60c95e
 """The C API of cuDNN as data: constants, enums, structs, handle types, and a table of the functions."""
 
 from ctypes import (
@@ -2693,10 +2693,27 @@ ATTRIBUTE_KINDS = {
     3105: (17,),  # CUDNN_ATTR_OPERATION_SOFTMAX_SINK_DESC: CUDNN_BACKEND_TENSOR_DESCRIPTOR
 }
 
-# kind of descriptor: the attributes of which it holds one before it is finalized, or cuDNN ends the process
+# kind of descriptor: before it is finalized, where a condition holds, one of these attributes must be set
 REQUIRED_ATTRIBUTES = {
-    3: (300,),  # CUDNN_BACKEND_ENGINECFG_DESCRIPTOR: CUDNN_ATTR_ENGINECFG_ENGINE
-    5: (401, 405,),  # CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR: CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG or CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION
+    3: (((), (300,)),),  # CUDNN_BACKEND_ENGINECFG_DESCRIPTOR
+    5: (((), (401, 405)), (((405, None),), (400, 407)),),  # CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
+    13: (((), (751, 752, 758, 753, 756, 757)),),  # CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
+    29: ((((2000, 1),), (2007,)), (((2000, 1), (2001, 1)), (2004,)),),  # CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR
+}
+
+# mode of an operation graph: the kind of operation that it must have, and a condition on it
+MODE_OPERATIONS = {
+    0: (10, ()),  # CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD: CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR
+    1: (12, ()),  # CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA: CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR
+    2: (11, ()),  # CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER: CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR
+    18: (29, ((2001, 1),)),  # CUDNN_OPERATIONGRAPH_MODE_NORM_FWD_TRAIN: CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR
+    19: (30, ()),  # CUDNN_OPERATIONGRAPH_MODE_NORM_BWD: CUDNN_BACKEND_OPERATION_NORM_BACKWARD_DESCRIPTOR
+}
+
+# attribute: the least and the largest number that it takes
+ATTRIBUTE_RANGES = {
+    902: (1, 9223372036854775807),  # CUDNN_ATTR_TENSOR_DIMENSIONS
+    1800: (0, 7),  # CUDNN_ATTR_OPERATION_CONCAT_AXIS
 }
 
 # enumerators newer than 9.0.0, and the deprecated ones with what the header names instead

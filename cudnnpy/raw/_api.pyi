@@ -1,6 +1,6 @@
 # GENERATED from the headers of cuDNN 9.28.0 by `python -m tools.generate`; do not edit: types
-# source: tools/generate/api.jsonl sha256:38689395f7a9df260db2d830b37d5c1318e781eab0db0eca6aeb448ec25c8ffd
-# seal: sha256:e587a15b0e3735d5d0342c45195c094db3f87905b82a1e9fa676f9a06e92c01a
+# source: tools/generate/api.jsonl sha256:e097cf79beb04eb92085b7ffd5a477e6f87a114a567ae1194ccea2cd421a10ba
+# seal: sha256:c768537deb0f5d266c05886873ebc24b5b24f323f0715de2513ef8fcfbd6bda9
 from ctypes import Array, Structure, _CArgObject, _Pointer, c_char, c_char_p, c_double, c_float, c_int
 from ctypes import c_int32, c_int64, c_size_t, c_uint, c_uint32, c_ulonglong, c_void_p
 from ctypes import _CFunctionType
@@ -27,7 +27,10 @@ ATTRIBUTE_C_TYPES: Final[dict[int, str]]
 ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]
 SINGLE_ATTRIBUTES: Final[frozenset[int]]
 ATTRIBUTE_KINDS: Final[dict[int, tuple[int, ...]]]
-REQUIRED_ATTRIBUTES: Final[dict[int, tuple[int, ...]]]
+_Condition: TypeAlias = tuple[tuple[int, int | None], ...]
+REQUIRED_ATTRIBUTES: Final[dict[int, tuple[tuple[_Condition, tuple[int, ...]], ...]]]
+MODE_OPERATIONS: Final[dict[int, tuple[int, _Condition]]]
+ATTRIBUTE_RANGES: Final[dict[int, tuple[int, int]]]
 ENUMERATORS_SINCE: Final[dict[str, str]]
 ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]
 ENUMS: Final[tuple[type[IntEnum], ...]]

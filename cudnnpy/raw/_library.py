@@ -315,8 +315,8 @@ def unchecked(name: str) -> Callable[..., int]:
 
 @_remembered
 def checked(name: str) -> Callable[..., Any]:
-    """Return the function for arguments of any number and kind: it rejects NULL where C would follow it."""
-    return refusing(name, bound(name))
+    """Return the function for arguments of any number and kind: it rejects those that would end the process."""
+    return refusing(name, bound(name), bound)
 
 
 def call(name: str, *arguments: object) -> None:

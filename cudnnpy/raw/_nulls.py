@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from cudnnpy.raw import _api
 
 _Pointer: Any = ctypes._Pointer
+# The place of a convolution descriptor by whose first two strides a function divides: they are 0 until they are set.
+_DIVIDES = {"cudnnGetFoldedConvBackwardDataDescriptors": 3}
 
 
-def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a C function that first checks the number of arguments, and for NULL where it is harmful.
+def refusing(name: str, function: Callable[..., Any], bound: Callable[[str], Callable[..., int]]) -> Callable[..., Any]:
+    """Return a C function that first checks the number of arguments, and for what is harmful: NULL, and an unset descriptor.
 
     It raises TypeError for another number of arguments, which ctypes would pass on if there are more, TypeError for None and
-    ValueError for a NULL pointer, naming the parameter. ctypes.ArgumentError has the C prototype.
+    ValueError for a NULL pointer or an unset descriptor, naming the parameter. ctypes.ArgumentError has the C prototype.
     """
     places, count = _api.NOT_NULL.get(name, ()), len(_api.FUNCTIONS[name][1])
+    divides = _DIVIDES.get(name)
 
     def checked(*arguments: Any) -> Any:
         if len(arguments) != count:
@@ -28,6 +32,8 @@ def refusing(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         for at in places:
             if not arguments[at]:  # also false: an array without elements
                 refuse_null(name, at, arguments[at])
+        if divides is not None:
+            _refuse_unset(name, divides, arguments[divides], bound("cudnnGetConvolutionNdDescriptor"))
         try:
             return function(*arguments)
         except ctypes.ArgumentError as error:
@@ -50,3 +56,14 @@ def refuse_null(name: str, at: int, value: Any) -> None:
         expected = f"the address of a {base} array"
     kind_of_error = TypeError if value is None else ValueError
     raise kind_of_error(f"{name}: {parameter} must be {expected}; got {'None' if value is None else 'NULL'}")
+
+
+def _refuse_unset(name: str, at: int, convolution: Any, get: Callable[..., int]) -> None:
+    """Raise ValueError for a convolution descriptor of fewer than 2 axes: it has none until it is set."""
+    axes, mode, dtype, none = ctypes.c_int(2), ctypes.c_int(), ctypes.c_int(), (ctypes.c_int * 1)()
+    with suppress(ctypes.ArgumentError):  # of another type, which the function itself refuses
+        get(convolution, 0, axes, none, none, none, mode, dtype)
+    if axes.value < 2:
+        parameter, kind, _ = _api.FUNCTIONS[name][1][at]
+        expected = f"a {kind.removeprefix('const ')} that is set for 2 axes or more"
+        raise ValueError(f"{name}: {parameter} must be {expected}; got one for {axes.value}")

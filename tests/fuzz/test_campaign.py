@@ -69,6 +69,25 @@ def test_a_seed_gives_the_same_cases_each_time() -> None:
     assert GOOD.carry_out(__file__, "GOOD") == GOOD.carry_out(__file__, "GOOD")
 
 
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_without_settings_the_same_cases_are_run_and_no_more(ci: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SEED, "0")
+    expected = GOOD.carry_out(__file__, "GOOD", least=300)
+    monkeypatch.setenv("CI", ci)
+    for name in (SECONDS, SEED):
+        monkeypatch.delenv(name)
+    assert GOOD.carry_out(__file__, "GOOD", least=300) == expected
+    assert expected.total() == 300
+
+
+def test_a_new_seed_is_drawn_and_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(SEED, "new")
+    for _ in range(2):
+        GOOD.carry_out(__file__, "GOOD", least=1)
+    seeds = re.findall(rf"GOOD: {SEED}=(\d+)", capsys.readouterr().out)
+    assert len(set(seeds)) == 2
+
+
 def test_more_cases_are_run_while_there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SECONDS, "1")
     assert GOOD.carry_out(__file__, "GOOD", least=1).total() > 1

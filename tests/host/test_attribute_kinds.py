@@ -203,6 +203,9 @@ def test_what_the_library_would_follow_is_looked_for_before_it_is_finalized(monk
     engine.finalize()
     configuration.finalize()
     plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION] = "{}"
+    with pytest.raises(ValueError, match=r"PLAN_HANDLE or .*_DEVICEPROP must be set .* with .*_JSON_REPRESENTATION\)$"):
+        plan.finalize()
+    plan[raw.CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP] = Child(raw.CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)
     plan.finalize()
     assert called.count("cudnnBackendFinalize") == 3
 
@@ -217,6 +220,17 @@ def test_a_graphs_mode_wants_its_operation(monkeypatch: pytest.MonkeyPatch) -> N
         graph.finalize()
     graph[raw.CUDNN_ATTR_OPERATIONGRAPH_MODE] = raw.CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD
     graph.finalize()
+    training, norm = Child(graph.kind), Child(raw.CUDNN_BACKEND_OPERATION_NORM_FORWARD_DESCRIPTOR)
+    training._finalized = False
+    training[raw.CUDNN_ATTR_OPERATIONGRAPH_MODE] = raw.CUDNN_OPERATIONGRAPH_MODE_NORM_FWD_TRAIN
+    training[raw.CUDNN_ATTR_OPERATIONGRAPH_OPS] = [Child(raw.CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR), norm]
+    norm[raw.CUDNN_ATTR_OPERATION_NORM_FWD_PHASE] = raw.CUDNN_NORM_FWD_INFERENCE
+    with pytest.raises(
+        ValueError, match=r"must have a .* with CUDNN_ATTR_OPERATION_NORM_FWD_PHASE 1 for the mode .*TRAIN; "
+    ):
+        training.finalize()
+    norm[raw.CUDNN_ATTR_OPERATION_NORM_FWD_PHASE] = raw.CUDNN_NORM_FWD_TRAINING
+    training.finalize()
 
 
 # The generator
@@ -229,7 +243,8 @@ def record(name: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def complete(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(kinds, "_TABLE", {"CUDNN_ATTR_OLD": "CUDNN_BACKEND_A_DESCRIPTOR"})
-    monkeypatch.setattr(kinds, "_REQUIRED", {})
+    for table, empty in (("_REQUIRED", []), ("_OPERATIONS", {}), ("_RANGES", {})):
+        monkeypatch.setattr(kinds, table, empty)
 
     def run(comment: str) -> dict[str, Any]:
         told = kinds.Kinds()
@@ -276,8 +291,10 @@ def test_no_kind_is_guessed(complete: Any, comment: str, message: str) -> None:
 def test_what_no_header_knows_is_no_entry_of_a_table(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "CUDNN_ATTR_NEW\n CUDNN_BACKEND_A_DESCRIPTOR"
     monkeypatch.setitem(kinds._TABLE, "CUDNN_ATTR_GONE", "CUDNN_BACKEND_A_DESCRIPTOR")
-    monkeypatch.setitem(kinds._REQUIRED, "CUDNN_BACKEND_A_DESCRIPTOR", ["CUDNN_ATTR_LOST"])
-    with pytest.raises(
-        ValueError, match=r"CUDNN_ATTR_GONE: in the reviewed table, but(.|\n)*CUDNN_ATTR_LOST: in the table"
-    ):
+    monkeypatch.setattr(kinds, "_REQUIRED", [("A", {"OLD": "CUDNN_PAST"}, "LOST")])
+    monkeypatch.setattr(kinds, "_OPERATIONS", {"CUDNN_MODE": ("OP_D", {})})
+    monkeypatch.setattr(kinds, "_RANGES", {"AXES": (0, 7)})
+    with pytest.raises(ValueError, match=r"CUDNN_ATTR_GONE: in the reviewed table, but") as refused:
         complete(told)
+    for name in ("PAST", "ATTR_LOST", "MODE", "BACKEND_OP_D_DESCRIPTOR", "ATTR_AXES"):
+        assert f"  CUDNN_{name}: in the table of what cuDNN needs, but no header knows it" in str(refused.value)

@@ -43,8 +43,8 @@ def the_headers() -> None:
 def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the reviewed tables of attributes, which are cuDNN's own."""
     monkeypatch.setattr(attributes, "_FROM_TABLE", {})
-    monkeypatch.setattr(kinds, "_TABLE", {})
-    monkeypatch.setattr(kinds, "_REQUIRED", {})
+    for table, empty in (("_TABLE", {}), ("_REQUIRED", []), ("_OPERATIONS", {}), ("_RANGES", {})):
+        monkeypatch.setattr(kinds, table, empty)
 
 
 # What is committed

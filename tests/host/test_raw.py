@@ -253,7 +253,7 @@ def test_every_name_of_c_is_exported_at_run_time_and_for_type_checkers() -> None
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             declared.add((node.target if isinstance(node, ast.AnnAssign) else node.targets[0]).id)
     tables = {"HEADER_VERSION", "ENUMS", "FUNCTIONS", "NOT_NULL", "SINGLE_ATTRIBUTES", "REQUIRED_ATTRIBUTES"}
-    tables |= {"ATTRIBUTE_C_TYPES", "ATTRIBUTE_TYPES", "ATTRIBUTE_KINDS"}
+    tables |= {"ATTRIBUTE_C_TYPES", "ATTRIBUTE_TYPES", "ATTRIBUTE_KINDS", "ATTRIBUTE_RANGES", "MODE_OPERATIONS"}
     tables |= {"ENUMERATORS_SINCE", "ENUMERATORS_DEPRECATED"}
     public = {name for name in declared if not name.startswith("_")} - tables
     assert set(ast.literal_eval(listed)) == set(_api.__all__) == public

@@ -1,6 +1,7 @@
-"""Which kinds of descriptor a backend attribute holds: from the headers' comments, or from a reviewed table.
+"""Which kinds of descriptor a backend attribute holds, from the headers' comments or a reviewed table; and what cuDNN needs.
 
-cuDNN follows the address of a descriptor of another kind as it is, and mostly ends the process.
+cuDNN follows the address of a descriptor of another kind as it is, and mostly ends the process. It does not check
+everything else that it needs, either: reviewed tables say what.
 """
 
 from __future__ import annotations
@@ -48,14 +49,50 @@ _TABLE = {
 }
 _CORRECTED = {"CUDNN_ATTR_OPERATION_REDUCTION_DESC"}  # in the table though a comment tells a kind
 
-# What a descriptor holds before it is finalized, or cuDNN 9.28 ends the process: one of these attributes, and the
-# descriptors in it are finalized.
-_REQUIRED = {
-    "CUDNN_BACKEND_ENGINECFG_DESCRIPTOR": ["CUDNN_ATTR_ENGINECFG_ENGINE"],
-    "CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR": [
-        "CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG",
-        "CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION",
-    ],
+# What cuDNN needs and does not check: it ends the process. Measured with 9.0 and 9.28 (tests/host/test_fatal_combinations.py).
+# Kinds are without CUDNN_BACKEND_ and _DESCRIPTOR, attributes without CUDNN_ATTR_. A condition gives attributes their values;
+# None is any value.
+#
+# What a descriptor holds before it is finalized: the kind, a condition, and attributes of which one is set. Descriptors in
+# them are finalized.
+_REQUIRED: list[tuple[str, dict[str, str | None], str]] = [
+    ("ENGINECFG", {}, "ENGINECFG_ENGINE"),
+    ("EXECUTION_PLAN", {}, "EXECUTION_PLAN_ENGINE_CONFIG EXECUTION_PLAN_JSON_REPRESENTATION"),
+    (
+        "EXECUTION_PLAN",
+        {"EXECUTION_PLAN_JSON_REPRESENTATION": None},
+        "EXECUTION_PLAN_HANDLE EXECUTION_PLAN_DEVICEPROP",
+    ),
+    (
+        "OPERATION_POINTWISE",
+        {},
+        """OPERATION_POINTWISE_XDESC OPERATION_POINTWISE_BDESC OPERATION_POINTWISE_TDESC
+        OPERATION_POINTWISE_YDESC OPERATION_POINTWISE_DXDESC OPERATION_POINTWISE_DYDESC""",
+    ),
+    ("OPERATION_NORM_FORWARD", {"OPERATION_NORM_FWD_MODE": "CUDNN_INSTANCE_NORM"}, "OPERATION_NORM_FWD_EPSILON_DESC"),
+    (
+        "OPERATION_NORM_FORWARD",
+        {"OPERATION_NORM_FWD_MODE": "CUDNN_INSTANCE_NORM", "OPERATION_NORM_FWD_PHASE": "CUDNN_NORM_FWD_TRAINING"},
+        "OPERATION_NORM_FWD_INV_VARIANCE_DESC",
+    ),
+]
+
+# The operation that a graph of a mode has: the kind and a condition.
+_OPERATIONS: dict[str, tuple[str, dict[str, str | None]]] = {
+    "CUDNN_OPERATIONGRAPH_MODE_CONV_FORWARD": ("OPERATION_CONVOLUTION_FORWARD", {}),
+    "CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_DATA": ("OPERATION_CONVOLUTION_BACKWARD_DATA", {}),
+    "CUDNN_OPERATIONGRAPH_MODE_CONV_BWD_FILTER": ("OPERATION_CONVOLUTION_BACKWARD_FILTER", {}),
+    "CUDNN_OPERATIONGRAPH_MODE_NORM_FWD_TRAIN": (
+        "OPERATION_NORM_FORWARD",
+        {"OPERATION_NORM_FWD_PHASE": "CUDNN_NORM_FWD_TRAINING"},
+    ),
+    "CUDNN_OPERATIONGRAPH_MODE_NORM_BWD": ("OPERATION_NORM_BACKWARD", {}),
+}
+
+# The least and the largest number that an attribute takes.
+_RANGES = {
+    "OPERATION_CONCAT_AXIS": (0, 7),  # cuDNN reads this size of a tensor of up to CUDNN_DIM_MAX axes
+    "TENSOR_DIMENSIONS": (1, (1 << 63) - 1),  # matmul, reduction, SDPA and MoE operations divide by sizes
 }
 
 
@@ -79,7 +116,10 @@ class Kinds:
 
 
 def complete(records: list[Record], comments: Kinds) -> None:
-    """Tells of every attribute which kinds it "holds" and of every kind what it "requires"; raises for a gap."""
+    """Tells of attributes which kinds they "hold" and their "range", of kinds what they "require", of modes the "operation".
+
+    Raises ValueError for a gap.
+    """
     enumerators = {r["name"]: r for r in records if r["kind"] == "enumerator"}
     kinds = [n for n, r in enumerators.items() if r["enum"] == "cudnnBackendDescriptorType_t"]
     problems = [f"{n}: in the reviewed table, but no header knows it" for n in _TABLE if n not in enumerators]
@@ -94,10 +134,25 @@ def complete(records: list[Record], comments: Kinds) -> None:
         record["holds"] = [k for k in kinds if any(re.fullmatch(p.replace("*", r"\w+"), k) for p in pattern)]
         if len(pattern) != 1 or not record["holds"]:
             problems.append(f"{name}: no source tells its kind ({told or 'silent'}); review it and add it to kinds.py")
-    for name, alternatives in _REQUIRED.items():
-        missing = [n for n in (name, *alternatives) if n not in enumerators]
-        problems += [f"{n}: in the table of what is required, but no header knows it" for n in missing]
-        if not missing:
-            enumerators[name]["requires"] = alternatives
+
+    def known(name: str) -> str:
+        if name not in enumerators:
+            problems.append(f"{name}: in the table of what cuDNN needs, but no header knows it")
+        return name
+
+    def kind_of(name: str) -> str:
+        return known(f"CUDNN_BACKEND_{name}_DESCRIPTOR")
+
+    def when(condition: dict[str, str | None]) -> dict[str, str | None]:
+        return {known(f"CUDNN_ATTR_{name}"): value and known(value) for name, value in condition.items()}
+
+    nothing: Record = {}  # takes what a table says of a name that no header knows
+    for name, condition, alternatives in _REQUIRED:
+        needs = [when(condition), [known(f"CUDNN_ATTR_{attribute}") for attribute in alternatives.split()]]
+        enumerators.get(kind_of(name), nothing).setdefault("requires", []).append(needs)
+    for name, (kind, condition) in _OPERATIONS.items():
+        enumerators.get(known(name), nothing)["operation"] = [kind_of(kind), when(condition)]
+    for name, limits in _RANGES.items():
+        enumerators.get(known(f"CUDNN_ATTR_{name}"), nothing)["range"] = list(limits)
     if problems:
         raise ValueError("kinds of backend descriptors:\n  " + "\n  ".join(problems))

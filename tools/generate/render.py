@@ -180,18 +180,8 @@ def module(api: Api) -> str:
         if "holds" in r:
             listed = "".join(f"{descriptors[k]}, " for k in r["holds"]).rstrip(" ")
             out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {_kinds_text(r)}")
-    attributes = {r["name"]: r["value"] for r in api.enums["cudnnBackendAttributeName_t"]}
-    out += [
-        "}",
-        "",
-        "# kind of descriptor: the attributes of which it holds one before it is finalized, or cuDNN ends the process",
-        "REQUIRED_ATTRIBUTES = {",
-    ]
-    for r in api.enums["cudnnBackendDescriptorType_t"]:
-        if "requires" in r:
-            listed = "".join(f"{attributes[n]}, " for n in r["requires"]).rstrip(" ")
-            out.append(f"    {r['value']}: ({listed}),  # {r['name']}: {' or '.join(r['requires'])}")
-    out += ["}"]
+    values = {m["name"]: m["value"] for members in api.enums.values() for m in members}
+    out += ["}", "", *_needs(api, values)]
     newer = [m for ms in api.enums.values() for m in ms if m.get("since", "") not in ("", "9.0.0")]
     old = [m for ms in api.enums.values() for m in ms if "deprecated" in m]
     out += ["", "# enumerators newer than 9.0.0, and the deprecated ones with what the header names instead"]
@@ -199,6 +189,31 @@ def module(api: Api) -> str:
     out += ["ENUMERATORS_DEPRECATED = {", *(f"    {m['name']!r}: {tuple(m['deprecated'])!r}," for m in old), "}"]
     out += ["", *_public_names(api)]
     return sealed(_banner(api, "the C API as data"), "\n".join(out) + "\n")
+
+
+def _needs(api: Api, values: dict[str, int]) -> list[str]:
+    """What cuDNN needs and does not check. A condition is a tuple of (attribute, its value or None for any)."""
+
+    def when(condition: dict[str, str | None]) -> str:
+        return repr(tuple((values[name], value and values[value]) for name, value in condition.items()))
+
+    out = ["# kind of descriptor: before it is finalized, where a condition holds, one of these attributes must be set"]
+    out += ["REQUIRED_ATTRIBUTES = {"]
+    for r in api.enums["cudnnBackendDescriptorType_t"]:
+        if "requires" in r:
+            rules = (f"({when(c)}, {tuple(values[n] for n in names)!r}), " for c, names in r["requires"])
+            out.append(f"    {r['value']}: ({''.join(rules).rstrip(' ')}),  # {r['name']}")
+    out += ["}", "", "# mode of an operation graph: the kind of operation that it must have, and a condition on it"]
+    out += ["MODE_OPERATIONS = {"]
+    for r in api.enums["cudnnBackendOperationGraphMode_t"]:
+        if "operation" in r:
+            kind, condition = r["operation"]
+            out.append(f"    {r['value']}: ({values[kind]}, {when(condition)}),  # {r['name']}: {kind}")
+    out += ["}", "", "# attribute: the least and the largest number that it takes", "ATTRIBUTE_RANGES = {"]
+    for r in api.enums["cudnnBackendAttributeName_t"]:
+        if "range" in r:
+            out.append(f"    {r['value']}: {tuple(r['range'])!r},  # {r['name']}")
+    return [*out, "}"]
 
 
 def _kinds_text(record: Record) -> str:
@@ -236,7 +251,10 @@ def stub(api: Api) -> str:
         "ATTRIBUTE_TYPES: Final[dict[int, tuple[int, ...]]]",
         "SINGLE_ATTRIBUTES: Final[frozenset[int]]",
         "ATTRIBUTE_KINDS: Final[dict[int, tuple[int, ...]]]",
-        "REQUIRED_ATTRIBUTES: Final[dict[int, tuple[int, ...]]]",
+        "_Condition: TypeAlias = tuple[tuple[int, int | None], ...]",
+        "REQUIRED_ATTRIBUTES: Final[dict[int, tuple[tuple[_Condition, tuple[int, ...]], ...]]]",
+        "MODE_OPERATIONS: Final[dict[int, tuple[int, _Condition]]]",
+        "ATTRIBUTE_RANGES: Final[dict[int, tuple[int, int]]]",
         "ENUMERATORS_SINCE: Final[dict[str, str]]",
         "ENUMERATORS_DEPRECATED: Final[dict[str, tuple[str, ...]]]",
         "ENUMS: Final[tuple[type[IntEnum], ...]]",
