@@ -276,7 +276,7 @@ def test_new_arrays() -> None:
     assert (array.shape, array.strides, array.dtype) == ((2, 3, 4, 5), (60, 1, 15, 3), "float16")
     assert array.pointer % 256 == 0
     assert cudnnpy.to_numpy(cudnnpy.empty((2, 0))).shape == (2, 0)
-    with pytest.raises(ValueError, match=r"shape must have sizes of 0 or more; got \(2, -1\)"):
+    with pytest.raises(ValueError, match=r"shape must be a tuple of sizes of 0 or more; got \(2, -1\)"):
         cudnnpy.empty((2, -1))
     with pytest.raises(ValueError, match=r"layout must be one of 'C', .*; got 'NHWC'"):
         cudnnpy.empty((2, 3), layout="NHWC")

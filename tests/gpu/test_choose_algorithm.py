@@ -96,7 +96,7 @@ class Case:
             stored=self.dtype,
             length={"forward": 72, "backward_data": 108, "backward_filter": 4 * Y[2] * Y[3]}[self.operation],
             tf32=self.dtype == "float32" and candidate.math_type != raw.CUDNN_FMA_MATH,
-            approximate=tolerance.is_approximate(candidate.name, ()),
+            approximate=tolerance.is_approximate(short_name(candidate.algorithm), ()),
             reduced=not candidate.deterministic,
         )
         assert tolerance.difference(cudnnpy.to_numpy(result), self.expected, error) == "", candidate
