@@ -243,26 +243,24 @@ def _work_on(pipe: Connection, device: int, work: Work, start: Start) -> None:
     assert parent is not None
     parent_process.end_with(parent.sentinel)
     os.dup2(sys.__stderr__.fileno() if sys.__stderr__ else 2, 1)  # what libraries print is not the command's output
-    try:
-        start(device)
-    except Exception as error:
-        pipe.send(("failed", _one_line(error)))
-        return
-    pipe.send(("ready", ""))
-    while True:
+    with suppress(EOFError, OSError):  # of the pipe, whose other end is closed with the parent
         try:
-            text, seconds = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer: tuple[str, Any] = "done", work(text, device, seconds)
-        except NoAlgorithmError as error:
-            answer = "refused", f"no candidate can be used: {_reasons(error)}"
-        except ValueError as error:
-            answer = "refused", _one_line(error)
+            start(device)
         except Exception as error:
-            answer = "failed", _one_line(error)
-        pipe.send(answer)
+            pipe.send(("failed", _one_line(error)))
+            return
+        pipe.send(("ready", ""))
+        while True:
+            text, seconds = pipe.recv()
+            try:
+                answer: tuple[str, Any] = "done", work(text, device, seconds)
+            except NoAlgorithmError as error:
+                answer = "refused", f"no candidate can be used: {_reasons(error)}"
+            except ValueError as error:
+                answer = "refused", _one_line(error)
+            except Exception as error:
+                answer = "failed", _one_line(error)
+            pipe.send(answer)
 
 
 def _reasons(error: NoAlgorithmError) -> str:
