@@ -52,7 +52,7 @@ class Target:
                 self._shared[key] = error.with_traceback(None)
         found = self._shared[key]
         if isinstance(found, StatusError):
-            raise found
+            raise found.with_traceback(None)  # of the call before, whose objects it would keep
         return cast(T, found)
 
 

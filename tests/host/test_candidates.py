@@ -17,7 +17,7 @@ from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.first_guess import is_for_winograd
 from cudnnpy.convolution.lowering import ConvolutionLowering
 from cudnnpy.convolution.problem import Options, checked, make_problem
-from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.errors import NoAlgorithmError, StatusError
 
 X, W, Y = (2, 8, 5, 5), (6, 8, 3, 3), (2, 6, 3, 3)
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
@@ -123,3 +123,15 @@ def test_winograd_engines_are_asked_first_where_they_were_measured_to_be_fast(
 )
 def test_numbers_for_people(numbers: list[int], text: str) -> None:
     assert _ranges(numbers) == text
+
+
+def test_an_error_that_is_raised_again_keeps_nothing_of_the_calls_before() -> None:
+    def make() -> None:
+        raise StatusError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED")
+
+    target, depths = Target(), set()
+    for _ in range(5):
+        with pytest.raises(StatusError) as caught:
+            target.shared("engine", 1, make=make)
+        depths.add(len(caught.traceback))
+    assert len(depths) == 1
