@@ -55,7 +55,7 @@ BAD_INPUT = (
 
 
 class Machine(NamedTuple):
-    """What problems are tuned by, of which tests have others: of `start`, the first argument is the path of the store."""
+    """Dependencies of a tuning run; tests replace them. The first argument of `start` is the path of the store."""
 
     kinds: Callable[[], Sequence[str]] = tuning.kinds_of_gpus
     work: Work = tuning.tune_one
