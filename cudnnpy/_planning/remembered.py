@@ -30,7 +30,6 @@ from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
 from cudnnpy._store.entry import Entry, Key, Measured, canonical
 from cudnnpy._version import __version__
-from cudnnpy.handle import Handle, on_device
 
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the choice by measurement
 
@@ -161,23 +160,6 @@ def candidate_of(entry: Entry, problem: Problem, options: PlanningOptions, targe
     found = plan_text.rebuilt(entry.plan, problem, options, target)
     found.spread, found.error = entry.spread, entry.error
     return found
-
-
-def plan_of(entry: Entry, problem: Problem, device: int) -> Plan:
-    """Return the plan of an entry on a device.
-
-    Raises ValueError if the entry is not for this problem, or its engine has a known issue, and StatusError if the GPU does
-    not take it. The limit of the workspace and the options are the caller's to compare.
-    """
-    options = PlanningOptions(prefer="autotune", **json.loads(entry.key.options))
-    with on_device(device):  # an engine may be compiled for it
-        found = candidate_of(entry, problem, options, Target(Handle.default(device)))
-        if found.refused:
-            raise ValueError(f"entry must be of a plan that can be used; got {found.name}: {found.refused}")
-        found.executable = found.make()
-    plan = Plan(problem, found)
-    plan.candidates = considered(entry)
-    return plan
 
 
 # Threads that need the same choice at once: one of them measures

@@ -12,7 +12,7 @@ import pytest
 
 from cudnnpy import Engine, TensorSpec, raw
 from cudnnpy._memory import workspace
-from cudnnpy._planning import autotune, candidates, notation, plan_text, remembered, selection
+from cudnnpy._planning import autotune, candidates, notation, plan_text, selection
 from cudnnpy._planning import knobs as knob_search
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
@@ -263,7 +263,7 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(autotune, "time", SimpleNamespace(monotonic=lambda: there.clock))
     monkeypatch.setattr(autotune, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
-    for module in (selection, plans, remembered):
+    for module in (selection, plans):
         monkeypatch.setattr(module, "Handle", handle)
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)

@@ -219,7 +219,11 @@ def stored(request: dict[str, Any]) -> Any:
     chosen, tried = selection.choose(problem, options, TARGET, 1 << 37)
     plan = plans.Plan(problem, chosen)
     entry = remembered.entry_of(problem, options, TARGET, plan, tried, complete=True)
-    again = remembered.plan_of(Entry.of(json.loads(json.dumps(entry.plain()))), problem, 0)
+    read = Entry.of(json.loads(json.dumps(entry.plain())))
+    found = remembered.candidate_of(read, problem, options, TARGET)
+    found.executable = found.make()
+    again = plans.Plan(problem, found)
+    again.candidates = remembered.considered(read)
     sizes = [one.workspace_size for one in (plan, again)]
     tables = [table(tried), table(again.candidates)]
     return {"key": entry.key, "texts": [plan.to_json(), again.to_json()], "sizes": sizes, "tables": tables}
@@ -402,10 +406,9 @@ def main() -> None:
     vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    for module in (plans, selection, remembered):
+    for module in (plans, selection):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
-    for each in (plans, remembered):
-        vars(each).update(on_device=lambda device: nullcontext())
+    vars(plans)["on_device"] = lambda device: nullcontext()
     memory = SimpleNamespace(temporary=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37)
     vars(autotune).update(Bench=Bench, memory=memory)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())

@@ -171,7 +171,7 @@ def test_what_an_entry_says(cudnn: Cudnn) -> None:
     assert (entry.milliseconds, entry.workspace_size, entry.tune_seconds, entry.complete) == (1.0, 64, 3.0, True)
     assert (entry.made_with["driver"], entry.text) == ("13.0", "made up sums")  # no `prefer` and no `tune_seconds`
     assert {one.name: one.milliseconds for one in entry.candidates}["engine 1"] == 10.0
-    assert remembered.plan_of(entry, SUMS, 0).to_json() == plan.to_json()
+    assert Plan.from_json(entry.plan).to_json() == plan.to_json()
 
 
 def test_an_entry_is_read_with_or_without_its_candidates(cudnn: Cudnn, new_process: Callable[[], None]) -> None:
