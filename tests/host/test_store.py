@@ -244,6 +244,24 @@ def test_a_plan_that_another_process_forgets_meanwhile_is_not_kept(
     assert store.is_forgotten(key(), entry().plan)
 
 
+def test_an_entry_that_is_replaced_while_its_plan_is_forgotten_is_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = store._kept.change
+    store.put(entry())
+
+    def replaced(changes: Any, removed: Any = ()) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(store._kept, "change", change)
+            store.put(entry(text="of another process"), replace=True)
+        monkeypatch.setattr(store._kept, "change", change)
+        return change(changes, removed)
+
+    monkeypatch.setattr(store._kept, "change", replaced)
+    store.forget(key(), "it failed")
+    assert (store.get(key()), store._rows.all("entry")) == (None, [])
+
+
 def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     """As in a file with a page of long ago."""
     store.forget(key(), "it failed", plan=entry().plan)
