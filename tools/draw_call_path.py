@@ -40,7 +40,7 @@ BOXES = {
     "problem": Box("State the problem", "convolution.problem", "operation, tensors and options in one form", 1, 1),
     "candidates": Box("List the candidates", "_planning.candidates", "heuristics, engines, v7 algorithms", 1, 2),
     "selection": Box("Select", "_planning.selection", "the first candidate that meets the options", 1, 3),
-    "autotune": Box("Autotune", "_planning.autotune", 'prefer="autotune": run, check, time them', 1, 4),
+    "autotune": Box("Autotune", "_measuring.search", 'prefer="autotune": run, check, time them', 1, 4),
     "plan": Box("Keep the plan", "_planning.plan", "what was chosen, and its executable", 1, 5),
 }
 ARROWS = {  # (from, to): what is written beside the arrow

@@ -13,7 +13,7 @@ from cudnnpy._planning.problem import Problem, is_strict
 
 
 class Tune(Protocol):
-    """Measures the usable candidates of a problem (autotune.Tuner)."""
+    """Measures the usable candidates of a problem (search.Search)."""
 
     @property
     def is_complete(self) -> bool:

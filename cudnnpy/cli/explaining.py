@@ -52,10 +52,10 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
 
 def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int) -> tuple[str, list[Row]]:
     """Return the name of the choice of a measurement on random inputs, and all candidates."""
-    from cudnnpy._planning.autotune import Tuner
+    from cudnnpy._measuring.search import Search
 
     assert target.handle is not None
-    tuner = Tuner(target.handle, (), None, 0)
+    tuner = Search(target.handle, (), None, 0)
     wanted = with_limit(options)._replace(prefer="autotune")
     found, tried = selection.choose(problem, wanted, target, free, tuner)
     return found.name, [row_of(candidate) for candidate in tried]

@@ -7,8 +7,8 @@ from typing import Any
 
 from cudnnpy import store
 from cudnnpy._cuda_python import cuda_python
+from cudnnpy._measuring.search import Search
 from cudnnpy._memory import workspace
-from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import parse
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -59,7 +59,7 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
     with on_device(device):
         target = Target(Handle.default(device))
         key, kept = key_of(problem, options, target), layers.current()
-        tuner = Tuner(Handle.default(device), (), None, 0)
+        tuner = Search(Handle.default(device), (), None, 0)
         before = kept.get(key)
         if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
             measured = _measured(problem, options, target, tuner)
@@ -75,7 +75,7 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
     return found.entry
 
 
-def _measured(problem: Problem, options: PlanningOptions, target: Target, tuner: Tuner) -> Entry:
+def _measured(problem: Problem, options: PlanningOptions, target: Target, tuner: Search) -> Entry:
     """Return a choice that is measured whatever the store has."""
     candidate, tried = choose(problem, options, target, workspace.free_bytes(problem.device), tuner)
     return entry_of(problem, options, target, Plan(problem, candidate), tried, complete=tuner.is_complete)

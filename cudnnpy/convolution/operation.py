@@ -16,11 +16,11 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
+from cudnnpy._measuring.search import Search
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
 from cudnnpy._options.checks import check_shape, shown
-from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.frozen_choices import is_frozen
@@ -181,7 +181,7 @@ class Operation:
     def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
         result = call.addresses.get("out") if inputs else None
-        tuner = Tuner(Handle.default(call.device), inputs, result, call.stream)
+        tuner = Search(Handle.default(call.device), inputs, result, call.stream)
         cap = call.cap_beside(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)

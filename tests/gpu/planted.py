@@ -9,7 +9,7 @@ import torch
 from whole_numbers import whole_numbers
 
 from cudnnpy import Candidate, Convolution
-from cudnnpy._planning.autotune import Tuner
+from cudnnpy._measuring.search import Search
 from cudnnpy._planning.engines import Target
 from cudnnpy.handle import Handle
 
@@ -50,7 +50,7 @@ def tune(
     real = [c for c in usable if c is not plain][:3]
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
     problem = conv.plan("forward", x, w).problem
-    tuner = Tuner(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
+    tuner = Search(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
     given = [bad, plain, *real] if guess else [plain, bad, *real]
     options = conv.options.planning._replace(workspace_limit=limit)
     chosen = tuner(problem, options, Target(Handle.default(0)), given, 1 << 50 if limit is None else limit)

@@ -16,10 +16,11 @@ from whole_numbers import assert_same, exact_result, whole_numbers
 
 import cudnnpy
 from cudnnpy import Candidate, Convolution, TensorSpec, raw
-from cudnnpy._planning import timing_memory, usable
-from cudnnpy._planning.arbiter import Arbiter
-from cudnnpy._planning.autotune import Tuner
-from cudnnpy._planning.comparison import tolerance
+from cudnnpy._measuring import bench_buffers
+from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.result_comparison import tolerance
+from cudnnpy._measuring.search import Search
+from cudnnpy._planning import usable
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.handle import Handle
 
@@ -38,17 +39,17 @@ class Record:
         self.candidates: list[Candidate] = []
         self.chosen: Candidate | None = None
         self.runs = 0
-        tune = Tuner.__call__
+        tune = Search.__call__
 
         def recorded(
-            tuner: Tuner, problem: Any, options: Any, target: Any, given: Iterable[Candidate], limit: int
+            tuner: Search, problem: Any, options: Any, target: Any, given: Iterable[Candidate], limit: int
         ) -> Any:
             self.runs += 1
             self.candidates = []
             self.chosen = tune(tuner, problem, options, target, self.noted(given), limit)
             return self.chosen
 
-        monkeypatch.setattr(Tuner, "__call__", recorded)
+        monkeypatch.setattr(Search, "__call__", recorded)
 
     def noted(self, given: Iterable[Candidate]) -> Iterator[Candidate]:
         for candidate in given:
@@ -142,14 +143,14 @@ def test_the_limit_is_never_exceeded(monkeypatch: pytest.MonkeyPatch, record: Re
     assert len(sizes) >= 2
     limit = sizes[len(sizes) // 2]
     taken: list[int] = []
-    take = timing_memory.take
+    take = bench_buffers.take
 
     def counted(size: int, *where: Any) -> Any:
         if sys._getframe(1).f_code.co_name == "workspace":  # not the memory of operands
             taken.append(size)
         return take(size, *where)
 
-    monkeypatch.setattr(timing_memory, "take", counted)
+    monkeypatch.setattr(bench_buffers, "take", counted)
     conv = Convolution(padding=1, prefer="autotune", workspace_limit=limit)
     assert_same(conv.backward_filter(*given), exact_result("backward_filter", *given, padding=1))
     assert taken
@@ -219,7 +220,7 @@ def test_memory_to_tune_in_comes_from_the_allocator() -> None:
 @pytest.mark.parametrize("limit", [0, 1], ids=["none at all", "after the first"])
 def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    take = timing_memory.take
+    take = bench_buffers.take
 
     def scarce(size: int, *where: Any) -> Any:
         taken.append(size)
@@ -227,7 +228,7 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(limit: int, monkeypat
             raise MemoryError("no more")
         return take(size, *where)
 
-    monkeypatch.setattr(timing_memory, "take", scarce)
+    monkeypatch.setattr(bench_buffers, "take", scarce)
     given = arguments("forward")
     assert_same(Convolution(padding=1, prefer="autotune").forward(*given), exact_result("forward", *given, padding=1))
     assert len(taken) > limit

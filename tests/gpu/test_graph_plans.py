@@ -12,7 +12,7 @@ from whole_numbers import exact_result, to_host, whole_numbers
 
 import cudnnpy
 from cudnnpy import FusedConvolution, Graph, Plan, TensorSpec
-from cudnnpy._planning.autotune import Tuner
+from cudnnpy._measuring.search import Search
 
 X, W = (4, 32, 14, 14), (64, 32, 3, 3)
 
@@ -103,7 +103,7 @@ def test_a_tuned_graph_is_right_and_its_plan_survives_its_text(draw: Callable[..
 
 
 def test_the_best_engines_of_a_fused_convolution_are_tried_with_other_knobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnnpy._planning.bench import Bench
+    from cudnnpy._measuring.bench import Bench
 
     sources: set[str] = set()
     measure = Bench.measure
@@ -133,7 +133,7 @@ def test_a_graph_whose_memory_cannot_be_had_takes_the_next_candidate(prefer: str
     def tune(*_: Any) -> None:
         raise MemoryError("no memory to measure in")
 
-    monkeypatch.setattr(Tuner, "__call__", tune)
+    monkeypatch.setattr(Search, "__call__", tune)
     cudnnpy.set_allocator(allocate)
     try:
         found = g.run(**arrays)

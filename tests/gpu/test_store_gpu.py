@@ -18,8 +18,8 @@ import torch.nn.functional as F
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, TensorSpec
+from cudnnpy._measuring.search import Search
 from cudnnpy._planning import remembered
-from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import layers
@@ -139,7 +139,7 @@ def test_every_road_takes_the_stored_choice(
     def never(*_: Any) -> Any:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(Tuner, "__call__", never)
+    monkeypatch.setattr(Search, "__call__", never)
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
@@ -169,13 +169,13 @@ def of_another_driver() -> Entry:
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the candidates that are run once to be checked."""
     seen: list[str] = []
-    confirm = Tuner.confirm
+    confirm = Search.confirm
 
-    def noted(self: Tuner, problem: Any, options: Any, target: Any, given: Any, limit: int) -> None:
+    def noted(self: Search, problem: Any, options: Any, target: Any, given: Any, limit: int) -> None:
         seen.append(given.name)
         confirm(self, problem, options, target, given, limit)
 
-    monkeypatch.setattr(Tuner, "confirm", noted)
+    monkeypatch.setattr(Search, "confirm", noted)
     return seen
 
 

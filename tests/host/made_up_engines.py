@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cudnnpy import Engine, TensorSpec, raw
+from cudnnpy._measuring import knob_search, search
 from cudnnpy._memory import workspace
-from cudnnpy._planning import autotune, candidates, notation, plan_text, selection
-from cudnnpy._planning import knobs as knob_search
+from cudnnpy._planning import candidates, notation, plan_text, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
@@ -260,8 +260,8 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
         monkeypatch.setattr(candidates, name, function)
     stand_in = SimpleNamespace(engine=there.engine, knob_ranges=there.knob_ranges)
     monkeypatch.setattr(knob_search, "engines", stand_in)
-    monkeypatch.setattr(autotune, "time", SimpleNamespace(monotonic=lambda: there.clock))
-    monkeypatch.setattr(autotune, "Bench", Bench)
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: there.clock))
+    monkeypatch.setattr(search, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
     for module in (selection, plans):
         monkeypatch.setattr(module, "Handle", handle)
@@ -277,5 +277,5 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     return there
 
 
-def tuner() -> autotune.Tuner:
-    return autotune.Tuner(SimpleNamespace(set_stream=lambda stream: None, _in_use=None), (), None, 0)  # type: ignore[arg-type]
+def tuner() -> search.Search:
+    return search.Search(SimpleNamespace(set_stream=lambda stream: None, _in_use=None), (), None, 0)  # type: ignore[arg-type]

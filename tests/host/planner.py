@@ -22,9 +22,10 @@ import sample_graphs
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._planning import autotune, remembered, selection
+from cudnnpy._measuring import search
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
+from cudnnpy._planning import remembered, selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime.executables import is_replayable
@@ -163,7 +164,7 @@ def choose(request: dict[str, Any]) -> Any:
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    tuner: Any = autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
+    tuner: Any = search.Search(cast(Any, NoHandle()), (), None, 0)
     chosen, _ = selection.choose(
         problem,
         operation.options.planning,
@@ -298,7 +299,7 @@ def own_plan(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen = times or {}, []
     layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
-    tune = None if times is None else autotune.Tuner(cast(Any, NoHandle()), (), None, 0)
+    tune = None if times is None else search.Search(cast(Any, NoHandle()), (), None, 0)
     plan = selection.plan_for(made.problem(), made.options, tune)
     return {
         "name": plan.name,
@@ -322,7 +323,7 @@ def tuned(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(remembered)["driver"] = lambda: request.get("driver", "13.0")
-    plan = selection.plan_for(problem, options, autotune.Tuner(cast(Any, NoHandle()), (), None, 0))
+    plan = selection.plan_for(problem, options, search.Search(cast(Any, NoHandle()), (), None, 0))
     found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 
@@ -410,7 +411,7 @@ def main() -> None:
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(plans)["on_device"] = lambda device: nullcontext()
     memory = SimpleNamespace(temporary=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37)
-    vars(autotune).update(Bench=Bench, memory=memory)
+    vars(search).update(Bench=Bench, memory=memory)
     vars(graph_of).update(engines=targets, Handle=NoHandle, on_device=lambda device: nullcontext())
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # the engines print about symbols that the stand-in lacks

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cudnnpy import TensorSpec
-from cudnnpy._planning.bench import Bench
+from cudnnpy._measuring.bench import Bench
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem

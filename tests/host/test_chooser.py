@@ -9,7 +9,8 @@ import pytest
 from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner
 
 from cudnnpy import Engine, Plan, raw
-from cudnnpy._planning import autotune, selection
+from cudnnpy._measuring import search
+from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
@@ -137,7 +138,7 @@ def test_planning_counts_as_tuning(cudnn: Cudnn) -> None:
 def test_what_may_run_for_long_is_measured_after_the_search_of_knobs(cudnn: Cudnn, monkeypatch: Any) -> None:
     """Of the first few, which the heuristics rank best, each is measured in its turn."""
     monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))  # 0.8 s of the slowest kind
-    monkeypatch.setattr(autotune, "_PROMISING", 2)
+    monkeypatch.setattr(search, "_PROMISING", 2)
     slow = ("strict_nan_prop",)
     cudnn.add(Made(1, notes=("tensor_core",)), Made(5, notes=slow))
     cudnn.add(Made(6, notes=slow, runs_for=0.7), Made(2, bowl, ranges=RANGES, default=START, notes=("tensor_core",)))
@@ -154,7 +155,7 @@ def test_what_may_run_for_long_is_measured_last_and_the_longest_at_the_end(
     cudnn: Cudnn, monkeypatch: Any, fast: str
 ) -> None:
     monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
-    monkeypatch.setattr(autotune, "_PROMISING", 1)
+    monkeypatch.setattr(search, "_PROMISING", 1)
     cudnn.add(Made(1, notes=("tensor_core",)), Made(6, notes=("strict_nan_prop",)), Made(7), Made(8, notes=(fast,)))
     tuned(tune_seconds=100.0)
     names = [name for name in cudnn.measured if "blocks" not in name]
@@ -171,7 +172,7 @@ def test_a_slow_guess_is_measured_first_however_many_are_rejected_before_it(cudn
 
 def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, monkeypatch: Any) -> None:
     monkeypatch.setitem(globals(), "ASKED", MadeUp(reduction_length=10**10))
-    monkeypatch.setattr(autotune, "_PROMISING", 1)
+    monkeypatch.setattr(search, "_PROMISING", 1)
     cudnn.add(Made(1, notes=("tensor_core",)), Made(6, notes=("strict_nan_prop",)))
     tuned(tune_seconds=0.7)
     assert not [name for name in cudnn.measured if "engine 6" in name]

@@ -20,10 +20,10 @@ from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, numbe
 
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
+from cudnnpy._measuring.search import Search
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
-from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import plan_cache
@@ -461,7 +461,7 @@ def test_strides_of_a_single_position_are_the_nodes_own() -> None:
 
 
 def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Scarce(Tuner):
+    class Scarce(Search):
         def __call__(self, *_: Any) -> Any:
             raise MemoryError("no more")
 

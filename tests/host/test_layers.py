@@ -38,6 +38,7 @@ ORDER = [
     "_store",
     "store",
     "_planning",
+    "_measuring",
     "graph",
     "convolution",
     "ops",

@@ -17,9 +17,9 @@ from stand_in_pace import GivenPace
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import extent
+from cudnnpy._measuring import bench, bench_buffers, float64_check, result_comparison
+from cudnnpy._measuring.search import Search
 from cudnnpy._memory import workspace
-from cudnnpy._planning import arbiter, bench, comparison, timing_memory
-from cudnnpy._planning.autotune import Tuner
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -55,13 +55,13 @@ class Device:
         done = (driver.CUresult.CUDA_SUCCESS,)
         self.total = 1 << 40  # bytes
         self.held_after: list[int] = []  # the allocations that were not freed when memory was given back
-        for module in (arbiter, comparison, timing_memory):
+        for module in (float64_check, result_comparison, bench_buffers):
             monkeypatch.setattr(module, "take", self.take)
         monkeypatch.setattr(workspace, "total_bytes", lambda device: self.total)
         monkeypatch.setattr(workspace, "temporary", self.temporary)
-        monkeypatch.setattr(arbiter, "copy", self.copy)
-        monkeypatch.setattr(timing_memory, "_cache_size", lambda device: 1 << 12)
-        monkeypatch.setattr(comparison.Largest, "__call__", self.largest)
+        monkeypatch.setattr(float64_check, "copy", self.copy)
+        monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: 1 << 12)
+        monkeypatch.setattr(result_comparison.Largest, "__call__", self.largest)
 
         def move(to: int, source: int, size: int, stream: int) -> Any:
             assert stream == STREAM
@@ -183,11 +183,11 @@ class Case:
         executable: Any = SimpleNamespace(bind=bind, workspace_size=space)
         return Candidate("engines", name, tuple(notes), True, lambda: executable)
 
-    def tuner(self, arrays: bool = True) -> Tuner:
+    def tuner(self, arrays: bool = True) -> Search:
         handle: Any = SimpleNamespace(_address=0, _in_use=None)
         handle.set_stream = lambda stream: setattr(handle, "_address", stream)
         inputs = (self.x.ctypes.data, self.w.ctypes.data) if arrays else ()
-        return Tuner(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
+        return Search(handle, inputs, self.y.ctypes.data if arrays else None, STREAM)
 
     def check_unchanged(self) -> None:
         for array, before in zip((self.x, self.w, self.y), self.before, strict=True):

@@ -38,7 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, PlanningO
         "on_device": lambda device: nullcontext(),
         "Handle": SimpleNamespace(default=lambda device: None),
         "Target": lambda handle, kind=KINDS[0]: Target(None, kind),
-        "Tuner": lambda *_: SimpleNamespace(is_complete=True, lacked_memory=False),
+        "Search": lambda *_: SimpleNamespace(is_complete=True, lacked_memory=False),
         "workspace": SimpleNamespace(free_bytes=lambda device: 1 << 30),
         "plan_for": plan_for,
         "choose": choose,
@@ -85,7 +85,7 @@ def test_a_choice_for_want_of_memory_does_not_replace_a_plan(
 ) -> None:
     planned = tuned(TEXT, 0, 0.0, milliseconds=None, complete=False)
     stores.default().put(planned)
-    monkeypatch.setattr(tuning, "Tuner", lambda *_: SimpleNamespace(is_complete=False, lacked_memory=True))
+    monkeypatch.setattr(tuning, "Search", lambda *_: SimpleNamespace(is_complete=False, lacked_memory=True))
     assert tuning.tune_one(TEXT, 0, 1.5) == planned
     assert [name for name, _ in calls] == ["choose"]
 

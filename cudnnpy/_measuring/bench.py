@@ -1,11 +1,11 @@
 """Measure candidates on the GPU: run each, check its result, and time it.
 
-Candidates run on the caller's stream, in the memory of timing_memory.py. With beta, the scratch memory starts as a copy of
+Candidates run on the caller's stream, in the memory of bench_buffers.py. With beta, the scratch memory starts as a copy of
 the caller's result.
 
 Candidates are timed first. A result is checked before its candidate is chosen, or becomes what others are measured against:
-it is compared on the device (comparison.py) with the anchor, which is the result of the first candidate that runs, the
-choice of prefer="fastest". Where two results differ by more than `tolerance`, the arbiter (arbiter.py) tells which one is
+it is compared on the device (result_comparison.py) with the anchor, which is the result of the first candidate that runs, the
+choice of prefer="fastest". Where two results differ by more than `tolerance`, the arbiter (float64_check.py) tells which one is
 right; without one, plain arithmetic is. A wrong anchor is replaced, and what was compared with it is checked again.
 
 Results that are infinite, NaN or all 0, as those of uninitialized inputs can be, cannot be compared; then random numbers
@@ -26,12 +26,12 @@ from typing import Any
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import extent
-from cudnnpy._planning.arbiter import Arbiter
+from cudnnpy._measuring.bench_buffers import TimingMemory
+from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.result_comparison import Largest, tolerance
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.comparison import Largest, tolerance
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.timing_memory import TimingMemory
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 

@@ -10,8 +10,8 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.dtypes import numpy_dtype
-from cudnnpy._planning import comparison
-from cudnnpy._planning.comparison import Largest, tolerance
+from cudnnpy._measuring import result_comparison
+from cudnnpy._measuring.result_comparison import Largest, tolerance
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
@@ -56,7 +56,7 @@ def test_more_elements_than_a_descriptor_can_have_are_compared_in_parts(
         asked.append((at, size, minus))
         return float(np.abs(memory[(at - 100) // 4 :][: size // 4]).max())
 
-    monkeypatch.setattr(comparison, "_MOST", 3)
+    monkeypatch.setattr(result_comparison, "_MOST", 3)
     monkeypatch.setattr(Largest, "_by_numpy", by_numpy)
     largest = Largest(None, 0, 0)  # type: ignore[arg-type]
     np.testing.assert_equal(largest(TensorSpec((8,), "int32"), 100, 32, minus=500), abs(value))
@@ -67,7 +67,7 @@ def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest
     """cudnnReduceTensor rejects tensors of one shape, so that no candidate for such a result could be compared."""
     memory = np.array([-3.5], np.float32)
 
-    real = comparison.raw.call
+    real = result_comparison.raw.call
 
     def called(name: str, *arguments: Any) -> Any:
         assert "Reduc" not in name
@@ -76,7 +76,7 @@ def test_a_result_of_one_element_is_read_without_a_reduction(monkeypatch: pytest
         memory[0] -= 1.0  # in place
         return None
 
-    monkeypatch.setattr(comparison.raw, "call", called)
+    monkeypatch.setattr(result_comparison.raw, "call", called)
     monkeypatch.setattr(
         "cuda.bindings.driver.cuMemcpyDtoHAsync",
         lambda to, at, size, stream: ctypes.memmove(to, memory.ctypes.data, size),

@@ -12,8 +12,8 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import extent
-from cudnnpy._planning import timing_memory
-from cudnnpy._planning.timing_memory import TimingMemory
+from cudnnpy._measuring import bench_buffers
+from cudnnpy._measuring.bench_buffers import TimingMemory
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
@@ -59,8 +59,8 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
-    monkeypatch.setattr(timing_memory, "take", made.take)
-    monkeypatch.setattr(timing_memory, "_cache_size", lambda device: CACHE)
+    monkeypatch.setattr(bench_buffers, "take", made.take)
+    monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: CACHE)
     monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoDAsync", made.copy)
     monkeypatch.setattr("cuda.bindings.driver.cuMemsetD8Async", made.fill)
     return made
@@ -159,7 +159,7 @@ def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("cuda.bindings.driver.cuMemcpyHtoDAsync", copy)
     monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
-    monkeypatch.setattr(timing_memory, "take", lambda size, device, stream: (0, size, None))
+    monkeypatch.setattr(bench_buffers, "take", lambda size, device, stream: (0, size, None))
     options = problem.checked(problem.Options(padding=1))
     shape = (8, 64, 56, 56)
     x, w, y = (TensorSpec(s, "float16") for s in (shape, (64, 64, 3, 3), shape))

@@ -1,9 +1,9 @@
 """Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and checks candidates on the GPU.
 
-The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knobs.py). No single
-one may use up the time: what may take long is measured last, if it fits into the time that is left then. Nor may one use up the
-memory: what needs a large part of the device's memory is measured only within a limit that is given, and the memory to measure
-in is given back to the driver for other allocators.
+The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knob_search.py). No
+single one may use up the time: what may take long is measured last, if it fits into the time that is left then. Nor may one
+use up the memory: what needs a large part of the device's memory is measured only within a limit that is given, and the memory
+to measure in is given back to the driver for other allocators.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from contextlib import closing
 from itertools import chain
 
+from cudnnpy._measuring.bench import Bench, milliseconds
+from cudnnpy._measuring.knob_search import other_knobs
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._planning.bench import Bench, milliseconds
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.knobs import other_knobs
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.usable import is_usable
@@ -38,7 +38,7 @@ _SHARE = 4  # without a limit, the workspace of a candidate may be the device's 
 _PLAIN_RATE, _STRICT_RATE = 5e11, 5e10
 
 
-class Tuner:
+class Search:
     """Measure the candidates of one problem on given addresses and a stream. An instance is the `tune` of selection.choose."""
 
     is_complete = False  #: whether the last search measured all that it was to measure
@@ -75,7 +75,7 @@ class Tuner:
     ) -> Candidate | None:
         self.is_complete = self.lacked_memory = False
         most = _largest_workspace(problem, options)
-        search = _Search(problem, options, limit, most)
+        search = _Progress(problem, options, limit, most)
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.guess), search.guess)
@@ -85,7 +85,7 @@ class Tuner:
         return winner
 
 
-class _Search:
+class _Progress:
     """What was measured of a problem, and the time that is left."""
 
     bench: Bench

@@ -14,8 +14,8 @@ from numpy_machine import tensor_in
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._planning import arbiter
-from cudnnpy._planning.arbiter import Arbiter
+from cudnnpy._measuring import float64_check
+from cudnnpy._measuring.float64_check import Arbiter
 from cudnnpy._planning.problem import Box
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -97,8 +97,8 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kept: list[np.ndarray] = []
-        monkeypatch.setattr(arbiter, "take", self.take)
-        monkeypatch.setattr(arbiter, "copy", self.copy)
+        monkeypatch.setattr(float64_check, "take", self.take)
+        monkeypatch.setattr(float64_check, "copy", self.copy)
         monkeypatch.setattr(
             "cuda.bindings.driver.cuMemcpyDtoHAsync", lambda to, at, size, _: ctypes.memmove(to, at, size)
         )
@@ -180,8 +180,8 @@ def test_the_result_with_a_wrong_element_is_told_from_the_right_one(
 
 
 def test_elements_of_any_part_of_a_large_result_are_compared(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arbiter, "_CHUNK", 64)
-    monkeypatch.setattr(arbiter, "_CHUNKS", 100)
+    monkeypatch.setattr(float64_check, "_CHUNK", 64)
+    monkeypatch.setattr(float64_check, "_CHUNKS", 100)
     case = Case()
     for position in ((0, 0, 0, 0), (0, 2, 3, 4), (1, 3, 6, 7)):
         other = case.memory[3].copy()
@@ -193,7 +193,7 @@ def test_elements_of_any_part_of_a_large_result_are_compared(device: Device, mon
 
 def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(arbiter, "_PRODUCTS", 54 * 10)
+    monkeypatch.setattr(float64_check, "_PRODUCTS", 54 * 10)
     case = Case()
 
     class Counted(ConvolutionProblem):
@@ -206,8 +206,8 @@ def test_few_elements_are_computed_of_long_sums(device: Device, monkeypatch: pyt
 
 
 def test_what_one_comparison_reads_is_not_kept_for_the_next(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arbiter, "_LEAST", 1)
-    monkeypatch.setattr(arbiter, "_ELEMENTS", 1)
+    monkeypatch.setattr(float64_check, "_LEAST", 1)
+    monkeypatch.setattr(float64_check, "_ELEMENTS", 1)
     case = Case()
     kept: list[int] = []
     x, w, start, right = (memory.ctypes.data for memory in case.memory)

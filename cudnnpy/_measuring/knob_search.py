@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from cudnnpy._measuring.bench import milliseconds
 from cudnnpy._planning import engines
-from cudnnpy._planning.bench import milliseconds
 from cudnnpy._planning.candidates import Candidate, Engine, from_configuration
 from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError

@@ -7,9 +7,9 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
+from cudnnpy._measuring.bench_buffers import TimingMemory
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Box, Problem
-from cudnnpy._planning.timing_memory import TimingMemory
 from cudnnpy._runtime.executables import copy
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
