@@ -16,7 +16,8 @@ import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register 
 from cudnnpy._planning import notation, offline, profile
 from cudnnpy._planning.offline import Watch
 from cudnnpy._planning.profile import DeviceProfile
-from cudnnpy.cli import explanation, parent_process
+from cudnnpy._measuring import parent_process
+from cudnnpy.cli import explanation
 from cudnnpy.errors import CudnnError
 
 
