@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
+from cudnnpy._store.entry import Entry
+
+Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]
+SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)
+
+
+class FoundFault(NamedTuple):
+    """A fault of a candidate that repeated alone in a fresh process."""
+
+    candidate: str  #: its name: the engine with its knobs, and the suffix of its lowering
+    symptom: Symptom
+    detail: str  #: one line for people
+    driver: str  #: the version of the CUDA driver
+
+
+class Measurement(NamedTuple):
+    """The result of measuring a problem."""
+
+    entry: Entry | None  #: the choice with all candidates; None if nothing was measured
+    reason: str = ""  #: why nothing was measured; "" with an entry
+    lacked_memory: bool = False  #: whether the choice is one for a shortage of memory, which is not to be stored
+    faults: tuple[FoundFault, ...] = ()
+
+
+class Measurer(Protocol):
+    """Measures problems outside the calling process (_measuring.tuner.Tuner)."""
+
+    def measure(
+        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
+    ) -> Measurement:
+        """Measure the candidates of a problem within a workspace limit.
+
+        `left_out` has the names of candidates that are not run, each with the rejection reason.
+        """
+
+    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
+        """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
 
 
 class Tune(Protocol):
