@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -57,11 +56,14 @@ class Ended(NamedTuple):
         How it ended, in words.
     begun : str
         The candidate that had begun; "" if it was a step of no single candidate.
+    step : dict
+        The message that said so.
     """
 
     cause: Cause
     how: str
-    begun: str
+    begun: str = ""
+    step: Message = {}
 
 
 class WorkerProcess:
@@ -139,14 +141,15 @@ class WorkerProcess:
         dict or Ended
             The answer; Ended if the process has ended, by itself or at a limit. It cannot be used again then.
         """
-        begun, until = "", time.monotonic() + _STEP_SECONDS
+        step: Message = {}
+        until = time.monotonic() + _STEP_SECONDS
         try:
             self._send(json.dumps(request).encode() + b"\n", min(until, deadline))
             while True:
                 message = self._message(min(until, deadline))
                 until = time.monotonic() + _STEP_SECONDS
                 if "begin" in message:
-                    begun = str(message["begin"])
+                    step = message
                     until = time.monotonic() + float(message.get("seconds", _STEP_SECONDS))
                 elif "answer" in message or "error" in message:
                     return message
@@ -155,12 +158,14 @@ class WorkerProcess:
         except TimeoutError:
             cause: Cause = "deadline" if deadline <= until else "limit"
             self.end()
-            return Ended(cause, "it was ended at the " + ("deadline" if cause == "deadline" else "limit"), begun)
+            return Ended(
+                cause, "it was ended at the " + ("deadline" if cause == "deadline" else "limit"), *_begun(step)
+            )
         except _EndOfProcessError:
-            return Ended("ended", self._last_words(), begun)
+            return Ended("ended", self._last_words(), *_begun(step))
         except (ValueError, TypeError, KeyError) as error:
             self.end()
-            return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", begun)
+            return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", *_begun(step))
         except BaseException:  # Ctrl-C: an answer that comes later would be taken for another request's
             self.end()
             raise
@@ -233,6 +238,10 @@ class WorkerProcess:
         self.end()
         how = _signal_name(-status) if status < 0 else f"exit status {status}"
         return f"{how}, {said[-1][:200]}" if said else how
+
+
+def _begun(step: Message) -> tuple[str, Message]:
+    return str(step.get("begin", "")), step
 
 
 class _EndOfProcessError(Exception):

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
+from cudnnpy._measuring import parent_process
 from cudnnpy._planning import notation, offline, profile
 from cudnnpy._planning.offline import Watch
 from cudnnpy._planning.profile import DeviceProfile
-from cudnnpy._measuring import parent_process
 from cudnnpy.cli import explanation
 from cudnnpy.errors import CudnnError
 
