@@ -141,6 +141,8 @@ class WorkerProcess:
         dict or Ended
             The answer; Ended if the process has ended, by itself or at a limit. It cannot be used again then.
         """
+        if self._closed:
+            return Ended("ended", "it had ended before")
         step: Message = {}
         until = time.monotonic() + _STEP_SECONDS
         try:
@@ -195,8 +197,7 @@ class WorkerProcess:
     def _send(self, line: bytes, until: float) -> None:
         """Write a line, also if the process reads slowly. Raises TimeoutError and _EndOfProcessError."""
         stream = self._process.stdin
-        if self._closed or stream is None:
-            raise _EndOfProcessError
+        assert stream is not None
         os.set_blocking(stream.fileno(), False)
         left = memoryview(line)
         while left:
