@@ -28,10 +28,10 @@ class GpuWorker:
     uuid : str
         The UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it.
     start : callable, optional
-        Starts a process; WorkerProcess by default.
+        Starts a process for an opening, before a deadline; WorkerProcess by default.
     """
 
-    def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
+    def __init__(self, uuid: str, start: Callable[..., WorkerProcess] = WorkerProcess) -> None:
         self.uuid, self._start = uuid, start
         self._process: WorkerProcess | None = None
 
@@ -86,7 +86,12 @@ class GpuWorker:
         """Send a request to the process, which is started if there is none. Raises StartError."""
         if self._process is None or not self._process.is_alive:
             self.close()
-            self._process = self._start({"gpu": self.uuid})
+            try:
+                self._process = self._start({"gpu": self.uuid}, deadline=deadline)
+            except StartError as error:
+                if error.kind == "deadline":
+                    return Ended("deadline", str(error))
+                raise
         return self._process.ask(request, deadline, note)
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from cudnnpy.raw import _library
 
 _START_SECONDS = 60.0  # for Python, cuDNN and the CUDA context; some 1.5 s on an idle machine
 _STEP_SECONDS = 30.0  # without a message, where the child has not said how long a step may take
-_END_SECONDS = 10.0  # until a killed process is not waited for any more: the driver may take long to end its work
+_END_SECONDS = 10.0  # that a killed process is waited for, until when the GPU may still work for it
 _MAX_LINE_BYTES = 64 << 20
 # What cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
@@ -73,6 +74,8 @@ class WorkerProcess:
     ----------
     opening : mapping
         The first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans.
+    deadline : float
+        The time of time.monotonic() at which the process is ended if it is not ready.
     inherited : sequence of int
         File descriptors that the child inherits.
     command : sequence of str, optional
@@ -81,11 +84,16 @@ class WorkerProcess:
     Raises
     ------
     StartError
-        No process could be started, or it cannot use the GPU or the profile.
+        No process could be started, or it cannot use the GPU or the profile; of `kind` "deadline" if there was no time for it.
     """
 
     def __init__(
-        self, opening: Mapping[str, Any], *, inherited: Sequence[int] = (), command: Sequence[str] | None = None
+        self,
+        opening: Mapping[str, Any],
+        *,
+        deadline: float = math.inf,
+        inherited: Sequence[int] = (),
+        command: Sequence[str] | None = None,
     ) -> None:
         self._lines, self._received, self._closed = list[bytes](), b"", False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -104,11 +112,15 @@ class WorkerProcess:
             self._errors.close()
             raise StartError(f"no process could be started: {' '.join(str(error).split())}") from None
         _alive.add(self)
-        deadline = time.monotonic() + _START_SECONDS
         opened = {"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening}
-        answer = self.ask(opened, deadline)
+        limit = time.monotonic() + _START_SECONDS
+        answer = self.ask(opened, min(limit, deadline))
         if isinstance(answer, Ended):
-            raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
+            is_late = answer.cause == "deadline" and deadline < limit
+            raise StartError(
+                f"the process that measures and plans ended when it started: {answer.how}",
+                "deadline" if is_late else "",
+            )
         if "error" in answer or answer["answer"] != __version__:
             self.end()
             version = f"it is of version {str(answer.get('answer'))[:40]!r}, not {__version__}"
@@ -147,7 +159,7 @@ class WorkerProcess:
         until = time.monotonic() + _STEP_SECONDS
         try:
             self._send(json.dumps(request).encode() + b"\n", min(until, deadline))
-            while True:
+            while time.monotonic() < deadline:
                 message = self._message(min(until, deadline))
                 until = time.monotonic() + _STEP_SECONDS
                 if "begin" in message:
@@ -157,9 +169,10 @@ class WorkerProcess:
                     return message
                 elif note is not None:
                     note(message)
+            raise TimeoutError
         except TimeoutError:
             cause: Cause = "deadline" if deadline <= until else "limit"
-            self.end()
+            self.end(0.0 if cause == "deadline" else min(_END_SECONDS, deadline - time.monotonic()))
             return Ended(
                 cause, "it was ended at the " + ("deadline" if cause == "deadline" else "limit"), *_begun(step)
             )
@@ -172,8 +185,8 @@ class WorkerProcess:
             self.end()
             raise
 
-    def end(self) -> None:
-        """End the process and wait for its end. Further calls do nothing."""
+    def end(self, seconds: float = _END_SECONDS) -> None:
+        """End the process, and wait some seconds for its end. Further calls do nothing."""
         if self._closed:
             return
         self._closed = True
@@ -182,9 +195,12 @@ class WorkerProcess:
         for stream in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_SECONDS)
         self._errors.close()
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:  # another thread waits, so that no zombie stays
+            with contextlib.suppress(RuntimeError):  # at the end of the interpreter
+                threading.Thread(target=self._process.wait, daemon=True).start()
 
     def forget(self) -> None:
         """Close the files of a process of which this one is no longer the parent, since it was forked."""

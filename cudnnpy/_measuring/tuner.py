@@ -142,7 +142,10 @@ _tuned = [0, 0.0]  # problems, and the seconds that they took
 
 def _shared(uuid: str) -> _Shared:
     with _lock:
-        return _by_uuid.setdefault(uuid, _Shared(uuid))
+        found = _by_uuid.get(uuid)
+        if found is None:
+            found = _by_uuid[uuid] = _Shared(uuid)
+        return found
 
 
 def end_processes() -> None:
@@ -194,7 +197,8 @@ def _note_tuned(seconds: float) -> None:
         number, total = _tuned
     if before < _SAY_SECONDS <= total:
         logging.getLogger("cudnnpy").warning(
-            "%d problems were tuned in %.1f s, and more may follow. To tune ahead: cudnnpy tune --record PROGRAM.py",
+            "%d problem%s tuned in %.1f s, and more may follow. To tune ahead: cudnnpy tune --record PROGRAM.py",
             number,
+            " was" if number == 1 else "s were",
             total,
         )
