@@ -306,7 +306,7 @@ def lines(rows: Rows) -> list[str]:
             f"seconds to tune, {name}: {len(times)} problems, median {median(times):.2f}, most {max(times):.2f}"
         )
     found += _ratios(every)
-    found += _counts("rejected", Counter(_repeated(row["rejected"] for row in tuned)))
+    found += _counts("rejected", sum((Counter(row["rejected"]) for row in tuned), Counter()))
     found += _counts(
         "faults", Counter(f"{name}: {reason_kind(reason)}" for row in tuned for name, reason in row["faults"])
     )
@@ -336,12 +336,6 @@ def _ratios(rows: Sequence[Row]) -> list[str]:
     slow = [pair for pair in worst(timed, "autotune", len(timed)) if pair[0] > SLOWER]
     found.append(f"above {SLOWER}: {len(slow)}")
     return found + [f"    {value:.2f}: {row['name']}: {row['plans']['autotune']['name']}" for value, row in slow[:40]]
-
-
-def _repeated(counts: Iterator[Mapping[str, int]]) -> Iterator[str]:
-    for of_row in counts:
-        for reason, count in of_row.items():
-            yield from [reason] * count
 
 
 def _counts(title: str, counter: Counter[str]) -> list[str]:
