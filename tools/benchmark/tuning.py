@@ -363,9 +363,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.summary:
         command = [sys.executable, "-m", "tools.benchmark.tuning", *(sys.argv[1:] if arguments is None else arguments)]
         supervise(given.rows, given.seconds, command)
-    rows = Rows.read([given.rows])
+    rows = Rows.read([given.rows] if given.rows.exists() else [])
     print("\n".join(lines(rows)))
-    return 1 if rows.unfinished() or any(row["error"] for row in rows.rows.values()) else 0
+    return 1 if not rows.rows or rows.unfinished() or any(row["error"] for row in rows.rows.values()) else 0
 
 
 if __name__ == "__main__":
