@@ -55,7 +55,7 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
     from cudnnpy._measuring.search import Search
 
     assert target.handle is not None
-    tuner = Search(target.handle, (), None, 0)
+    tuner = Search(target.handle)
     wanted = with_limit(options)._replace(prefer="autotune")
     found, tried = selection.choose(problem, wanted, target, free, tuner)
     return found.name, [row_of(candidate) for candidate in tried]

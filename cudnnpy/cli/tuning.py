@@ -59,7 +59,7 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
     with on_device(device):
         target = Target(Handle.default(device))
         key, kept = key_of(problem, options, target), layers.current()
-        tuner = Search(Handle.default(device), (), None, 0)
+        tuner = Search(Handle.default(device))
         before = kept.get(key)
         if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
             measured = _measured(problem, options, target, tuner)

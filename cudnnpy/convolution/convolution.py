@@ -287,12 +287,10 @@ class Convolution(Layer):
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
-        inputs = tuple(read(array, "array")[0] for array in arrays) if real and (out is not None or not beta) else ()
-        result = read(out, "out")[0] if inputs and out is not None else None
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
             refuse_capture("plan", stream, "Plan before the capture, and keep the plan")
-            return self._operation.choose_plan(problem, Search(Handle.default(problem.device), inputs, result, stream))
+            return self._operation.choose_plan(problem, Search(Handle.default(problem.device)))
 
     def candidates(
         self,

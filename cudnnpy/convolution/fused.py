@@ -138,8 +138,7 @@ class FusedConvolution(FusedOptions, Identified):
         wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
-        addresses = () if copies or not has_channels else tuple(call.addresses[node.name] for node in graph.inputs)
-        tuner = Search(Handle.default(call.device), addresses, None, call.stream)
+        tuner = Search(Handle.default(call.device))
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
         cap = call.cap_beside(*copies, *sizes.values())
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)

@@ -180,8 +180,7 @@ class Operation:
 
     def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
-        result = call.addresses.get("out") if inputs else None
-        tuner = Search(Handle.default(call.device), inputs, result, call.stream)
+        tuner = Search(Handle.default(call.device))
         cap = call.cap_beside(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)

@@ -129,7 +129,7 @@ class Bench:
             candidate.refused = "failed when run: it has no time"
         return not candidate.refused
 
-    def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+    def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
         return ran
 
@@ -164,7 +164,7 @@ def choose(request: dict[str, Any]) -> Any:
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    tuner: Any = search.Search(cast(Any, NoHandle()), (), None, 0)
+    tuner: Any = search.Search(cast(Any, NoHandle()))
     chosen, _ = selection.choose(
         problem,
         operation.options.planning,
@@ -299,7 +299,7 @@ def own_plan(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen = times or {}, []
     layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
-    tune = None if times is None else search.Search(cast(Any, NoHandle()), (), None, 0)
+    tune = None if times is None else search.Search(cast(Any, NoHandle()))
     plan = selection.plan_for(made.problem(), made.options, tune)
     return {
         "name": plan.name,
@@ -323,7 +323,7 @@ def tuned(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(remembered)["driver"] = lambda: request.get("driver", "13.0")
-    plan = selection.plan_for(problem, options, search.Search(cast(Any, NoHandle()), (), None, 0))
+    plan = selection.plan_for(problem, options, search.Search(cast(Any, NoHandle())))
     found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 

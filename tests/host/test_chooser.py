@@ -283,8 +283,8 @@ def test_what_fastest_would_choose_is_measured_first(cudnn: Cudnn, notes: tuple[
     assert tuned(tune_seconds=1e-9).name == cudnn.measured[0] == guess.name
     assert len(cudnn.measured) == 1
     tuned()
-    assert cudnn.guess is not None
-    assert cudnn.guess.name == guess.name
+    assert cudnn.default is not None
+    assert cudnn.default.name == guess.name
 
 
 @pytest.mark.parametrize(("time", "best"), [(9.0, "engine 2"), (0.5, "engine 1"), (1.004, "engine 1")])

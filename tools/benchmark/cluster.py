@@ -164,7 +164,7 @@ def choices(path: Path, device: int) -> int:
     with cudnnpy.freeze() as frozen, on_device(device):
         for request in problem_file.read(path, device):
             options = options_to_tune(request.options, 0.1)
-            plan = plan_for(request.problem, options, Search(Handle.default(device), (), None, 0))
+            plan = plan_for(request.problem, options, Search(Handle.default(device)))
             names.append((request.text, plan.name, plan.workspace_size))
     digest = hashlib.sha256(repr(names).encode()).hexdigest()[:16]
     seconds = round(time.perf_counter() - begin, 1)
