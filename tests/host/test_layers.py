@@ -45,6 +45,7 @@ ORDER = [
     "reference",
     "torch",
     "availability",
+    "_worker",
     "cli",
     "__main__",
 ]
