@@ -263,11 +263,10 @@ def faults_by_engine(path: str) -> Iterator[str]:
     for fault in store.open(path, read_only=True).faults():
         engine = re.match(r"engine \d+", fault.candidate)
         by_engine.setdefault(engine[0] if engine else fault.candidate, []).append(fault)
-    for engine, faults in sorted(by_engine.items(), key=lambda item: (-len(item[1]), item[0])):
+    for name, faults in sorted(by_engine.items(), key=lambda item: (-len(item[1]), item[0])):
         counts = Counter((fault.symptom, raw.version_text(fault.key.cudnn), fault.key.gpu) for fault in faults)
-        yield f"{engine}: " + "; ".join(
-            f"{count} {what[0]} with cuDNN {what[1]} on an {what[2]}" for what, count in sorted(counts.items())
-        )
+        seen = (f"{count} {what} with cuDNN {on} on an {gpu}" for (what, on, gpu), count in sorted(counts.items()))
+        yield f"{name}: {'; '.join(seen)}"
         yield from (f"    {fault.text}: {fault.candidate}: {fault.symptom}: {fault.detail}" for fault in faults)
 
 

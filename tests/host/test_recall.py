@@ -264,7 +264,7 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
 
 
 def test_a_plan_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
     planned()
     put(standing()._replace(milliseconds=None, complete=False))
     before = standing()
