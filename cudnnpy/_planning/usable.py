@@ -1,13 +1,13 @@
-"""Which candidates the options and the limit on the workspace permit, and what measures those that are permitted."""
+"""Which candidates the options and the limit on the workspace permit, and the protocol by which problems are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, get_args
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
 from cudnnpy._store.entry import Entry
@@ -32,6 +32,8 @@ class Measurement(NamedTuple):
     reason: str = ""  #: why nothing was measured; "" with an entry
     lacked_memory: bool = False  #: whether the choice is one for a shortage of memory, which is not to be stored
     faults: tuple[FoundFault, ...] = ()
+    #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
+    rejected: Mapping[str, str] = MappingProxyType({})
 
 
 class Measurer(Protocol):
@@ -47,29 +49,6 @@ class Measurer(Protocol):
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
-
-
-class Tune(Protocol):
-    """Measures the usable candidates of a problem (search.Search)."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the last call measured all that it was to measure."""
-
-    @property
-    def lacked_memory(self) -> bool:
-        """Whether in the last call memory was missing for as many candidates as ran."""
-
-    def __call__(
-        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
-    ) -> Candidate | None:
-        """Return the fastest usable candidate within a limit. The first of them is what is chosen without measuring.
-
-        Raises MemoryError if there is no memory to measure it.
-        """
-
-    def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
-        """Run a planned candidate once, and reject it if its result is wrong. Raises MemoryError without memory for that."""
 
 
 def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
-from cudnnpy._measuring.search import Search
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape
@@ -292,7 +292,9 @@ class Convolution(Layer):
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
             refuse_capture("plan", stream, "Plan before the capture, and keep the plan")
-            return self._operation.choose_plan(problem, Search(Handle.default(problem.device), inputs, result, stream))
+            return self._operation.choose_plan(
+                problem, LocalMeasurer(Handle.default(problem.device), inputs, result, stream)
+            )
 
     def candidates(
         self,

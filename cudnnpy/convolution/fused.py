@@ -17,7 +17,7 @@ from cudnnpy._core.layouts import (
     same_memory,
     to_logical,
 )
-from cudnnpy._measuring.search import Search
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import FusedOptions
@@ -139,7 +139,7 @@ class FusedConvolution(FusedOptions, Identified):
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         addresses = () if copies or not has_channels else tuple(call.addresses[node.name] for node in graph.inputs)
-        tuner = Search(Handle.default(call.device), addresses, None, call.stream)
+        tuner = LocalMeasurer(Handle.default(call.device), addresses, None, call.stream)
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
         cap = call.cap_beside(*copies, *sizes.values())
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
