@@ -29,6 +29,7 @@ _START_SECONDS = 60.0  # for Python, cuDNN and the CUDA context; some 1.5 s on a
 _STEP_SECONDS = 30.0  # without a message, where the child has not said how long a step may take
 _END_SECONDS = 10.0  # that a killed process is waited for, until when the GPU may still work for it
 _MAX_LINE_BYTES = 64 << 20
+_MAX_LAST_WORDS_BYTES = 4096
 # What cuDNN loads besides its own files, in an order in which they can be loaded.
 _CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
 _NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
@@ -202,6 +203,10 @@ class WorkerProcess:
             with contextlib.suppress(RuntimeError):  # at the end of the interpreter
                 threading.Thread(target=self._process.wait, daemon=True).start()
 
+    def kill(self) -> None:
+        """Kill the process. Any thread may do this; a request that waits for an answer then returns Ended."""
+        self._process.kill()
+
     def forget(self) -> None:
         """Close the files of a process of which this one is no longer the parent, since it was forked."""
         self._closed = True
@@ -248,9 +253,9 @@ class WorkerProcess:
             status = self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:  # it has closed its output and goes on
             status = -signal.SIGKILL
-        self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(self._errors.tell() - 4096, 0))
-        lines = self._errors.read().decode(errors="replace").splitlines()
+        begin = max(self._errors.seek(0, os.SEEK_END) - _MAX_LAST_WORDS_BYTES, 0)
+        self._errors.seek(begin)
+        lines = self._errors.read().decode(errors="replace").splitlines()[begin > 0 :]  # the first may be a part of one
         said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
         self.end()
         how = _signal_name(-status) if status < 0 else f"exit status {status}"

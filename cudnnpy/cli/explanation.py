@@ -32,8 +32,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cudnnpy._planning import offline
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import knob_name
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError
 
@@ -67,27 +67,13 @@ class Row:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Row:
-        """Return the row of JSON from `plain`."""
+        """Return the row of JSON from `plain` or offline.row."""
         return cls(**{**plain, "notes": tuple(plain["notes"])})
 
 
 def row_of(candidate: Candidate) -> Row:
     """Return the row of a candidate."""
-    engine = candidate.engine
-    knobs = dict(engine.knobs or ()) if engine is not None else {}
-    return Row(
-        candidate.name,
-        candidate.source,
-        None if engine is None else engine.index,
-        {knob_name(kind): value for kind, value in knobs.items()},
-        candidate.workspace_size,
-        candidate.notes,
-        candidate.deterministic,
-        candidate.milliseconds,
-        candidate.expected,
-        candidate.error,
-        candidate.refused,
-    )
+    return Row.of(offline.row(candidate))
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def main(faults: list[str]) -> None:
             return planted(FAULTS[given.index - FIRST], problem)
         return forced(problem, options, target)
 
-    local_measurer.tuning_order = tuning_order  # type: ignore[attr-defined]
+    local_measurer.tuning_order = tuning_order
     ConvolutionProblem.forced = with_planted  # type: ignore[method-assign, assignment]
     _worker.main()
 

@@ -263,6 +263,15 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
     assert planned().name == "engine 2"
 
 
+def test_a_plan_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
+    planned()
+    put(standing()._replace(milliseconds=None, complete=False))
+    before = standing()
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
+    assert (planned().milliseconds, standing()) == (10.0, before)
+
+
 def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
     planned(workspace_limit=600)
@@ -361,7 +370,7 @@ def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -
     entry = standing(MadeUp("others"))
     layers.use("")
     assert measured(Child(Measurement(entry))).name == "engine 1"
-    assert len(layers.current().user) == 0
+    assert (len(layers.current().user), reasons()) == (0, [])
 
 
 def test_a_measured_choice_that_does_not_load_here_is_forgotten_and_fastest_chooses(cudnn: Cudnn) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,17 @@ def test_a_process_that_ends_names_what_had_begun(code: str, how: str, monkeypat
     assert "'b'" in code or ended.step["engine"] == [3]
     assert not worker.is_alive
     assert asked(worker, "").cause == "ended"
+
+
+def test_the_last_words_are_no_part_of_a_line(worker: WorkerProcess) -> None:
+    """What cuDNN prints about a stub driver is left out, also where it is cut."""
+    ended = asked(worker, "[print('Could not load', 'x' * 99, file=sys.stderr) for _ in range(99)]; os._exit(3)")
+    assert ended.how == "exit status 3"
+
+
+def test_another_thread_ends_a_request(worker: WorkerProcess) -> None:
+    threading.Timer(0.3, worker.kill).start()
+    assert asked(worker, "time.sleep(600)") == Ended("ended", "signal SIGKILL")
 
 
 def test_a_step_may_take_as_long_as_it_says(worker: WorkerProcess) -> None:
