@@ -109,6 +109,8 @@ class Verifier:
             candidate.refused = f"failed when run: {error}"
         if candidate.refused:
             candidate.executable = None
+            if candidate is self.baseline_of:
+                self.baseline, self.baseline_of, self.verified = [], None, {}
         return not candidate.refused
 
     def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
@@ -151,8 +153,6 @@ class Verifier:
         if not reason or (candidate is not self.baseline_of and self._is_exact(candidate)):
             return True
         candidate.refused = self._explained(candidate, reason)
-        if candidate is self.baseline_of:
-            self.baseline, self.baseline_of, self.verified = [], None, {}
         return False
 
     def _is_exact(self, candidate: Candidate) -> bool:

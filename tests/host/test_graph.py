@@ -473,7 +473,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
-    plan = selection.plan_for(g.problem(), g.options, Scarce(None, (), None, 0))  # type: ignore[arg-type]
+    plan = selection.plan_for(g.problem(), g.options, Scarce(None))  # type: ignore[arg-type]
     assert plan.name == "first"
     assert [c.name for c in plan.candidates] == ["first"]
 
@@ -501,7 +501,7 @@ def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: 
 def test_autotune_takes_the_fastest_that_it_measures(plan: Planner) -> None:
     rows = plan("own_candidates", name="convolution_bias_relu")["candidates"]
     names = [row["name"] for row in rows if row["planned"]]
-    times = {name: 1.0 + at for at, name in enumerate(reversed(names))}
+    times = {name: 1.0 + at / len(names) for at, name in enumerate(reversed(names))}
     best = plan("own_plan", name="convolution_bias_relu", options={"prefer": "autotune"}, times=times)
     assert (best["name"], best["milliseconds"]) == (names[-1], 1.0)
     assert set(best["seen"][: len(names)]) == set(names)
