@@ -128,7 +128,7 @@ class Bench(Verifier):
         left = close
         for done in range(1, _FINAL_ROUNDS + 1):
             for candidate in left:
-                self.timer.name = candidate.name
+                self.timer.running = candidate
                 self._begin(self._run_seconds)
                 count = _count(milliseconds(candidate), _ROUND_MS)
                 times[candidate.name].append(self.timer.run(launches[candidate.name], count))
@@ -145,10 +145,10 @@ class Bench(Verifier):
 
     def note_error(self, candidate: Candidate) -> None:
         """Run a candidate once more, and note its error from float64. Where single elements cannot be computed, nothing."""
-        self.timer.name = candidate.name
+        self.timer.running = candidate
         with suppress(MemoryError, CudnnError):
             self._run_guarded(candidate)
-            self._watch.begin("", COMPARING_SECONDS)
+            self._watch.begin(None, COMPARING_SECONDS)
             error = self._arbiter.error(self.memory.scratch[0])
             if error is not None:
                 candidate.error = error / self._tolerance
@@ -170,7 +170,7 @@ class Bench(Verifier):
         self._become_baseline(candidate)
         if candidate.refused:
             return
-        self._watch.begin("", COMPARING_SECONDS)
+        self._watch.begin(None, COMPARING_SECONDS)
         error = self._arbiter.error(self.memory.kept[0])
         if not self._agrees_at_start(candidate):
             return

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
-from cudnnpy._memory import workspace
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -78,10 +77,10 @@ class LocalMeasurer:
             if self._best is not None:
                 self._best(entry(choice, is_complete=False))
 
-        self._watch.begin("", _PLANNING_SECONDS)
+        self._watch.begin(None, _PLANNING_SECONDS)
         search = Search(self._handle, watch=self._watch._replace(best=report), known=known or {}, guarded=self._guarded)
         try:
-            choice = search(problem, options, self._target, ordered(), self._within(problem, limit))
+            choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:
                 failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
                 return Measurement(None, "no candidate could be run", search.lacked_memory, rejected=failed)
@@ -106,8 +105,7 @@ class LocalMeasurer:
         return self._why_wrong(candidate, problem, options, limit)
 
     def _why_wrong(self, candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> str | None:
-        self._watch.begin(candidate.name, _PLANNING_SECONDS)
-        limit = self._within(problem, limit)
+        self._watch.begin(candidate, _PLANNING_SECONDS)
         try:
             if is_usable(candidate, problem, options, limit):
                 search = Search(self._handle, watch=self._watch, guarded=self._guarded)
@@ -117,7 +115,3 @@ class LocalMeasurer:
         except MemoryError:
             return None
         return candidate.refused
-
-    def _within(self, problem: Problem, limit: int) -> int:
-        """Return the limit of the workspace, at most the memory that is free."""
-        return min(limit, workspace.free_bytes(problem.device))

@@ -32,7 +32,7 @@ from cudnnpy._store.entry import Measured
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
-_PROMISING = 8  # the number of first candidates that are measured whatever they may take
+_PROMISING = 8  # the number of first candidates that are measured whatever they, or others of their engines, may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
 _SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
 _SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
@@ -91,7 +91,7 @@ class Search:
         def others() -> Iterator[Candidate]:
             for other in chain(problem.likely(options, target), problem.engines(target)):
                 if other.is_plain and other.name != given.name:
-                    self._watch.begin(other.name, PLANNING_SECONDS)
+                    self._watch.begin(other, PLANNING_SECONDS)
                     if is_usable(other, problem, options, most):
                         yield other
 
@@ -103,7 +103,7 @@ class Search:
             bench.confirm(given, others())
 
     def _bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
-        self._watch.begin("", _PREPARING_SECONDS)
+        self._watch.begin(None, _PREPARING_SECONDS)
         return Bench(problem, options, self._handle, limit, watch=self._watch, guarded=self._guarded, times=times)
 
     def _fastest(
@@ -152,10 +152,10 @@ class _Progress:
         for number, candidate in enumerate(candidates):
             if not self.has_time():
                 self.pass_over(candidate)
-            elif self.can_wait(candidate, is_promising=number < _PROMISING):
+            elif self.can_wait(candidate, is_promising := number < _PROMISING):
                 late.append(candidate)
             else:
-                self.measure(candidate)
+                self.measure(candidate, is_promising)
         for candidate in other_knobs(self.right(), target):
             if not self.has_time():
                 self.pass_over(candidate)
@@ -193,13 +193,16 @@ class _Progress:
         self.is_complete = False
         candidate.refused = candidate.refused or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
 
-    def measure(self, candidate: Candidate) -> None:
-        """Plan and measure a candidate. Raises MemoryError if there is no memory for the default choice."""
+    def measure(self, candidate: Candidate, is_promising: bool = False) -> None:
+        """Plan and measure a candidate, unless it is known or far from the fastest.
+
+        Raises MemoryError if there is no memory for the default choice.
+        """
         row = self._known.get(candidate.name)
         if row is not None and (row.refused or self.default is not None):
             self._take_over(candidate, row)
             return
-        if not self._is_far(candidate):
+        if is_promising or not self._is_far(candidate):
             self._measure(candidate)
         self._watch.measured(candidate)
 
@@ -236,7 +239,7 @@ class _Progress:
 
     def _measure(self, candidate: Candidate) -> None:
         begin = time.monotonic()
-        self._watch.begin(candidate.name, PLANNING_SECONDS)
+        self._watch.begin(candidate, PLANNING_SECONDS)
         can_run = is_usable(candidate, self._problem, self._options, self._limit)
         if self._is_excessive(candidate):
             return

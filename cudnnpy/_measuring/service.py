@@ -6,13 +6,13 @@ Candidates run nowhere else, except where the environment has the caller's proce
 from __future__ import annotations
 
 import ctypes
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
+from cudnnpy._memory import workspace
 from cudnnpy._planning import notation, offline, profile
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions, with_limit
@@ -107,14 +107,17 @@ class Service:
         return [offline.row(candidate) for candidate in found]
 
     def _offline_watch(self, request: Mapping[str, Any]) -> offline.Watch:
-        return offline.Watch(lambda name: self._say({"begin": name, "seconds": _PLANNING_SECONDS}), request["left_out"])
+        def begin(name: str) -> None:
+            self._say({"begin": name, "seconds": _PLANNING_SECONDS})
+
+        return offline.Watch(begin, request["left_out"])
 
 
 def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
-    """Return the problem of a request, its options, and the largest workspace."""
+    """Return the problem of a request, its options, and the largest workspace: that of the request, or the free memory."""
     problem, options = notation.parse(request["text"])
-    limit = request["limit"]
-    return problem, with_limit(options)._replace(prefer="autotune"), sys.maxsize if limit is None else int(limit)
+    free, limit = workspace.free_bytes(problem.device), request["limit"]
+    return problem, with_limit(options)._replace(prefer="autotune"), free if limit is None else min(free, limit)
 
 
 def _watch(say: Say) -> Watch:

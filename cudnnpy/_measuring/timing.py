@@ -9,6 +9,7 @@ from collections.abc import Callable
 from cudnnpy import raw
 from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.watch import ContextLost
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
 
 LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
@@ -26,7 +27,7 @@ class Timer:
 
         self._filler = filler
         self._events = [driver.cuEventCreate(0)[1] for _ in range(2)]
-        self.name = ""  #: the candidate that runs
+        self.running: Candidate | None = None
 
     def close(self) -> None:
         """Destroy the events."""
@@ -98,4 +99,4 @@ class Timer:
 
         (status,) = driver.cuStreamSynchronize(STREAM)
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise ContextLost(self.name, status.name)
+            raise ContextLost("a candidate" if self.running is None else self.running.name, status.name)

@@ -90,7 +90,7 @@ class Verifier:
         return max(_TIMES * self.best / 1e3, _RUN_SECONDS)
 
     def _begin(self, seconds: float) -> None:
-        self._watch.begin(self.timer.name, seconds)
+        self._watch.begin(self.timer.running, seconds)
 
     def verify(self, candidate: Candidate) -> bool:
         """Return whether the results of a candidate are right. This may reject the candidate of the baseline instead."""
@@ -100,7 +100,7 @@ class Verifier:
 
     def _attempt(self, candidate: Candidate, action: Callable[[Candidate], object]) -> bool:
         """Return whether a candidate is not rejected by an action, which may fail or set the reason."""
-        self.timer.name = candidate.name
+        self.timer.running = candidate
         try:
             action(candidate)
         except MemoryError as error:
@@ -109,6 +109,8 @@ class Verifier:
             candidate.refused = f"failed when run: {error}"
         if candidate.refused:
             candidate.executable = None
+            if candidate is self.baseline_of:
+                self.baseline, self.baseline_of, self.verified = [], None, {}
         return not candidate.refused
 
     def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
@@ -151,8 +153,6 @@ class Verifier:
         if not reason or (candidate is not self.baseline_of and self._is_exact(candidate)):
             return True
         candidate.refused = self._explained(candidate, reason)
-        if candidate is self.baseline_of:
-            self.baseline, self.baseline_of, self.verified = [], None, {}
         return False
 
     def _is_exact(self, candidate: Candidate) -> bool:
@@ -193,7 +193,7 @@ class Verifier:
 
     def _all_largest(self) -> list[float]:
         """Return the largest absolute element of each result in guarded memory."""
-        self._watch.begin("", COMPARING_SECONDS)
+        self._watch.begin(None, COMPARING_SECONDS)
         memory = self.memory
         return [
             self._largest(spec, address, extent(spec))
@@ -202,7 +202,7 @@ class Verifier:
 
     def _compare(self, candidate: Candidate) -> str:
         """Return why a candidate's result in guarded memory is wrong; "" if all are right. Note the largest error."""
-        self._watch.begin("", COMPARING_SECONDS)
+        self._watch.begin(None, COMPARING_SECONDS)
         errors: list[float] = []
         for difference, largest, spec in zip(
             self._differences(self.memory.kept), self.baseline, self.memory.results, strict=True

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cudnnpy._planning.candidates import Candidate
 
 
-def _begin(name: str, seconds: float) -> None: ...
+def _begin(candidate: Candidate | None, seconds: float) -> None: ...
 
 
 def _note(candidate: Candidate) -> None: ...
@@ -17,9 +17,9 @@ def _note(candidate: Candidate) -> None: ...
 class Watch(NamedTuple):
     """Callbacks of a search. The default ones do nothing."""
 
-    #: Called before each step that may crash or hang, with the candidate's name ("" for a step of no single candidate) and
-    #: the most seconds until the next call of any callback.
-    begin: Callable[[str, float], object] = _begin
+    #: Called before each step that may crash or hang, with the candidate (None for a step of no single candidate) and the most
+    #: seconds until the next call of any callback.
+    begin: Callable[[Candidate | None, float], object] = _begin
     measured: Callable[[Candidate], object] = _note  #: called after each candidate, also a rejected one
     best: Callable[[Candidate], object] = _note  #: called with each new fastest candidate whose result was verified
 

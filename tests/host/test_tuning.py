@@ -169,7 +169,7 @@ class Case:
         handle: Any = SimpleNamespace(_address=0, _in_use=None)
         handle.set_stream = lambda stream: setattr(handle, "_address", stream)
         watch = Watch(
-            lambda name, seconds: self.reports.append(("begin", (name, seconds))),
+            lambda given, seconds: self.reports.append(("begin", (given.name if given else "", seconds))),
             lambda candidate: self.reports.append(("measured", candidate.name)),
             lambda candidate: self.reports.append(("best", candidate.name)),
         )
@@ -501,6 +501,15 @@ def test_a_first_run_is_compared_as_it_is(device: Device) -> None:
         if name == "fast" and any(start <= place[0] < start + size for start, size in device.ever_mapped)
     ]
     assert len(guarded) == 3  # and once more for its error
+
+
+def test_without_memory_for_copies_the_fastest_wins_too(device: Device) -> None:
+    """In place of copies, timed runs take the operands of verified ones, and with beta they add up."""
+    case = Case(device, beta=2.0)
+    device.most = 3 * (1 << 12)
+    candidates = [case.candidate("default", 1.0), case.candidate("fast", 0.5)]
+    assert case.tuned(*candidates) == "fast"
+    assert not [candidate.refused for candidate in candidates if candidate.refused]
 
 
 # What is reported, and what is known
