@@ -14,10 +14,22 @@ import os
 
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
-from cudnnpy._store.entry import Entry, Key, Measured
+from cudnnpy._store.entry import Entry, Fault, Key, Measured
 from cudnnpy._store.records import Forgotten, StoreInfo
 
-__all__ = ["Entry", "Forgotten", "Key", "Measured", "Store", "StoreInfo", "add_layer", "default", "open", "use"]
+__all__ = [
+    "Entry",
+    "Fault",
+    "Forgotten",
+    "Key",
+    "Measured",
+    "Store",
+    "StoreInfo",
+    "add_layer",
+    "default",
+    "open",
+    "use",
+]
 
 
 def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False) -> Store:

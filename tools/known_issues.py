@@ -2,6 +2,7 @@
 
     python -m tools.known_issues            # writes the page
     python -m tools.known_issues --check    # fails where the page is not what this would write
+    python -m tools.known_issues --faults choices.sqlite    # lists the faults of a store by engine, to write rows from
 
 Engines are cudnnpy/_planning/known_issues.py's; AVOIDED, below, is what cudnnpy does not use, so that nothing reads it at
 run time.
@@ -10,13 +11,16 @@ run time.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from cudnnpy import raw
+from cudnnpy import raw, store
 from cudnnpy._planning.known_issues import ISSUES, Issue, Remedy
+from cudnnpy.store import Fault
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/known-issues.md"
@@ -253,11 +257,28 @@ def _assumed(first: int, after: int | None) -> str:
     return f"from {raw.version_text(first)}" + ("" if after is None else f", before {raw.version_text(after)}")
 
 
+def faults_by_engine(path: str) -> Iterator[str]:
+    """Yield the faults of a store or export, as lines: an engine with the symptoms and releases, then its problems."""
+    by_engine: dict[str, list[Fault]] = {}
+    for fault in store.open(path, read_only=True).faults():
+        engine = re.match(r"engine \d+", fault.candidate)
+        by_engine.setdefault(engine[0] if engine else fault.candidate, []).append(fault)
+    for name, faults in sorted(by_engine.items(), key=lambda item: (-len(item[1]), item[0])):
+        counts = Counter((fault.symptom, raw.version_text(fault.key.cudnn), fault.key.gpu) for fault in faults)
+        seen = (f"{count} {what} with cuDNN {on} on an {gpu}" for (what, on, gpu), count in sorted(counts.items()))
+        yield f"{name}: {'; '.join(seen)}"
+        yield from (f"    {fault.text}: {fault.candidate}: {fault.symptom}: {fault.detail}" for fault in faults)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Writes the page, or checks it; the exit status."""
     parser = argparse.ArgumentParser(description="Write docs/known-issues.md from the table of known issues.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where the page differs")
+    parser.add_argument("--faults", metavar="STORE", help="write nothing; list the faults of a store by engine")
     given = parser.parse_args(arguments)
+    if given.faults is not None:
+        print(*faults_by_engine(given.faults), sep="\n")
+        return 0
     file, text = ROOT / PAGE, rendered()
     if not given.check:
         file.write_text(text)

@@ -11,6 +11,8 @@ from ctypes import byref, c_int, c_void_p
 from functools import cache
 from typing import Any
 
+_NOT_READY = 600  # CUDA_ERROR_NOT_READY
+
 
 @cache
 def driver_library() -> Any:
@@ -27,6 +29,11 @@ def is_capturing(stream: int) -> bool:
         return False
     state = c_int()
     return driver_library().cuStreamIsCapturing(stream, byref(state)) == 0 and state.value != 0
+
+
+def is_stream_idle(stream: int) -> bool:
+    """Return whether all work on a stream has ended, or failed."""
+    return int(driver_library().cuStreamQuery(c_void_p(stream))) != _NOT_READY
 
 
 def make_current(device: int) -> None:

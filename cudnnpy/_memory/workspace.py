@@ -10,7 +10,7 @@ them again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -41,6 +41,18 @@ _generation = 0
 _captured: list[Any] = []
 _of_thread = threading.local()
 _pools: set[int] = set()  # the devices whose pool memory was taken from
+_when_short: list[Callable[[], None]] = []
+
+
+def call_when_short(action: Callable[[], None]) -> None:
+    """Have an action called when device memory is short, to give some back: by `release_workspace` and `ask_for_memory`."""
+    _when_short.append(action)
+
+
+def ask_for_memory() -> None:
+    """Have others give device memory back."""
+    for action in _when_short:
+        action()
 
 
 def set_allocator(allocator: Allocator | None) -> None:
@@ -129,6 +141,7 @@ def release_workspace(*, captured: bool = False) -> None:
         Whether to free the workspace of captured CUDA graphs, too. None of these graphs may be launched again.
     """
     global _generation
+    ask_for_memory()
     _generation += 1
     buffers: dict[tuple[int, int, int], Any] = _of_thread.__dict__.pop("buffers", {})
     streams = {(device, stream) for device, stream, capture in buffers if not capture}

@@ -7,12 +7,12 @@ one is next, so that another process can leave it out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cudnnpy._core.candidate_table import table
 from cudnnpy._planning import notation, profile, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, knob_name
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -81,6 +81,25 @@ def survey(
         is_usable(candidate, problem, options, limit)
     watch.begin("")
     return found
+
+
+def row(candidate: Candidate) -> dict[str, Any]:
+    """Return a candidate as JSON, as `cudnnpy explain` reports it."""
+    engine = candidate.engine
+    knobs = dict(engine.knobs or ()) if engine is not None else {}
+    return {
+        "name": candidate.name,
+        "source": candidate.source,
+        "engine": None if engine is None else engine.index,
+        "knobs": {knob_name(kind): value for kind, value in knobs.items()},
+        "workspace_size": candidate.workspace_size,
+        "notes": list(candidate.notes),
+        "deterministic": candidate.deterministic,
+        "milliseconds": candidate.milliseconds,
+        "expected": candidate.expected,
+        "error": candidate.error,
+        "rejected": candidate.refused,
+    }
 
 
 def _watched(candidates: Iterator[Candidate], watch: Watch) -> Iterator[Candidate]:

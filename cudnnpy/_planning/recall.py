@@ -1,44 +1,32 @@
-"""Look a choice up in the store before it is measured, and keep what was measured there.
+"""Use the stored choice of a problem if it is valid; otherwise, with prefer="autotune", measure and store the result.
 
-`Recall` stands in front of a tuner. A choice that the store has is used if it can be: it is planned again, and what was not
-measured in this environment is run once and checked. A choice that fails is forgotten with its reason, and measuring starts
-as if it had not been there. One that needs more workspace than the limit allows now stays in the store for others, and what
-is measured instead is not kept; neither is a choice for which memory was missing for as many candidates as ran. Of several
-processes that measure a problem at once, all take the choice of the first.
+A stored choice is planned again from its engine and knobs. The preferences that measure nothing take it only if it was measured
+or confirmed in this environment. With prefer="autotune" any other is confirmed first; a choice that fails is forgotten with its
+reason, and the problem is measured. The measurer runs candidates in a process of its own, and the faults that it finds are
+stored: a candidate with a fault is not chosen for this problem again, as long as the driver stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._planning import frozen_choices, remembered
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.usable import Tune, is_usable
+from cudnnpy._planning.usable import Measurement, Measurer, is_usable
 from cudnnpy._store.entry import Entry, Key
-from cudnnpy._store.layers import Layers, current
+from cudnnpy._store.layers import Layers, current, serves_all_preferences
 from cudnnpy.errors import CudnnError
 
 
-class _Asked(NamedTuple):
-    """What is chosen for, and where it is looked up."""
+class _Choice(NamedTuple):
+    """A choice that can be used: a planned candidate with its entry and layer; without a candidate there is none.
 
-    problem: Problem
-    options: PlanningOptions
-    target: Target
-    limit: int
-    key: Key
-    store: Layers
-
-
-class _Found(NamedTuple):
-    """What the store has: a candidate that can be used, planned, with its entry and layer.
-
-    `fits` is false if it has one that needs more workspace than the limit.
+    `fits` is False if there is one whose workspace exceeds the limit.
     """
 
     candidate: Candidate | None = None
@@ -47,170 +35,199 @@ class _Found(NamedTuple):
     fits: bool = True
 
 
-class Recall:
-    """The `tune` of selection.choose that asks the store first. One serves one choice.
+class StoredTuner:
+    """Returns the stored choice of a problem, or measures it. Create one instance per problem.
 
-    `is_kept` is false if what is measured is not to be kept, since it is chosen for a shortage of memory.
+    `store` is that of the process by default. With `is_measured=False` nothing is run, neither to measure nor to confirm.
     """
 
-    def __init__(self, tune: Tune, *, is_kept: bool = True) -> None:
-        self._tune, self._is_kept = tune, is_kept
+    def __init__(
+        self,
+        problem: Problem,
+        options: PlanningOptions,
+        target: Target,
+        measurer: Measurer | None = None,
+        *,
+        store: Layers | None = None,
+        is_measured: bool = True,
+    ) -> None:
+        self._problem, self._options, self._target = problem, options, target
+        self._measurer = measurer if is_measured else None
+        self._store = current() if store is None else store
+        self._is_autotuned = options.prefer == "autotune"
+        self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
+        self._faults: dict[str, str] | None = None
+        self.rejected: Mapping[
+            str, str
+        ] = {}  #: the candidates that failed when the problem was measured, with the reasons
         self.layer = ""  #: the layer of the store that had the choice; "" if it was made now
-        self.entry: Entry | None = None  #: the choice in the store, if it was taken from there
+        self.entry: Entry | None = None  #: the entry of the choice, if there is one
 
     @property
-    def is_complete(self) -> bool:
-        """Whether the last search measured all that it was to measure."""
-        return self._tune.is_complete
-
-    @property
-    def lacked_memory(self) -> bool:
-        """Whether in the last search memory was missing for as many candidates as ran."""
-        return self._tune.lacked_memory
+    def left_out(self) -> dict[str, str]:
+        """The names of the candidates with a fault, each with the rejection reason."""
+        if self._faults is None:
+            self._look_up()
+        return self._faults or {}
 
     def considered(self) -> list[Candidate]:
-        """Return the candidates that were considered for the choice that was taken from the store.
+        """Return the candidates that were considered for the choice.
 
-        They are read now, since most callers have no need of them.
+        The store reads them now, since most callers have no need of them.
         """
         if self.entry is None:
             return []
-        there = current().get(self.entry.key)
-        is_same = there is not None and there.entry.plan == self.entry.plan
-        return remembered.considered(there.entry if there is not None and is_same else self.entry)
+        stored = None if self.entry.candidates else self._store.get(self.entry.key)
+        is_same = stored is not None and stored.entry.plan == self.entry.plan
+        return remembered.considered(stored.entry if stored is not None and is_same else self.entry)
 
-    def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
-        """Run a planned candidate once, and reject it if its result is wrong."""
-        self._tune.confirm(problem, options, target, given, limit)
+    def choice(self, limit: int) -> Candidate | None:
+        """Return the choice, planned; None if the caller is to choose as prefer="fastest" does."""
+        if not self._is_autotuned:
+            if self._is_blank or not serves_all_preferences():
+                return None
+            return self._taken(self._stored(limit))
+        stored = self._stored(limit)
+        is_frozen = frozen_choices.is_frozen()
+        if stored.candidate is not None and (is_frozen or not self._allows_more_tuning(stored.entry)):
+            return self._taken(stored)
+        if frozen_choices.note_unknown(self._problem, self._options) or self._measurer is None:
+            return self._taken(stored)
+        with remembered.one_thread(self._key):
+            stored = self._stored(limit)  # another thread may have measured it meanwhile
+            if stored.candidate is not None and not self._allows_more_tuning(stored.entry):
+                return self._taken(stored)
+            return self._measured(self._measurer, limit, stored)
 
-    def __call__(
-        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
-    ) -> Candidate | None:
-        """Return the choice of the store, or else that of the tuner. In a freeze, return the first that can be used."""
-        asked = _Asked(problem, options, target, limit, remembered.key_of(problem, options, target), current())
-        found = self._look_up(asked)
-        if found.candidate is not None and (frozen_choices.is_frozen() or not _is_open(found.entry, options)):
-            return self._taken(found)
-        if frozen_choices.note_unknown(problem, options):
-            return next((one for one in candidates if is_usable(one, problem, options, limit)), None)
-        with remembered.one_thread(asked.key):
-            found = self._look_up(asked)  # another thread may have measured it meanwhile
-            if found.candidate is not None and not _is_open(found.entry, options):
-                return self._taken(found)
-            return self._measured(asked, candidates, found)
+    def _taken(self, choice: _Choice) -> Candidate | None:
+        self.layer, self.entry = choice.layer, choice.entry
+        return choice.candidate
 
-    def _taken(self, found: _Found) -> Candidate | None:
-        self.layer, self.entry = found.layer, found.entry
-        return found.candidate
+    def _allows_more_tuning(self, entry: Entry | None) -> bool:
+        """Return whether an entry was measured in too little time for all candidates, and more time is allowed now."""
+        if entry is None or entry.milliseconds is None or entry.complete:
+            return False
+        return entry.tune_seconds < self._options.tune_seconds
 
     # The store
 
-    def _look_up(self, asked: _Asked) -> _Found:
-        """Return what the store has for a key. Choices that fail are forgotten."""
+    @cached_property
+    def _key(self) -> Key:
+        return remembered.key_of(self._problem, self._options, self._target)
+
+    def _look_up(self) -> tuple[Entry | None, str]:
+        """Return the stored entry and its layer, and note the faults of the problem."""
+        if self._is_blank:
+            self._faults = {}
+            return None, ""
+        found, faults = self._store.look_up(self._key)
+        self._faults = {
+            fault.candidate: remembered.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
+            for fault in faults
+            if fault.driver == remembered.driver()
+        }
+        return (None, "") if found is None else (found.entry, found.layer)
+
+    def _stored(self, limit: int) -> _Choice:
+        """Return the stored choice. With prefer="autotune", choices that fail are forgotten."""
         failed: set[str] = set()
-        while (there := asked.store.get(asked.key, brief=True)) is not None and there.entry.plan not in failed:
-            found = self._opened(asked, there.entry, there.layer)
-            if found.candidate is not None or not found.fits:
-                return found
-            failed.add(there.entry.plan)
-        return _Found()
+        while True:
+            entry, layer = self._look_up()
+            if entry is None or entry.plan in failed:
+                return _Choice()
+            choice, reason = self._restored(entry, layer, limit)
+            if choice.candidate is not None or not choice.fits or not self._is_autotuned:
+                return choice
+            failed.add(entry.plan)
+            self._store.forget(entry.key, reason)
 
-    def _opened(self, asked: _Asked, entry: Entry, layer: str) -> _Found:
-        """Return what can be used of an entry, which is forgotten if it fails."""
-        too_large = _Found(fits=False)
-        if entry.workspace_size > asked.limit:
-            return too_large
+    def _restored(self, entry: Entry, layer: str, limit: int, *, is_new: bool = False) -> tuple[_Choice, str]:
+        """Return the choice of an entry, planned, or the reason why it fails. A new one was measured just now."""
+        too_large = _Choice(fits=False)
+        if entry.workspace_size > limit:
+            return too_large, ""
+        is_confirmed = is_new or self.is_confirmed(entry)
+        if not (is_confirmed or self._is_autotuned):
+            return _Choice(), ""
         try:
-            candidate = remembered.candidate_of(entry, asked.problem, asked.options, asked.target)
+            candidate = remembered.candidate_of(entry, self._problem, self._options, self._target)
         except (ValueError, CudnnError) as error:
-            reason = str(error)
+            return _Choice(), str(error)
+        candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
+        if is_usable(candidate, self._problem, self._options, limit):
+            reason = "" if is_confirmed else self._confirmed(entry, limit)
+        elif candidate.executable is not None:
+            return too_large, ""
         else:
-            if is_usable(candidate, asked.problem, asked.options, asked.limit):
-                reason = self._rejection(asked, entry, candidate)
-            elif candidate.executable is not None:
-                return too_large
-            else:
-                reason = candidate.refused
-            if not reason:
-                return _Found(candidate, entry, layer)
-        asked.store.forget(asked.key, reason)
-        return _Found()
+            reason = candidate.refused
+        return (_Choice(), reason) if reason else (_Choice(candidate, entry, layer), "")
 
-    def _rejection(self, asked: _Asked, entry: Entry, candidate: Candidate) -> str:
-        """Return why the result of a choice is wrong; "" if it is right, or was measured or confirmed in this environment.
+    def is_confirmed(self, entry: Entry) -> bool:
+        """Return whether an entry was measured or confirmed with this GPU, cuDNN and driver."""
+        is_measured_here = remembered.is_of_this_environment(entry)
+        return is_measured_here or self._store.is_checked(entry.key, remembered.environment_of(entry.key))
 
-        Without memory to run it beside the caller's arrays it is used as it is, as the first guess would be.
-        """
-        environment = remembered.environment_of(asked.key)
-        is_confirmed = remembered.is_of_this_environment(entry)
-        if is_confirmed or asked.store.is_checked(asked.key, environment):
+    def _confirmed(self, entry: Entry, limit: int) -> str:
+        """Return why the result of a stored choice is wrong; "" if it is right, or if it could not be run."""
+        if self._measurer is None:
             return ""
-        try:
-            self.confirm(asked.problem, asked.options, asked.target, candidate, asked.limit)
-        except MemoryError:
-            return _planned_again(candidate)
-        if not candidate.refused:
-            asked.store.mark_checked(asked.key, environment)
-        return candidate.refused
+        reason = self._measurer.confirm(self._problem, self._options, entry, limit)
+        if reason == "":
+            self._store.mark_checked(entry.key, remembered.environment_of(entry.key))
+        return reason or ""
 
     # Measuring
 
-    def _measured(self, asked: _Asked, candidates: Iterable[Candidate], found: _Found) -> Candidate | None:
-        """Return the choice of the tuner, of which what the store has is one candidate, or that of another process."""
-        tried: list[Candidate] = []
-        known = found.candidate
+    def _measured(self, measurer: Measurer, limit: int, before: _Choice) -> Candidate | None:
+        """Return the result of measuring, or the choice that another process stored first."""
+        measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
+        entry = self._noted(measurement)
+        if entry is None:
+            return self._taken(before)
+        entry = _faster(before, entry, measurement)
+        if measurement.lacked_memory or not before.fits:
+            return self._taken(self._restored(entry, "", limit, is_new=True)[0])
+        return self._taken(self._kept(entry, before.entry, limit))
 
-        def noted() -> Iterator[Candidate]:
-            if known is not None:
-                tried.append(known)
-                yield known
-            for candidate in candidates:
-                if known is None or candidate.name != known.name:
-                    tried.append(candidate)
-                    yield candidate
+    def _noted(self, measurement: Measurement) -> Entry | None:
+        """Note rejected candidates, and store faults; return the entry, unless that is one for another key."""
+        if measurement.faults:
+            self._store.add_faults(self._key, remembered.choice_text(self._problem, self._options), measurement.faults)
+            found = {one.candidate: remembered.reason_of_fault(one.symptom, one.detail) for one in measurement.faults}
+            self._faults = {**self.left_out, **found}
+        self.rejected, entry = measurement.rejected, measurement.entry
+        return entry if entry is not None and entry.key == self._key else None
 
-        try:
-            chosen = self._tune(asked.problem, asked.options, asked.target, noted(), asked.limit)
-        except MemoryError:
-            if known is None or _planned_again(known):
-                raise
-            return self._taken(found)
-        if chosen is None or chosen.milliseconds is None or not (found.fits and self._is_kept) or self.lacked_memory:
-            return chosen
-        if all(candidate is not chosen for candidate in tried):
-            tried.append(chosen)
-        return self._kept(asked, chosen, tried, found.entry)
-
-    def _kept(self, asked: _Asked, chosen: Candidate, tried: list[Candidate], before: Entry | None) -> Candidate | None:
-        """Put a choice into the store. If another process was first, return its choice, unless that fails here."""
-        problem, options, target, *_ = asked
-        try:
-            plan = Plan(problem, chosen)
-            entry = remembered.entry_of(problem, options, target, plan, tried, complete=self.is_complete)
-        except TypeError:  # a candidate without a text
-            return chosen
-        now = None if before is None else asked.store.get(asked.key, brief=True)
-        is_replaced = now is not None and now.entry == before
-        standing = asked.store.put(entry, replace=is_replaced)
-        if standing.plan == entry.plan:
-            return chosen
-        found = self._opened(asked, standing, "user")
-        if found.candidate is not None:
-            return self._taken(found)
-        if found.fits:
-            asked.store.put(entry)
-        return chosen
+    def _kept(self, entry: Entry, before: Entry | None, limit: int) -> _Choice:
+        """Store an entry, and return the choice. If another process was first, that is its choice, unless it fails here."""
+        now, _ = (None, "") if before is None else self._look_up()
+        current_entry = self._store.put(entry, replace=now is not None and now == before)
+        if current_entry.plan != entry.plan:
+            choice, reason = self._restored(current_entry, "user", limit)
+            if choice.candidate is not None:
+                return choice
+            if not choice.fits:
+                return self._restored(entry, "", limit, is_new=True)[0]
+            self._store.forget(current_entry.key, reason)
+            self._store.put(entry)
+        choice, reason = self._restored(entry, "", limit, is_new=True)
+        if reason:
+            self._store.forget(entry.key, reason)
+        return choice
 
 
-def _planned_again(candidate: Candidate) -> str:
-    """Plan a candidate for which there was no memory to run it; return the rejection reason."""
-    candidate.refused = ""
-    candidate.prepare()
-    return candidate.refused
+def _faster(before: _Choice, entry: Entry, measurement: Measurement) -> Entry:
+    """Return a new entry, with the choice of the earlier one if that was not run again and its time was shorter.
 
-
-def _is_open(entry: Entry | None, options: PlanningOptions) -> bool:
-    """Return whether a choice was measured in too little time for all candidates, and more time is allowed now."""
-    if entry is None or entry.milliseconds is None or entry.complete:
-        return False
-    return entry.tune_seconds < options.tune_seconds
+    More time never leads to a slower choice, and it is not spent again by the next process.
+    """
+    if before.candidate is None or before.entry is None:
+        return entry
+    name, earlier, time = before.candidate.name, before.entry.milliseconds, entry.milliseconds
+    row = next((row for row in entry.candidates if row.name == name), None)
+    was_run = row is not None and not row.refused.startswith("not measured")
+    has_fault = any(fault.candidate == name for fault in measurement.faults)
+    if was_run or has_fault or earlier is None or (time is not None and time <= earlier):
+        return entry
+    choice = ("plan", "milliseconds", "spread", "error", "workspace_size")
+    return entry._replace(**{field: getattr(before.entry, field) for field in choice})

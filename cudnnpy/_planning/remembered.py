@@ -37,7 +37,7 @@ _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the
 def key_of(problem: Problem, options: PlanningOptions, target: Target) -> Key:
     """Return what must be equal for a choice to be used again: the problem, the options, the GPU and the release of cuDNN.
 
-    Of the preference only the limit that it means counts, since a store's choices are those of "autotune". Raises ValueError
+    Of the preference only the limit that it means counts, since a store has the choices of "autotune". Raises ValueError
     for a problem with a number that JSON does not have.
     """
     name, multiprocessors = _gpu(target)
@@ -97,6 +97,15 @@ def is_of_this_environment(entry: Entry) -> bool:
     return entry.milliseconds is not None and entry.made_with.get("driver") == driver() != ""
 
 
+def reason_of_fault(symptom: str, detail: str, made_at: str = "") -> str:
+    """Return the rejection reason for a candidate with a fault, found now by default."""
+    return f"{symptom} on {(made_at or _now())[:10]}: {detail}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 # Entries
 
 
@@ -125,13 +134,14 @@ def entry_of(
         plan.workspace_size,
         0.0 if plan.milliseconds is None else options.tune_seconds,
         complete,
-        datetime.now(UTC).isoformat(timespec="seconds"),
+        _now(),
         {"cudnnpy": __version__, "driver": driver(), "python": platform.python_version()},
-        tuple(map(_measured, tried)),
+        tuple(map(row_of, tried)),
     )
 
 
-def _measured(candidate: Candidate) -> Measured:
+def row_of(candidate: Candidate) -> Measured:
+    """Return the stored form of a candidate."""
     return Measured(
         candidate.name,
         candidate.source,

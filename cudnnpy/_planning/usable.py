@@ -1,38 +1,54 @@
-"""Which candidates the options and the limit on the workspace permit, and what measures those that are permitted."""
+"""Which candidates the options and the limit on the workspace permit, and the protocol by which problems are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem, is_strict
+from cudnnpy._store.entry import Entry
+
+Symptom = Literal["context lost", "limit exceeded", "access outside", "wrong result", "process ended"]
+SYMPTOMS: tuple[Symptom, ...] = get_args(Symptom)
 
 
-class Tune(Protocol):
-    """Measures the usable candidates of a problem (search.Search)."""
+class FoundFault(NamedTuple):
+    """A fault of a candidate that repeated alone in a fresh process."""
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether the last call measured all that it was to measure."""
+    candidate: str  #: its name: the engine with its knobs, and the suffix of its lowering
+    symptom: Symptom
+    detail: str  #: one line for people
+    driver: str  #: the version of the CUDA driver
 
-    @property
-    def lacked_memory(self) -> bool:
-        """Whether in the last call memory was missing for as many candidates as ran."""
 
-    def __call__(
-        self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
-    ) -> Candidate | None:
-        """Return the fastest usable candidate within a limit. The first of them is what is chosen without measuring.
+class Measurement(NamedTuple):
+    """The result of measuring a problem."""
 
-        Raises MemoryError if there is no memory to measure it.
+    entry: Entry | None  #: the choice with all candidates; None if nothing was measured
+    reason: str = ""  #: why nothing was measured; "" with an entry
+    lacked_memory: bool = False  #: whether the choice is one for a shortage of memory, which is not to be stored
+    faults: tuple[FoundFault, ...] = ()
+    #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
+    rejected: Mapping[str, str] = MappingProxyType({})
+
+
+class Measurer(Protocol):
+    """Measures problems outside the calling process (_measuring.tuner.Tuner)."""
+
+    def measure(
+        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
+    ) -> Measurement:
+        """Measure the candidates of a problem within a workspace limit.
+
+        `left_out` has the names of candidates that are not run, each with the rejection reason.
         """
 
-    def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
-        """Run a planned candidate once, and reject it if its result is wrong. Raises MemoryError without memory for that."""
+    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
+        """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
 
 
 def rejection(candidate: Candidate, problem: Problem, options: PlanningOptions) -> str:

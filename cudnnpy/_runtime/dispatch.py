@@ -15,7 +15,14 @@ from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, has_both_orders, in_one_order, is_described_last, packed_strides
 from cudnnpy._memory.arrays import ArrayLibrary, Signature, _libraries, finish, library_of, read, spec_of
-from cudnnpy._memory.workspace import is_out_of_memory, obtainable, release_workspace, temporary, workspace
+from cudnnpy._memory.workspace import (
+    ask_for_memory,
+    is_out_of_memory,
+    obtainable,
+    release_workspace,
+    temporary,
+    workspace,
+)
 from cudnnpy._runtime.executables import rounded
 from cudnnpy._runtime.launcher import Launcher, Planned
 from cudnnpy._runtime.plan_cache import find, identity_of_arguments, plan_cache
@@ -344,6 +351,7 @@ def _within_what_is_free(
     made = sum(count for count, out in zip(ready.sizes, request.outs, strict=True) if out is None)
     needed = f"{request.operation}: device {device} has no room for new results of {made} bytes and workspace of {size} bytes"
     try:
+        ask_for_memory()
         if len(pointers) < ready.count:
             release_workspace()
             results = ready.make(request.outs, pointers)

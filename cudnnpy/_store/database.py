@@ -8,13 +8,15 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 
 from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
-from cudnnpy._store.entry import SCHEMA, Entry, Key, canonical, digest_of
-from cudnnpy._store.faults import Foreign, Locked, warn
+from cudnnpy._store.entry import SCHEMA, Entry, Fault, Key, canonical, digest_of
+from cudnnpy._store.fault_rows import FaultRows, rows_from_faults
+from cudnnpy._store.faults import Foreign, Locked
 from cudnnpy._store.kept import Kept
 from cudnnpy._store.machine import this_machine
 from cudnnpy._store.records import (
@@ -35,7 +37,7 @@ from cudnnpy.errors import ClosedError
 _AT_ONCE = 100  # entries in one transaction
 
 
-class Store:
+class Store(FaultRows):
     """Tuned choices that last: entries by their keys, in an SQLite file, an export, or memory.
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
@@ -92,7 +94,9 @@ class Store:
                     f"path must be a store, or a file that does not exist yet; got {self.path}, a file of another kind. "
                     "Name another file"
                 ) from None
-            self._kept, self.read_only = Kept(rows=map(row_from_entry, _entries(Path(path)))), True
+            content = exports.read_with_warning(Path(path))
+            rows = chain(map(row_from_entry, content.entries), rows_from_faults(content.faults))
+            self._kept, self.read_only = Kept(rows=rows), True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
@@ -119,11 +123,15 @@ class Store:
         With `brief` its candidates are not read, which takes half the time.
         """
         with contextlib.suppress(Locked):
-            row = self._rows.read(row_number(ENTRY, key))
-            entry = None if row is None else entry_from_row(row, brief=brief)
-            if entry is not None and entry.key == key and self._rows.read(number_of_failure(entry)) is None:
-                return entry
+            return self._valid(key, self._rows.read(row_number(ENTRY, key)), brief=brief)
         return None
+
+    def _valid(self, key: Key, row: Row | None, *, brief: bool) -> Entry | None:
+        """Return the entry of a row if it is the one of the key, and its plan did not fail. Raises Locked."""
+        entry = None if row is None else entry_from_row(row, brief=brief)
+        if entry is None or entry.key != key or self._rows.read(number_of_failure(entry)) is not None:
+            return None
+        return entry
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
         """Keep an entry, and return the one that stands for its key.
@@ -252,7 +260,7 @@ class Store:
     # Whole stores
 
     def export(self, path: str | os.PathLike[str]) -> int:
-        """Write the entries as lines of JSON, which `load` reads. The file is written whole or not at all.
+        """Write the entries and faults as lines of JSON, which `load` reads. The file is written whole or not at all.
 
         Returns
         -------
@@ -269,12 +277,13 @@ class Store:
         file = Path(path).expanduser()
         if self.path and os.path.realpath(file) == os.path.realpath(self.path):
             raise ValueError(f"path must be another file than the store's; got {str(path)!r}")
-        return exports.write(file, self)
+        return exports.write(file, self, self.faults())
 
     def load(self, path: str | os.PathLike[str]) -> int:
-        """Add the entries of an export. A measured entry replaces one that was only planned, and a complete one another.
+        """Add the entries and faults of an export.
 
-        A damaged line is left out, with one RuntimeWarning for all.
+        A measured entry replaces one that was only planned, and a complete one another. A damaged line is left out, with
+        one RuntimeWarning for all.
 
         Returns
         -------
@@ -288,10 +297,11 @@ class Store:
         OSError
             The file cannot be read.
         """
-        return self._adopt(_entries(Path(path).expanduser()))
+        content = exports.read_with_warning(Path(path).expanduser())
+        return self._adopt(content.entries, content.faults)
 
     def merge(self, other: Store | str | os.PathLike[str]) -> int:
-        """Add the entries of another store, as `load` does for an export.
+        """Add the entries and faults of another store, as `load` does for an export.
 
         Parameters
         ----------
@@ -303,9 +313,11 @@ class Store:
         int
             The number of entries that were added or replaced others.
         """
-        return self._adopt(other if isinstance(other, Store) else Store(other, read_only=True))
+        source = other if isinstance(other, Store) else Store(other, read_only=True)
+        return self._adopt(source, source.faults())
 
-    def _adopt(self, entries: Iterable[Entry]) -> int:
+    def _adopt(self, entries: Iterable[Entry], faults: Iterable[Fault]) -> int:
+        self.add_faults(faults)
         changes = [addition_if_it_says_more(entry) for entry in entries]
         before, count = {row.number: row for row in self._rows.all(ENTRY)}, 0
         for start in range(0, len(changes), _AT_ONCE):
@@ -316,12 +328,12 @@ class Store:
         return count
 
     def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
-        """Remove entries, and return their number.
+        """Remove entries and faults, and return their number.
 
         Parameters
         ----------
         older_than : timedelta, optional
-            Removes the entries that were made longer ago.
+            Removes what was made longer ago.
         stale : bool
             Whether those are removed that this process cannot use: see StoreInfo. In a folder that several machines share,
             these may be the entries of another machine.
@@ -338,13 +350,15 @@ class Store:
         if older_than is not None and not isinstance(older_than, timedelta):
             raise TypeError(f"older_than must be a timedelta; got {older_than!r}")
         machine, now = this_machine(), datetime.now(UTC)
+
+        def is_gone(key: Key, made_at: str) -> bool:
+            is_old = older_than is not None and now - datetime.fromisoformat(made_at) > older_than
+            return is_old or (stale and not machine.serves(key))
+
         gone, staying = [], set()
         for row in self._rows.all(ENTRY):
             entry = entry_from_row(row)
-            is_stale = entry is None or not machine.serves(entry.key)
-            age = None if entry is None else now - datetime.fromisoformat(entry.made_at)
-            is_old = age is not None and older_than is not None and age > older_than
-            if (stale and is_stale) or is_old:
+            if stale if entry is None else is_gone(entry.key, entry.made_at):
                 gone.append(row)
             elif entry is not None:
                 staying.add(entry.key.digest)
@@ -352,7 +366,8 @@ class Store:
         marks = [row for row in self._rows.all(CHECKED) if json.loads(row.content).get("key") not in staying]
         self._change([], [*gone, *failed, *marks])
         left = {*self._rows.all(ENTRY), *self._rows.all(FORGOTTEN)}
-        return sum(row not in left for row in (*gone, *failed))
+        faults = self.remove_faults(fault for fault in self.faults() if is_gone(fault.key, fault.made_at))
+        return sum(row not in left for row in (*gone, *failed)) + faults
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
@@ -370,6 +385,7 @@ class Store:
             usable,
             len(rows) - usable,
             len(self._rows.all(FORGOTTEN)),
+            len(self.faults()),
             sum(map(_size, (self._file, f"{self._file}-journal"))),
             tuple(os.path.join(folder, file) for file in found if name and file.startswith(f"{name}.damaged-")),
         )
@@ -398,11 +414,3 @@ def _size(path: str) -> int:
         return os.path.getsize(path)
     except OSError:
         return 0
-
-
-def _entries(path: Path) -> list[Entry]:
-    """Return the entries of an export, with a warning if lines are damaged."""
-    found = exports.read(path)
-    if found.damaged:
-        warn(f"{path} has {found.damaged} damaged or missing lines, which are left out; its other lines are used")
-    return found.entries

@@ -1,4 +1,4 @@
-"""What the store keeps: an entry is the choice for one problem on one kind of GPU, with what was considered for it."""
+"""What the store keeps: entries, each the choice for one problem on one kind of GPU, and faults of candidates."""
 
 from __future__ import annotations
 
@@ -152,6 +152,50 @@ class Entry(NamedTuple):
         return _built(cls, "entry", plain, _ENTRY)
 
 
+class Fault(NamedTuple):
+    """A fault of a candidate, which repeated alone in a fresh process.
+
+    Attributes
+    ----------
+    key : Key
+        The problem, the GPU and the release of cuDNN. Its options are "{}": a fault does not depend on them.
+    text : str
+        The problem in the notation that people read.
+    candidate : str
+        The engine with its knobs.
+    symptom : str
+        "context lost", "limit exceeded", "access outside", "wrong result" or "process ended".
+    detail : str
+        One line for people.
+    driver : str
+        The version of the CUDA driver. With another driver the fault is not applied.
+    made_at : str
+        When the fault was found: ISO 8601, in UTC.
+    """
+
+    key: Key
+    text: str
+    candidate: str
+    symptom: str
+    detail: str
+    driver: str
+    made_at: str
+
+    def plain(self) -> dict[str, object]:
+        """Return the fault as a JSON object, which `of` reads."""
+        return {**self._asdict(), "key": self.key._asdict()}
+
+    @classmethod
+    def of(cls, plain: Mapping[str, object]) -> Fault:
+        """Return the fault of a JSON object from `plain`. Raises ValueError for a field that is not valid."""
+        return _built(cls, "fault", plain, _FAULT)
+
+
+def without_options(key: Key) -> Key:
+    """Return the key of the faults of a problem."""
+    return key._replace(options="{}")
+
+
 def canonical(value: Any) -> str:
     """Return the JSON text of a value: one text for equal values, in ASCII. Raises ValueError for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -255,8 +299,19 @@ _MEASURED: _Fields = {
     "deterministic": _flag,
     "refused": _text,
 }
+
+
+def _key(name: str, given: Any) -> Key:
+    return _built(Key, name, given, _KEY)
+
+
+_FAULT: _Fields = {
+    "key": lambda name, given: without_options(_key(name, given)),
+    **dict.fromkeys(("text", "candidate", "symptom", "detail", "driver"), _text),
+    "made_at": _moment,
+}
 _ENTRY: _Fields = {
-    "key": lambda name, given: _built(Key, name, given, _KEY),
+    "key": _key,
     "text": _text,
     "plan": _text,
     "milliseconds": partial(_or_none, _number),

@@ -1,10 +1,11 @@
-"""Exports: the entries of a store as lines of JSON, the same bytes for the same entries.
+"""Exports: the entries and faults of a store as lines of JSON, the same bytes for the same content.
 
-    {"entries": 2, "format": 1, "kind": "cudnnpy store"}
+    {"entries": 2, "faults": 1, "format": 2, "kind": "cudnnpy store"}
     {"checksum": "6f...", "entry": {...}}
     {"checksum": "a0...", "entry": {...}}
+    {"checksum": "3c...", "fault": {...}}
 
-The checksum is the SHA-256 of the entry's JSON as it stands in the line.
+The checksum is the SHA-256 of the JSON of the entry or fault as it stands in the line. Format 1 has no faults.
 """
 
 from __future__ import annotations
@@ -18,24 +19,27 @@ from typing import Any, NamedTuple
 
 from cudnnpy._core.whole_file import replacing
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
-from cudnnpy._store.entry import Entry, canonical, digest_of
+from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
+from cudnnpy._store.faults import warn
 
-FORMAT = 1
+FORMAT = 2
 KIND = "cudnnpy store"
+_NAMES: dict[type, str] = {Entry: "entry", Fault: "fault"}  # of the content in a line
 
 
 class Export(NamedTuple):
-    """The entries of an export, and how many of its lines are damaged or missing."""
+    """The entries and faults of an export, and how many of its lines are damaged or missing."""
 
     entries: list[Entry]
+    faults: list[Fault]
     damaged: int
 
 
-def write(path: Path, entries: Iterable[Entry]) -> int:
+def write(path: Path, entries: Iterable[Entry], faults: Iterable[Fault] = ()) -> int:
     """Write an export, whole or not at all. Return the number of entries. Raises OSError."""
     ordered = sorted(entries, key=lambda entry: entry.key)
     with replacing(path) as partial, partial.open("x", encoding="ascii", newline="\n") as stream:
-        for line in _lines(ordered):
+        for line in _lines(ordered, sorted(faults)):
             stream.write(f"{line}\n")
         stream.flush()
         os.fsync(stream.fileno())
@@ -43,17 +47,25 @@ def write(path: Path, entries: Iterable[Entry]) -> int:
 
 
 def read(path: Path, name: str = "path") -> Export:
-    """Return the entries of an export; of two entries for one key, the last. A line that is too long is damaged.
+    """Return the content of an export; of two entries for one key, the last. A line that is too long is damaged.
 
     Raises ValueError for a file that is not an export, or one of another format. Raises OSError.
     """
     with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
         count = _count(stream.readline(MAX_EXPORT_HEADER_CHARACTERS), path, name)
-        lines, entries = 0, list[Entry]()
-        for line in iter(partial(stream.readline, MAX_EXPORT_LINE_CHARACTERS), ""):
-            lines += 1
-            entries += filter(None, [_entry(line)])
-    return Export([*{entry.key: entry for entry in entries}.values()], max(lines, count) - len(entries))
+        lines = [_content(line) for line in iter(partial(stream.readline, MAX_EXPORT_LINE_CHARACTERS), "")]
+    entries = [one for one in lines if isinstance(one, Entry)]
+    faults = [one for one in lines if isinstance(one, Fault)]
+    damaged = max(len(lines), count) - len(entries) - len(faults)
+    return Export([*{entry.key: entry for entry in entries}.values()], faults, damaged)
+
+
+def read_with_warning(path: Path) -> Export:
+    """Return the content of an export, as `read` does, with a warning if lines are damaged."""
+    found = read(path)
+    if found.damaged:
+        warn(f"{path} has {found.damaged} damaged or missing lines, which are left out; its other lines are used")
+    return found
 
 
 def is_export(path: Path) -> bool:
@@ -65,11 +77,12 @@ def is_export(path: Path) -> bool:
         return False
 
 
-def _lines(entries: list[Entry]) -> Iterator[str]:
-    yield canonical({"kind": KIND, "format": FORMAT, "entries": len(entries)})
-    for entry in entries:
-        content = canonical(entry.plain())
-        yield f'{{"checksum":"{digest_of(content)}","entry":{content}}}'
+def _lines(entries: list[Entry], faults: list[Fault]) -> Iterator[str]:
+    yield canonical({"kind": KIND, "format": FORMAT, "entries": len(entries), "faults": len(faults)})
+    content_of: tuple[Entry | Fault, ...] = (*entries, *faults)
+    for one in content_of:
+        content = canonical(one.plain())
+        yield f'{{"checksum":"{digest_of(content)}","{_NAMES[type(one)]}":{content}}}'
 
 
 def _header(line: str) -> dict[str, Any] | None:
@@ -81,24 +94,25 @@ def _header(line: str) -> dict[str, Any] | None:
 
 
 def _count(line: str, path: Path, name: str) -> int:
-    """Return the number of entries that a header announces."""
+    """Return the number of entries and faults that a header announces."""
     header = _header(line)
     if header is None:
         raise ValueError(f"{name} must be an export of a store, whose first line names it; got {path}, another file")
-    if header.get("format") != FORMAT:
+    if header.get("format") not in (1, FORMAT):
         raise ValueError(
             f"{name} must be an export of format {FORMAT}; got format {header.get('format')!r} in {path}. Export it again "
             "with this release of cudnnpy, or import it with the release that wrote it"
         )
-    count = header.get("entries")
-    return count if type(count) is int else 0
+    counts = header.get("entries"), header.get("faults")
+    return sum(count for count in counts if type(count) is int)
 
 
-def _entry(line: str) -> Entry | None:
-    """Return the entry of a line; None if the line is damaged."""
+def _content(line: str) -> Entry | Fault | None:
+    """Return the entry or fault of a line; None if the line is damaged."""
     try:
         parts = json.loads(line)
-        content = canonical(parts["entry"])
-        return Entry.of(parts["entry"]) if digest_of(content) == parts["checksum"] else None
+        kind: type[Entry | Fault] = Fault if "fault" in parts else Entry
+        plain = parts[_NAMES[kind]]
+        return kind.of(plain) if digest_of(canonical(plain)) == parts["checksum"] else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

@@ -44,8 +44,12 @@ class File:
 
     def read(self, number: int, *, waits: bool = False) -> Row | None:
         """Return the row of a number; None if there is none. Raises Locked, unless it waits for the file."""
-        rows = self._rows("WHERE number = ?", number, waits=waits)
-        return rows[0] if rows else None
+        return self.read_several(number, waits=waits).get(number)
+
+    def read_several(self, *numbers: int, waits: bool = False) -> dict[int, Row]:
+        """Return those rows of some numbers that there are, by their numbers, in one transaction. Raises as `read` does."""
+        marks = ", ".join("?" * len(numbers))
+        return {row.number: row for row in self._rows(f"WHERE number IN ({marks})", *numbers, waits=waits)}
 
     def all(self, kind: str) -> list[Row]:
         """Return the rows of a kind, in the order of their numbers."""

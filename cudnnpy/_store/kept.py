@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,8 +27,9 @@ class Kept:
     def __init__(self, path: str = "", *, read_only: bool = False, rows: Iterable[Row] = ()) -> None:
         self.reason = "" if path else "it has no file"
         self._path, self._rows = path, rows
-        self._file: File | None = None  # memory is made where it is needed, since SQLite takes a while to import
-        if path:
+        self._file: File | None = None  # made where it is needed, since SQLite takes a while to import
+        self._read_only = read_only
+        if path and os.path.exists(path):
             self._file = file = _file(path, read_only=read_only)
             try:
                 file.check()
@@ -38,13 +40,24 @@ class Kept:
             except Locked:  # it may be of another kind, which the first use finds
                 pass
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether there are no rows, as far as is known without reading any."""
+        if self._file is None:
+            return self._rows == () and not (self._path and os.path.exists(self._path))
+        return bool(self._file.path) and not os.path.exists(self._file.path)
+
     def read(self, number: int, *, waits: bool = False) -> Row | None:
         """Return the row of a number; None if there is none. Raises Locked, unless it waits for the file."""
-        return self._run(lambda file: file.read(number, waits=waits))
+        return self.read_several(number, waits=waits).get(number)
+
+    def read_several(self, *numbers: int, waits: bool = False) -> dict[int, Row]:
+        """Return those rows of some numbers that there are, by their numbers. Raises as `read` does."""
+        return {} if self.is_blank else self._run(lambda file: file.read_several(*numbers, waits=waits))
 
     def all(self, kind: str) -> list[Row]:
         """Return the rows of a kind, in the order of their numbers."""
-        return self._run(lambda file: file.all(kind))
+        return [] if self.is_blank else self._run(lambda file: file.all(kind))
 
     def change(self, changes: Sequence[Change], removed: Sequence[Row] = ()) -> list[Row | None]:
         """Remove rows, then add others. Return the row that stands for each change; None for one that is forbidden."""
@@ -53,7 +66,7 @@ class Kept:
     def _run(self, work: Callable[[File], _T]) -> _T:
         with turn:
             if self._file is None:
-                self._file = _file(rows=self._rows)
+                self._file = _file(self._path, read_only=self._read_only, rows=self._rows)
             file = self._file
         try:
             return work(file)

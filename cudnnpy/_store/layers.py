@@ -6,15 +6,23 @@ not for keys.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import NamedTuple
 
+from cudnnpy._options.checks import printable
 from cudnnpy._store.database import Store
-from cudnnpy._store.entry import Entry, Key
+from cudnnpy._store.entry import Entry, Fault, Key, without_options
+from cudnnpy._store.fault_rows import faults_from_row, number_of_faults
+from cudnnpy._store.faults import Locked
+from cudnnpy._store.records import row_number
+from cudnnpy._store.rows import ENTRY
 
 VARIABLE, LAYERS_VARIABLE = "CUDNNPY_STORE", "CUDNNPY_STORE_LAYERS"
+PREFERENCES_VARIABLE = "CUDNNPY_STORED_CHOICES"
 USER = "user"
 
 _lock = threading.RLock()
@@ -32,6 +40,13 @@ class Found(NamedTuple):
     store: Store
 
 
+class LookUp(NamedTuple):
+    """What planning reads of a store: the entry of a key without its candidates, and the faults of its problem."""
+
+    found: Found | None
+    faults: tuple[Fault, ...]
+
+
 class Layers:
     """The stores that a process reads, from the first to the last. Changes go to the user's."""
 
@@ -47,9 +62,43 @@ class Layers:
         """Return the entry of a key in the first layer that has one whose plan did not fail here: see Store.get."""
         for layer, store in self._all:
             entry = store.get(key, brief=brief)
-            if entry is not None and (store is self._changed or not self._changed.is_forgotten(key, entry.plan)):
+            if entry is not None and (store is self._changed or not self._is_forgotten(key, entry)):
                 return Found(entry, layer, store)
         return None
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no layer has anything, as far as is known without reading."""
+        return all(store._rows.is_blank for _, store in self._all)
+
+    def look_up(self, key: Key) -> LookUp:
+        """Return the entry that `get` returns, and the faults in all layers. Nothing more is read once a file is locked."""
+        found, faults = None, list[Fault]()
+        with contextlib.suppress(Locked):
+            for layer, store in self._all:
+                numbers = row_number(ENTRY, key), number_of_faults(key)
+                entry_row, faults_row = map(store._rows.read_several(*numbers).get, numbers)
+                entry = store._valid(key, entry_row, brief=True)
+                faults += faults_from_row(faults_row)
+                is_failed = entry is not None and store is not self._changed and self._is_forgotten(key, entry)
+                if found is None and entry is not None and not is_failed:
+                    found = Found(entry, layer, store)
+        return LookUp(found, tuple(faults))
+
+    def _is_forgotten(self, key: Key, entry: Entry) -> bool:
+        return self._changed.is_forgotten(key, entry.plan)
+
+    def faults_of(self, key: Key) -> list[Fault]:
+        """Return the faults of the problem of a key in all layers: see Store.faults_of."""
+        return [fault for _, store in self._all for fault in store.faults_of(key)]
+
+    def add_faults(self, key: Key, text: str, found: Iterable[tuple[str, str, str, str]]) -> int:
+        """Keep faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
+        made_at = datetime.now(UTC).isoformat(timespec="seconds")
+        return self._changed.add_faults(
+            Fault(without_options(key), text, candidate, symptom, printable(" ".join(detail.split())), driver, made_at)
+            for candidate, symptom, detail, driver in found
+        )
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
         """Keep an entry, and return the one that stands: see Store.put."""
@@ -106,6 +155,17 @@ def add(store: Store) -> None:
     with _lock:
         _added[:] = [*(one for one in _added if one.path != store.path), store]
         _current = None
+
+
+def serves_all_preferences() -> bool:
+    """Return whether stored choices are used with every preference, and not with prefer="autotune" alone.
+
+    Raises ValueError if the environment variable has another value than "all" and "autotune".
+    """
+    given = os.environ.get(PREFERENCES_VARIABLE) or "all"
+    if given not in ("all", "autotune"):
+        raise ValueError(f"{PREFERENCES_VARIABLE} must be 'all' or 'autotune'; got {given!r}")
+    return given == "all"
 
 
 def default_path() -> str:

@@ -54,6 +54,8 @@ class StoreInfo(NamedTuple):
         GPU is missing, that part is not compared.
     forgotten : int
         The number of plans that failed.
+    faults : int
+        The number of faults of candidates.
     size : int
         The size of the file in bytes, with what SQLite keeps beside it.
     set_aside : tuple of str
@@ -66,6 +68,7 @@ class StoreInfo(NamedTuple):
     entries: int
     stale: int
     forgotten: int
+    faults: int
     size: int
     set_aside: tuple[str, ...]
 

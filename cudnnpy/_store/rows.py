@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cudnnpy._store.entry import SCHEMA, digest_of
 
-ENTRY, FORGOTTEN, CHECKED = "entry", "forgotten", "checked"  # kinds of rows
+ENTRY, FORGOTTEN, CHECKED, FAULT = "entry", "forgotten", "checked", "fault"  # kinds of rows
 
 # Held while SQLite works, and during a fork: SQLite has locks of its own for all of a process, which a child that was forked
 # while another thread held one would wait for without end.

@@ -1,4 +1,4 @@
-"""The command `cudnnpy`: `info`, `edges`, `tune`, `explain`, `plan` and `device-profile`, each in a module of its own.
+"""The command `cudnnpy`: `info`, `edges`, `tune`, `explain`, `faults`, `plan` and `device-profile`, each in its own module.
 
 Exit status: 0 on success; 1 if cuDNN cannot be used (info), if it failed, or if a problem was not tuned or planned; 2 for wrong
 arguments or files, with one line on stderr, and for options that no algorithm meets, with the table of rejection reasons on
@@ -42,6 +42,11 @@ _COMMANDS = {
         "explain_command",
         "which engine is chosen for a problem, why, and why not the others",
         "Report the candidates for a problem on a GPU, the choice, and the reasons.",
+    ),
+    "faults": (
+        "faults_command",
+        "which candidates are not chosen because of a fault, and how they may be again",
+        "List the faults of candidates that measuring found and the store has, or remove some.",
     ),
     "plan": (
         "plan_command",

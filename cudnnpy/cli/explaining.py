@@ -8,11 +8,13 @@ from cudnnpy._planning import notation, profile, selection
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions, checked, with_limit
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import key_of
+from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.remembered import choice_text, key_of
+from cudnnpy._planning.usable import Measurer
 from cudnnpy._store import layers
-from cudnnpy._store.layers import Found
+from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
-from cudnnpy.cli.explanation import Explanation, Gpu, Row, explained, row_of
+from cudnnpy.cli.explanation import Explanation, Gpu, Row, explained, name_or_none, row_of
 from cudnnpy.cli.planner import Planner
 from cudnnpy.typing import Preference
 
@@ -29,6 +31,13 @@ def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) 
     return _explained(problem, options, target, device.memory, rows, path)
 
 
+def _measurer(device: int) -> Measurer:
+    from cudnnpy._measuring.local_measurer import LocalMeasurer
+    from cudnnpy.handle import Handle
+
+    return LocalMeasurer(Handle.default(device))
+
+
 def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) -> Explanation:
     """Return the explanation of the choice for a GPU of this machine; with `measure`, candidates are run on it."""
     from cudnnpy._memory import workspace
@@ -38,11 +47,9 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
     devices.check_ordinal(device, "; or name the file of a device profile, --device FILE, to plan without a GPU")
     with on_device(device):
         target, free = Target(Handle.default(device)), workspace.free_bytes(device)
-        if measure:
-            choice, rows = _measured(problem, options, target, free)
-        else:
-            choice, rows = None, [row_of(one) for one in selection.survey(problem, options, target, free)]
-        return _explained(problem, options, target, free, rows, None, choice)
+        entry = _measured(problem, options, target, free, _measurer(device)) if measure else None
+        rows = [row_of(one) for one in selection.survey(problem, options, target, free)]
+        return _explained(problem, options, target, free, rows, None, entry)
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
@@ -50,15 +57,17 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
     return problem, options if prefer is None else checked(options._replace(prefer=prefer))
 
 
-def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int) -> tuple[str, list[Row]]:
-    """Return the name of the choice of a measurement on random inputs, and all candidates."""
-    from cudnnpy._measuring.search import Search
-
-    assert target.handle is not None
-    tuner = Search(target.handle)
-    wanted = with_limit(options)._replace(prefer="autotune")
-    found, tried = selection.choose(problem, wanted, target, free, tuner)
-    return found.name, [row_of(candidate) for candidate in tried]
+def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int, measurer: Measurer) -> Entry:
+    """Return the result of measuring a problem. Faults that are found are stored. Raises RuntimeError if there is none."""
+    asked = with_limit(options)._replace(prefer="autotune")
+    left_out = StoredTuner(problem, options, target).left_out
+    measurement = measurer.measure(problem, asked, selection.limit_of(options, free), left_out)
+    if measurement.faults:
+        key, text = key_of(problem, options, target), choice_text(problem, options)
+        layers.current().add_faults(key, text, measurement.faults)
+    if measurement.entry is None:
+        raise RuntimeError(f"nothing was measured: {measurement.reason}")
+    return measurement.entry
 
 
 def _explained(
@@ -68,10 +77,11 @@ def _explained(
     free: int,
     rows: list[Row],
     path: str | None,
-    choice: str | None = None,
+    measured: Entry | None = None,
 ) -> Explanation:
     key = key_of(problem, options, target)
-    found: Found | None = layers.current().get(key)
+    found = layers.current().get(key)
+    tuner = StoredTuner(problem, options, target)
     memory = free if path is not None else devices.memory(problem.device)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
     return explained(
@@ -82,5 +92,18 @@ def _explained(
         selection.limit_of(options, free),
         rows,
         found,
-        choice,
+        "" if found is None else _why_not_taken(options, tuner, found.entry),
+        tuner.left_out,
+        measured,
     )
+
+
+def _why_not_taken(options: PlanningOptions, tuner: StoredTuner, entry: Entry) -> str:
+    """Return why a stored choice is not taken, whatever its workspace; "" if it is."""
+    if fault := tuner.left_out.get(name_or_none(entry.plan) or ""):
+        return f"what is stored is rejected: {fault}"
+    if options.prefer == "autotune":
+        return ""
+    if not layers.serves_all_preferences():
+        return f"what is stored is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
+    return "" if tuner.is_confirmed(entry) else "what is stored was not measured with this driver"

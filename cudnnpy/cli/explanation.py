@@ -28,19 +28,21 @@ key                value
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cudnnpy._planning import offline
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import knob_name
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.errors import CudnnError
 
 if TYPE_CHECKING:
+    from cudnnpy._store.entry import Entry
     from cudnnpy._store.layers import Found
 
 FORMAT = 1
+_NOTHING = "nothing is stored for this problem"
 
 
 @dataclass(frozen=True)
@@ -65,27 +67,13 @@ class Row:
 
     @classmethod
     def of(cls, plain: dict[str, Any]) -> Row:
-        """Return the row of JSON from `plain`."""
+        """Return the row of JSON from `plain` or offline.row."""
         return cls(**{**plain, "notes": tuple(plain["notes"])})
 
 
 def row_of(candidate: Candidate) -> Row:
     """Return the row of a candidate."""
-    engine = candidate.engine
-    knobs = dict(engine.knobs or ()) if engine is not None else {}
-    return Row(
-        candidate.name,
-        candidate.source,
-        None if engine is None else engine.index,
-        {knob_name(kind): value for kind, value in knobs.items()},
-        candidate.workspace_size,
-        candidate.notes,
-        candidate.deterministic,
-        candidate.milliseconds,
-        candidate.expected,
-        candidate.error,
-        candidate.refused,
-    )
+    return Row.of(offline.row(candidate))
 
 
 @dataclass(frozen=True)
@@ -156,39 +144,47 @@ def explained(
     limit: int,
     rows: Sequence[Row],
     found: Found | None,
-    measured: str | None = None,
+    why_not_stored: str = "",
+    left_out: Mapping[str, str] = {},
+    measured: Entry | None = None,
 ) -> Explanation:
     """Return the explanation of a choice among candidates that were planned.
 
-    `found` is what the store has, and `measured` the name of the choice of a measurement of now, if there was one.
+    `found` is what the store has, and `why_not_stored` why it is not taken whatever its workspace, "" if it is. `left_out` has
+    the candidates with a stored fault, and `measured` is the result of measuring now, if there is one.
     """
     stored = None if found is None else _stored(found)
     usable = [row for row in rows if not row.rejected]
+    with_fault = [row for row in rows if row.rejected and row.rejected == left_out.get(row.name)]
     made = Explanation(text, device, cudnn, limit, None, "", None, None, stored, tuple(rows))
-    if stored is not None and found is not None and measured is None:
-        made = replace(made, candidates=_with_times(rows, found))
+    source = measured if measured is not None else None if found is None else found.entry
+    if source is not None:
+        made = replace(made, candidates=_with_times(rows, source, has_reasons=measured is not None))
     if measured is not None:
-        choice, why = (
-            measured,
-            f"the fastest of {sum(row.milliseconds is not None for row in rows)} that were measured now",
-        )
-    elif options.prefer == "autotune" and stored and (taken := stored.within(limit)):
+        count = sum(one.milliseconds is not None for one in measured.candidates)
+        choice, why = name_of(measured.plan), f"the fastest of {count} that were measured now"
+    elif stored is not None and not why_not_stored and (taken := stored.within(limit)):
         choice, why = taken, _why_stored(stored, options)
-    elif not usable:
-        return replace(made, why="no candidate can be used: see the rejection reasons")
+    elif usable:
+        choice, why = usable[0].name, _why(usable[0], rows, options, why_not_stored or _why_not_stored(stored, limit))
+    elif with_fault:
+        choice, why = (
+            with_fault[0].name,
+            f"no other candidate can be used, in spite of its fault: {with_fault[0].rejected}",
+        )
     else:
-        choice, why = usable[0].name, _why(usable[0], rows, options, _why_not_stored(stored, limit))
+        return replace(made, why="no candidate can be used: see the rejection reasons")
     chosen = next((row for row in made.candidates if row.name == choice), None)
     time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
-    if stored is not None and choice == stored.choice and measured is None:
-        time, error = stored.milliseconds, stored.error
+    if source is not None and choice == name_or_none(source.plan):
+        time, error = source.milliseconds, source.error
     return replace(made, choice=choice, why=why, milliseconds=time, error=error)
 
 
 def _why_not_stored(stored: Stored | None, limit: int) -> str:
     """Return why the store has no choice that can be taken."""
     if stored is None:
-        return "nothing is stored for this problem"
+        return _NOTHING
     if stored.choice is None:
         return "what is stored cannot be read"
     return f"what is stored needs {stored.workspace_size:,} bytes of workspace, more than the limit of {limit:,}"
@@ -206,7 +202,9 @@ def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, not_stored: st
         why = f"no engine can be used{passed}: an algorithm of the v7 functions"
     else:
         why = f"the first engine that can be used{passed}"
-    if options.prefer == "autotune":
+    if options.prefer != "autotune":
+        why += "" if not_stored == _NOTHING else f"; {not_stored}"
+    else:
         why += f"; {not_stored}, so prefer='autotune' will measure it and the others on the GPU"
     return why
 
@@ -217,7 +215,7 @@ def _why_stored(stored: Stored, options: PlanningOptions) -> str:
         return f"planned without measuring on {date} with cudnnpy {by}; from the store's layer: {stored.layer}"
     whole = "" if stored.complete else ", before all candidates were measured"
     why = f"tuned on {date} with cudnnpy {by}{whole}; from the store's layer: {stored.layer}"
-    if not stored.complete and stored.tune_seconds < options.tune_seconds:
+    if options.prefer == "autotune" and not stored.complete and stored.tune_seconds < options.tune_seconds:
         why += f"; more than its {stored.tune_seconds:g} s are allowed now, so it is measured again with the others"
     return why
 
@@ -228,7 +226,7 @@ def _stored(found: Found) -> Stored:
         found.layer,
         entry.made_at,
         entry.made_with,
-        _name_or_none(entry.plan),
+        name_or_none(entry.plan),
         entry.milliseconds,
         entry.spread,
         entry.error,
@@ -246,20 +244,24 @@ def name_of(plan: str) -> str:
     return content.name + content.lowering.suffix
 
 
-def _name_or_none(plan: str) -> str | None:
+def name_or_none(plan: str) -> str | None:
+    """Return the name of the candidate of a serialized plan; None if it cannot be read."""
     try:
         return name_of(plan)
     except (ValueError, CudnnError):  # a plan that planning forgets
         return None
 
 
-def _with_times(rows: Sequence[Row], found: Found) -> tuple[Row, ...]:
-    """Return the rows with the times that were measured for the store's entry, and what only the entry has."""
-    entry = found.entry
+def _with_times(rows: Sequence[Row], entry: Entry, *, has_reasons: bool) -> tuple[Row, ...]:
+    """Return the rows with the times of an entry, and its rejection reasons if requested, and what only the entry has."""
     times = {one.name: one for one in entry.candidates}
     known = {row.name for row in rows}
     merged = [
-        replace(row, milliseconds=times[row.name].milliseconds)
+        replace(
+            row,
+            milliseconds=times[row.name].milliseconds,
+            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
+        )
         if row.name in times and row.milliseconds is None
         else row
         for row in rows

@@ -1,27 +1,20 @@
 """Planning for a device profile in a child process, so that neither a stand-in for the driver nor a crash reaches this one.
 
-cuDNN prints on standard error what a stand-in lacks, and some configurations end the process. A candidate that does is
-left out with that reason, and a new process goes on.
+Some configurations end the process. Such a candidate is left out with that reason, and a new process goes on.
 """
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Any, Self
 
+from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
 from cudnnpy._planning.profile import DeviceProfile, ProfileError
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import stub_driver
 
-_MOST_CRASHES = 20  # for one problem
-_NOISE = "Could not load"  # lines of cuDNN about symbols that the stand-in lacks
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from cudnnpy.cli.planner_child import main; main({stub})"
+_MAX_CRASHES = 20  # for one problem
 
 
 class NoDriverError(RuntimeError):
@@ -50,12 +43,12 @@ class Planner:
         The stand-in cannot be built.
     ProfileError
         The loaded cuDNN does not accept the profile.
+    PlanningError
+        No process could be started.
     """
 
     def __init__(self, profile: DeviceProfile, *, stub: bool = False) -> None:
         self._profile = profile
-        self._process: subprocess.Popen[str] | None = None
-        self._stack = ExitStack()
         with ExitStack() as stack:
             self._stub: IO[bytes] | None = None
             if not stub_driver.has_driver():
@@ -66,9 +59,8 @@ class Planner:
                         "compiler and plans in a child process"
                     )
                 self._stub = stack.enter_context(stub_driver.library())
-            self._errors: IO[str] = stack.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-            stack.callback(self._stop)
-            self._start()
+            self._process = self._started()
+            stack.callback(lambda: self._process.end())
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -92,75 +84,22 @@ class Planner:
         """Return the answer to a request; candidates that end the process are left out."""
         left_out: dict[str, str] = {}
         while True:
-            if self._process is None:
-                self._start()
-            answer, begun = self._exchange({**request, "left_out": left_out})
-            if answer is not None:
+            if not self._process.is_alive:
+                self._process.end()
+                self._process = self._started()
+            answer = self._process.ask({**request, "left_out": left_out})
+            if not isinstance(answer, Ended):
                 if "error" in answer:
                     raise PlanningError(answer["error"])
                 return answer["answer"]
-            how = self._ended()
-            if not begun or begun in left_out or len(left_out) == _MOST_CRASHES:
-                raise PlanningError(f"the process that plans ended: {how}")
-            left_out[begun] = f"the process that planned it ended: {how}"
+            if not answer.begun or answer.begun in left_out or len(left_out) == _MAX_CRASHES:
+                raise PlanningError(f"the process that plans ended: {answer.how}")
+            left_out[answer.begun] = f"the process that planned it ended: {answer.how}"
 
-    def _exchange(self, request: dict[str, Any]) -> tuple[dict[str, Any] | None, str]:
-        """Send a request; return the answer, None if the process ended, and the candidate that was planned last."""
-        process, begun = self._process, ""
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                answer: dict[str, Any] = json.loads(line)
-                if "begin" not in answer:
-                    return answer, begun
-                begun = answer["begin"]
-        except (OSError, ValueError):  # it ended before it read, or within a line
-            pass
-        return None, begun
-
-    def _start(self) -> None:
-        self._errors.seek(0)  # what an earlier process said
-        self._errors.truncate()
+    def _started(self) -> WorkerProcess:
         stub = None if self._stub is None else self._stub.fileno()
-        path = [place for place in sys.path if isinstance(place, str)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM.format(path=path, stub=stub)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            pass_fds=() if stub is None else (stub,),
-            text=True,
-        )
-        answer, _ = self._exchange({"do": "open", **self._profile._asdict()})
-        if answer is None:
-            raise PlanningError(f"the process that plans ended: {self._ended()}")
-        if "error" in answer:
-            self._stop()
-            raise (ProfileError if answer["kind"] == "ProfileError" else PlanningError)(answer["error"])
-
-    def _ended(self) -> str:
-        """Wait for the process that ended, and return how, in words."""
-        process, self._process = self._process, None
-        assert process is not None
-        status = _closed(process)
-        self._errors.seek(0)
-        said = [line.strip() for line in self._errors if line.strip() and _NOISE not in line]
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-        return f"{how}, {said[-1][:200]}" if said else how
-
-    def _stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            _closed(process)
-
-
-def _closed(process: subprocess.Popen[str]) -> int:
-    """Close the pipes of a process that ends, and return its status."""
-    with suppress(OSError), process:  # of what was written to a process that ended
-        pass
-    return process.wait()
+        opening = {"profile": self._profile._asdict(), "stub": stub}
+        try:
+            return WorkerProcess(opening, inherited=() if stub is None else (stub,))
+        except StartError as error:
+            raise (ProfileError if error.kind == "ProfileError" else PlanningError)(str(error)) from None

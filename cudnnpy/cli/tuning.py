@@ -7,15 +7,14 @@ from typing import Any
 
 from cudnnpy import store
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._measuring.search import Search
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import parse
 from cudnnpy._planning.options import PlanningOptions, with_limit
-from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import entry_of, key_of
-from cudnnpy._planning.selection import choose, plan_for
+from cudnnpy._planning.remembered import key_of
+from cudnnpy._planning.selection import limit_of, plan_for
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
@@ -59,12 +58,12 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
     with on_device(device):
         target = Target(Handle.default(device))
         key, kept = key_of(problem, options, target), layers.current()
-        tuner = Search(Handle.default(device))
+        tuner = LocalMeasurer(Handle.default(device))
         before = kept.get(key)
         if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
-            measured = _measured(problem, options, target, tuner)
-            if not tuner.lacked_memory:
-                kept.put(measured)
+            measurement = tuner.measure(problem, options, limit_of(options, workspace.free_bytes(device)), {})
+            if measurement.entry is not None and not measurement.lacked_memory:
+                kept.put(measurement.entry)
         else:
             plan_for(problem, options, tuner)
         found = kept.get(key)
@@ -73,12 +72,6 @@ def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
             f"the choice for {text} was not kept: the store cannot be written, or there was no memory to measure in"
         )
     return found.entry
-
-
-def _measured(problem: Problem, options: PlanningOptions, target: Target, tuner: Search) -> Entry:
-    """Return a choice that is measured whatever the store has."""
-    candidate, tried = choose(problem, options, target, workspace.free_bytes(problem.device), tuner)
-    return entry_of(problem, options, target, Plan(problem, candidate), tried, complete=tuner.is_complete)
 
 
 def options_to_tune(options: PlanningOptions, tune_seconds: float) -> PlanningOptions:

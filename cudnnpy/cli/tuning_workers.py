@@ -24,8 +24,8 @@ from multiprocessing.context import SpawnProcess
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from cudnnpy._measuring import parent_process
 from cudnnpy._store.entry import Entry, Key
-from cudnnpy.cli import parent_process
 from cudnnpy.errors import NoAlgorithmError
 
 # Tunes the problem of a text on a device within some seconds (tuning.tune_one).

@@ -16,7 +16,7 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
-from cudnnpy._measuring.search import Search
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
@@ -26,7 +26,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
-from cudnnpy._planning.usable import Tune
+from cudnnpy._planning.usable import Measurer
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere
@@ -180,7 +180,7 @@ class Operation:
 
     def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
-        tuner = Search(Handle.default(call.device))
+        tuner = Tuner(call.device, call.stream)
         cap = call.cap_beside(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)
@@ -246,7 +246,7 @@ class Operation:
         )
         return ConvolutionProblem(*made)
 
-    def choose_plan(self, problem: ConvolutionProblem, tune: Tune) -> Plan:
+    def choose_plan(self, problem: ConvolutionProblem, tune: Measurer) -> Plan:
         """The plan that the options ask for, on the problem's device. Raises NoAlgorithmError."""
         plan = plan_for(problem, self.options.planning, tune, self._before(problem))
         self._note(problem, plan)

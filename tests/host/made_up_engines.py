@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cudnnpy import Engine, TensorSpec, raw
-from cudnnpy._measuring import knob_search, search
+from cudnnpy._measuring import knob_search, local_measurer, search
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, notation, plan_text, selection
 from cudnnpy._planning import plan as plans
@@ -20,6 +21,9 @@ from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
+from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._store.database import Store
+from cudnnpy._store.layers import Layers
 from cudnnpy.errors import StatusError
 
 TARGET = Target()
@@ -268,8 +272,8 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: there.clock))
     monkeypatch.setattr(search, "Bench", Bench)
     handle = SimpleNamespace(default=lambda device: SimpleNamespace(set_stream=lambda stream: None))
-    for module in (selection, plans):
-        monkeypatch.setattr(module, "Handle", handle)
+    for module in (selection, plans, local_measurer):
+        monkeypatch.setattr(module, "Handle", handle, raising=False)
         if hasattr(module, "Target"):
             monkeypatch.setattr(module, "Target", lambda *_: TARGET)
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext(), raising=False)
@@ -282,5 +286,11 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
     return there
 
 
-def tuner() -> search.Search:
-    return search.Search(SimpleNamespace(set_stream=lambda stream: None, _in_use=None))  # type: ignore[arg-type]
+def tuner() -> LocalMeasurer:
+    """Return a measurer that measures in this process, as the measuring process does."""
+    return LocalMeasurer(SimpleNamespace(set_stream=lambda stream: None, _in_use=None))  # type: ignore[arg-type]
+
+
+def unstored(problem: Any, options: PlanningOptions, **how: Any) -> StoredTuner:
+    """Return a tuner with an empty store of its own."""
+    return StoredTuner(problem, options, TARGET, tuner(), store=Layers(Store("")), **how)

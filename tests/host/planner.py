@@ -22,14 +22,17 @@ import sample_graphs
 from cudnnpy import raw
 from cudnnpy._core.candidate_table import table
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._measuring import search
+from cudnnpy._measuring import local_measurer, search
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import engines as engines_of
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning import remembered, selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.recall import StoredTuner
 from cudnnpy._runtime.executables import is_replayable
 from cudnnpy._store import layers
+from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import epilogue as epilogues
@@ -164,13 +167,14 @@ def choose(request: dict[str, Any]) -> Any:
     BUILT.clear()
     before, times = request.get("before"), request.get("times")
     Bench.times, Bench.seen, Bench.scarce = times or {}, [], request.get("scarce", "")
-    tuner: Any = search.Search(cast(Any, NoHandle()))
+    options, measurer = operation.options.planning, None if times is None else LocalMeasurer(cast(Any, NoHandle()))
+    store = layers.Layers(Store(""))
     chosen, _ = selection.choose(
         problem,
-        operation.options.planning,
+        options,
         TARGET,
         request.get("free", 1 << 37),
-        None if times is None else tuner,
+        StoredTuner(problem, options, TARGET, measurer, store=store, is_measured=not request.get("cap")),
         before and Engine(**{**before, "knobs": before["knobs"] and dict(before["knobs"])}),
         request.get("cap"),
     )
@@ -299,7 +303,7 @@ def own_plan(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen = times or {}, []
     layers.use("")
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: request.get("free", 1 << 37))
-    tune = None if times is None else search.Search(cast(Any, NoHandle()))
+    tune = None if times is None else LocalMeasurer(cast(Any, NoHandle()))
     plan = selection.plan_for(made.problem(), made.options, tune)
     return {
         "name": plan.name,
@@ -323,7 +327,7 @@ def tuned(request: dict[str, Any]) -> Any:
     Bench.times, Bench.seen, Bench.confirmed, Bench.scarce = request["times"], [], [], ""
     vars(selection)["memory"] = SimpleNamespace(free_bytes=lambda device: 1 << 37)
     vars(remembered)["driver"] = lambda: request.get("driver", "13.0")
-    plan = selection.plan_for(problem, options, search.Search(cast(Any, NoHandle())))
+    plan = selection.plan_for(problem, options, LocalMeasurer(cast(Any, NoHandle())))
     found = {"name": plan.name, "remembered": plan.remembered, "text": plan.to_json()}
     return {**found, "measured": Bench.seen, "confirmed": Bench.confirmed}
 
@@ -407,7 +411,7 @@ def main() -> None:
     vars(epilogues)["epilogue_graph"] = counted(lambda y: "epilogue", epilogues.epilogue_graph)
     # autotune knows devices by their handles: here there is the profile's
     targets = SimpleNamespace(**{**vars(engines_of), "Target": lambda handle: TARGET})
-    for module in (plans, selection):
+    for module in (plans, selection, local_measurer):
         vars(module).update(Target=lambda handle: TARGET, Handle=NoHandle)
     vars(plans)["on_device"] = lambda device: nullcontext()
     memory = SimpleNamespace(temporary=lambda device, stream: nullcontext(), total_bytes=lambda device: 1 << 37)

@@ -1,4 +1,4 @@
-"""The processes of a group, for tests of what is left of a command."""
+"""The processes of a group, and whether one has ended, for tests of what is left of a command."""
 
 from __future__ import annotations
 
@@ -22,3 +22,16 @@ def members_of(group: int) -> list[int]:
             break
         time.sleep(0.1)
     return found
+
+
+def has_ended(process: int) -> bool:
+    """Whether a process has ended; one that ends within seconds is waited for."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.store import Entry, Key, Measured, Store
+from cudnnpy.store import Entry, Fault, Key, Measured, Store
 
 GPU = ("NVIDIA H200", "9.0", 132)
 CUDNN = 91900
@@ -40,6 +40,19 @@ def entry(number: int = 0, **changes: Any) -> Entry:
             Measured("engine 38 (tile_size=5)", "heuristics", 1 << 20, 0.125, ("tensor_core",), True, ""),
             Measured("engine 1", "engines", None, None, (), False, "cuDNN rejected it"),
         ),
+    )._replace(**changes)
+
+
+def fault(number: int = 0, given: Key | None = None, **changes: Any) -> Fault:
+    """A fault of a candidate for the problem of a number."""
+    return Fault(
+        key=key(number) if given is None else given._replace(options="{}"),
+        text=f"forward {number}x64x56x56 64x64x3x3 pad=1",
+        candidate="engine 3 (multiply=1)",
+        symptom="limit exceeded",
+        detail="no end after 2.0 s",
+        driver="13.0",
+        made_at="2026-02-01T12:00:00+00:00",
     )._replace(**changes)
 
 

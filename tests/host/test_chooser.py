@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner
+from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner, unstored
 
 from cudnnpy import Engine, Plan, raw
 from cudnnpy._measuring import search
@@ -27,7 +27,16 @@ def chosen(options: PlanningOptions | None = None, **how: Any) -> Candidate:
 
 
 def tuned(**options: Any) -> Candidate:
-    return chosen(PlanningOptions(prefer="autotune", **options), tune=tuner())
+    asked = PlanningOptions(prefer="autotune", **options)
+    return chosen(asked, tuner=unstored(ASKED, asked))
+
+
+def considered(**options: Any) -> tuple[Candidate, list[Candidate]]:
+    """Return the choice of autotune, and all candidates that were considered."""
+    asked = PlanningOptions(prefer="autotune", **options)
+    there = unstored(ASKED, asked)
+    found, tried = selection.choose(ASKED, asked, TARGET, LOTS, tuner=there)
+    return found, there.considered() or tried
 
 
 # The four preferences
@@ -90,12 +99,11 @@ def test_autotune_descends_to_the_best_knobs(cudnn: Cudnn) -> None:
 
 def test_the_candidates_have_the_one_that_was_chosen_whatever_its_knobs(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 9.0), Made(2, bowl, ranges=RANGES, default=START))
-    options = PlanningOptions(prefer="autotune")
-    found, tried = selection.choose(ASKED, options, TARGET, LOTS, tune=tuner())
+    found, tried = considered()
     assert found.source == "knobs"
     assert [candidate.name for candidate in tried].count(found.name) == 1
     cudnn.engines[1].time = lambda knobs: 0.1
-    found, tried = selection.choose(ASKED, options, TARGET, LOTS, tune=tuner())
+    found, tried = considered()
     assert [candidate.name for candidate in tried].count(found.name) == 1
 
 
@@ -176,7 +184,7 @@ def test_what_may_run_longer_than_there_is_time_is_not_measured(cudnn: Cudnn, mo
     cudnn.add(Made(1, notes=("tensor_core",)), Made(6, notes=("strict_nan_prop",)))
     tuned(tune_seconds=0.7)
     assert not [name for name in cudnn.measured if "engine 6" in name]
-    _, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune", tune_seconds=0.7), TARGET, LOTS, tune=tuner())
+    _, tried = considered(tune_seconds=0.7)
     (left_out,) = [candidate for candidate in tried if candidate.name == "engine 6"]
     assert left_out.refused == "not measured: tune_seconds=0.7 were used up"
 
@@ -202,7 +210,7 @@ def test_what_needs_a_large_part_of_the_memory_is_not_measured(cudnn: Cudnn) -> 
     sizes = {1: 0, 2: 1001, 3: 1000, 4: LOTS + 1}
     cudnn.add(*(Made(index, lambda knobs, i=index: 5.0 - i, lambda knobs, i=index: sizes[i]) for index in sizes))  # type: ignore[misc]
     cudnn.memory = 4000
-    found, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune"), TARGET, LOTS, tune=tuner())
+    found, tried = considered()
     assert found.name == "engine 3"
     reasons = {candidate.name: candidate.refused for candidate in tried}
     assert reasons["engine 2"] == (
@@ -256,7 +264,7 @@ def test_without_memory_to_tune_in_the_best_guess_is_taken(cudnn: Cudnn, to_begi
     cudnn.no_memory, cudnn.scarce = to_begin, lambda candidate: True
     assert tuned().name == chosen().name
     assert tuned().milliseconds is None
-    _, tried = selection.choose(ASKED, PlanningOptions(prefer="autotune"), TARGET, LOTS, tune=tuner())
+    _, tried = considered()
     assert [candidate.name for candidate in tried] == [chosen().name]
 
 

@@ -8,7 +8,9 @@ import re
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
+import made_up_entries
 import pytest
 import sample_graphs
 from messages import says
@@ -17,9 +19,12 @@ from planning import DATA
 
 from cudnnpy import raw
 from cudnnpy._planning import profile
+from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.measured import Configuration, file_name
 from cudnnpy._planning.notation import parse, text_of
 from cudnnpy._planning.problem import is_strict
+from cudnnpy._planning.remembered import choice_text, environment_of
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Found
@@ -220,9 +225,11 @@ class TestTheStore:
         assert re.search(r"^time +0\.113 ms, measured on 2026-11-22, spread 2\.1%$", text, re.M)
         assert re.search(r"^agreement +the largest error against float64 is 0\.04 of the tolerance$", text, re.M)
 
-    def test_fastest_does_not_take_it_and_says_what_would(self, explain, stored, tmp_path):
+    def test_fastest_does_not_take_what_was_not_measured_here(self, explain, stored, tmp_path):
         found = json.loads(explain(TEXT, "--json"))
-        assert found["why"] == "the first of cuDNN's heuristics that can be used"
+        assert found["why"] == (
+            "the first of cuDNN's heuristics that can be used; what is stored was not measured with this driver"
+        )
         assert found["choice"] != found["stored"]["choice"]
         text = " ".join(explain(TEXT).split())
         assert f"store application {tmp_path / 'stored.jsonl'}: engine" in text
@@ -466,61 +473,152 @@ def test_on_a_terminal_the_text_is_the_same_with_and_without_rich(monkeypatch, h
         ("prefer=no_workspace", 0),
     ],
 )
-def test_what_is_measured_has_the_limit_of_the_preference(monkeypatch, options, limit):
-    seen = []
+def test_what_is_measured_has_the_limit_of_the_preference(options, limit):
+    seen, entry, found = (
+        [],
+        made_up_entries.entry(TEXT),
+        FoundFault("engine 9", "access outside", "reads beyond x", "13.0"),
+    )
 
-    def choose(problem, wanted, *_):
-        seen.append((wanted.prefer, wanted.workspace_limit))
-        return type("C", (), {"name": "engine 1"})(), []
+    def measure(problem, wanted, limit, left_out):
+        seen.append((wanted.prefer, wanted.workspace_limit, limit, left_out))
+        return Measurement(entry, faults=(found,))
 
-    monkeypatch.setattr(explaining.selection, "choose", choose)
-    target = type("T", (), {"handle": 1})()
-    assert explaining._measured(*parse(f"{TEXT} {options}"), target, 1 << 36) == ("engine 1", [])
-    assert seen == [("autotune", limit)]
+    parsed = parse(f"{TEXT} {options}")
+    given = *parsed, explaining.Target(), 1 << 36, SimpleNamespace(measure=measure)
+    assert explaining._measured(*given) == entry
+    assert seen == [("autotune", limit, (1 << 36) if limit is None else limit, {})]
+    (fault,) = explaining.layers.current().user.faults()
+    assert (fault.candidate, fault.text) == ("engine 9", choice_text(*parsed))
 
 
-@pytest.mark.parametrize("measure", [False, True])
-def test_on_a_gpu_the_candidates_are_planned_or_measured(monkeypatch, capsys, measure):
+def test_where_nothing_was_measured_the_reason_is_one_line(monkeypatch, capsys):
+    on_a_gpu(monkeypatch, Measurement(None, "the GPU is in exclusive compute mode"))
+    assert command.main(["explain", TEXT, "--measure"]) == 1
+    assert capsys.readouterr().err == ("cudnnpy explain: nothing was measured: the GPU is in exclusive compute mode\n")
+
+
+def on_a_gpu(monkeypatch, measurement=None, reasons=()):
+    """A GPU with two engines, rejected for some reasons, and a measurer; returns what was asked."""
     seen = {}
 
-    def found(problem, options, target, free, *more):
+    def survey(problem, options, target, free):
         seen.update(device=problem.device, options=options, free=free)
-        rows = [candidate("engine 1", 0.5), candidate("engine 2", 0.25)]
-        return (rows[1], rows) if measure else rows
+        return [candidate(f"engine {number + 1}", reason) for number, reason in enumerate((*reasons, "", "")[:2])]
 
-    def candidate(name, time):
-        from cudnnpy._planning.candidates import Candidate
-
-        made = Candidate("heuristics", name, (), True, lambda: None)
-        made.workspace_size, made.milliseconds = 0, time if measure else None
+    def candidate(name, reason):
+        made = Candidate("heuristics", name, (), True, lambda: None, refused=reason)
+        made.workspace_size = 0
         return made
+
+    def measure(problem, options, limit, left_out):
+        seen.update(measured=options, left_out=dict(left_out))
+        return measurement
 
     monkeypatch.setattr(devices, "check_ordinal", lambda device, advice: None)
     monkeypatch.setattr(devices, "memory", lambda device: 1 << 37)
     monkeypatch.setattr("cudnnpy.handle.on_device", lambda device: nullcontext())
-    monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: device)
+    monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
     monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
-    monkeypatch.setattr(explaining.selection, "choose" if measure else "survey", found)
-    monkeypatch.setattr(explaining, "Target", lambda handle: type("T", (), {"handle": handle, "profile": None})())
-    monkeypatch.setattr(
-        explaining, "key_of", lambda *_: type("K", (), {"gpu": "G", "capability": "9.0", "multiprocessors": 1})
+    monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "13.0")
+    monkeypatch.setattr(explaining.selection, "survey", survey)
+    monkeypatch.setattr(explaining, "_measurer", lambda device: SimpleNamespace(measure=measure))
+    return seen
+
+
+def test_on_a_gpu_the_candidates_are_planned(monkeypatch, capsys):
+    seen = on_a_gpu(monkeypatch)
+    assert command.main(["explain", TEXT, "--device", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (seen["device"], report["choice"], report["milliseconds"]) == (1, "engine 1", None)
+
+
+def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
+    rows = (
+        made_up_entries.candidate("engine 1", "heuristics", None, refused="wrong result: off by 1 of float64"),
+        made_up_entries.candidate("engine 2 (tile_size=5)", "knobs", 0.25),
     )
-    monkeypatch.setattr(explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: None})())
-    given = [
-        "explain",
-        TEXT,
-        "--device",
-        "1",
-        "--prefer",
-        "no_workspace",
-        "--json",
-        *(["--measure"] if measure else []),
-    ]
+    entry = made_up_entries.entry(TEXT, rows, 1)
+    monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    seen = on_a_gpu(monkeypatch, Measurement(entry))
+    given = ["explain", TEXT, "--device", "1", "--prefer", "no_workspace", "--json", "--measure"]
     assert command.main(given) == 0
     report = json.loads(capsys.readouterr().out)
-    assert seen["device"] == 1
-    assert report["choice"] == ("engine 2" if measure else "engine 1")
-    if measure:
-        assert (seen["options"].prefer, seen["options"].workspace_limit) == ("autotune", 0)
-        assert report["why"] == "the fastest of 2 that were measured now"
-        assert report["milliseconds"] == 0.25
+    assert (seen["measured"].prefer, seen["measured"].workspace_limit) == ("autotune", 0)
+    assert (report["choice"], report["why"]) == ("engine 2 (tile_size=5)", "the fastest of 1 that were measured now")
+    assert (report["milliseconds"], report["error"], report["stored"]) == (0.25, 0.1, None)
+    listed = {one["name"]: (one["milliseconds"], one["rejected"]) for one in report["candidates"]}
+    assert listed["engine 1"] == (None, "wrong result: off by 1 of float64")
+    assert listed["engine 2 (tile_size=5)"] == (0.25, "")
+
+
+# What a store has for it, on a GPU
+
+
+@pytest.fixture
+def stored_here(monkeypatch):
+    """An entry of "engine 2" for TEXT in the user's store, measured with this driver, and a GPU."""
+    on_a_gpu(monkeypatch)
+    monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    problem, options = parse(TEXT)
+    rows = (
+        made_up_entries.candidate("engine 1", "heuristics", 0.5),
+        made_up_entries.candidate("engine 2", "engines", 0.25),
+    )
+    entry = made_up_entries.entry(TEXT, rows, 1, made_with={"cudnnpy": "0.2.0", "driver": "13.0"})
+    entry = entry._replace(key=explaining.key_of(problem, options, explaining.Target()))
+    explaining.layers.current().put(entry)
+    return entry
+
+
+def why(capsys, *arguments):
+    assert command.main(["explain", TEXT, "--json", *arguments]) == 0
+    report = json.loads(capsys.readouterr().out)
+    return report["choice"], report["milliseconds"], report["why"]
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_a_stored_choice_is_taken_with_every_preference(stored_here, capsys, prefer):
+    tuned = "tuned on 2026-01-31 with cudnnpy 0.2.0; from the store's layer: user"
+    assert why(capsys, "--prefer", prefer) == ("engine 2", 0.25, tuned)
+
+
+def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatch):
+    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
+    first = "the first of cuDNN's heuristics that can be used"
+    left = "; what is stored is left to prefer='autotune' by CUDNNPY_STORED_CHOICES"
+    assert why(capsys) == ("engine 1", 0.5, first + left)
+    assert why(capsys, "--prefer", "autotune")[0] == "engine 2"
+    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "none")
+    assert command.main(["explain", TEXT]) == 2
+    assert capsys.readouterr().err == (
+        "cudnnpy explain: CUDNNPY_STORED_CHOICES must be 'all' or 'autotune'; got 'none'\n"
+    )
+
+
+def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, capsys, monkeypatch):
+    monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "14.0")
+    chosen, _, reason = why(capsys)
+    assert (chosen, reason.partition("; ")[2]) == ("engine 1", "what is stored was not measured with this driver")
+    explaining.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))
+    assert why(capsys)[0] == "engine 2"
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_a_stored_choice_with_a_fault_is_rejected(stored_here, capsys, prefer):
+    found = [("engine 2", "context lost", "an illegal address", "13.0")]
+    explaining.layers.current().add_faults(stored_here.key, TEXT, found)
+    chosen, _, reason = why(capsys, "--prefer", prefer)
+    assert chosen == "engine 1"
+    assert re.search(r"what is stored is rejected: context lost on \d{4}-\d\d-\d\d: an illegal address", reason)
+
+
+def test_a_candidate_with_a_fault_is_better_than_none(capsys, monkeypatch):
+    problem, options = parse(TEXT)
+    seen = on_a_gpu(monkeypatch)
+    key = explaining.key_of(problem, options, explaining.Target())
+    explaining.layers.current().add_faults(key, TEXT, [("engine 2", "wrong result", "off by 3", "13.0")])
+    (reason,) = explaining.StoredTuner(problem, options, explaining.Target()).left_out.values()
+    on_a_gpu(monkeypatch, reasons=("needs 9 bytes, the limit is 0 bytes", reason))
+    assert why(capsys)[::2] == ("engine 2", f"no other candidate can be used, in spite of its fault: {reason}")
+    assert seen == {}

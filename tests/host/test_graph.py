@@ -20,12 +20,12 @@ from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, numbe
 
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
-from cudnnpy._measuring.search import Search
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
+from cudnnpy._planning.usable import Measurement
 from cudnnpy._runtime import plan_cache
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
@@ -461,10 +461,7 @@ def test_strides_of_a_single_position_are_the_nodes_own() -> None:
 
 
 def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Scarce(Search):
-        def __call__(self, *_: Any) -> Any:
-            raise MemoryError("no more")
-
+    scarce: Any = SimpleNamespace(measure=lambda *_: Measurement(None, "out of memory"))
     g, x = started((2, 4, 6, 5), prefer="autotune")
     g.output("y", g.pointwise("relu_fwd", x))
     executable = SimpleNamespace(workspace_size=0)
@@ -473,7 +470,7 @@ def test_without_memory_to_tune_in_a_graph_takes_the_best_guess(monkeypatch: pyt
     made_up = [Candidate("heuristics", name, (), True, lambda: executable) for name in ("first", "second")]  # type: ignore[arg-type, return-value]
     monkeypatch.setattr(GraphProblem, "likely", lambda self, options, target: iter(made_up))
     monkeypatch.setattr(GraphProblem, "engines", lambda self, target: iter(()))
-    plan = selection.plan_for(g.problem(), g.options, Scarce(None))  # type: ignore[arg-type]
+    plan = selection.plan_for(g.problem(), g.options, scarce)
     assert plan.name == "first"
     assert [c.name for c in plan.candidates] == ["first"]
 

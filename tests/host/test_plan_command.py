@@ -14,6 +14,7 @@ from offline_profiles import needs_profiles, properties
 from planning import DATA
 
 from cudnnpy import raw
+from cudnnpy._measuring import process
 from cudnnpy._planning import plan_text
 from cudnnpy._planning.notation import parse, text_of
 from cudnnpy._planning.options import PlanningOptions
@@ -173,12 +174,13 @@ class TestForAProfile:
         def interrupted(self, text):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(planner.subprocess, "Popen", Started)
+        monkeypatch.setattr(process.subprocess, "Popen", Started)
         monkeypatch.setattr(planner.Planner, "plan", interrupted)
         status, _, err, file = plan(CONVOLUTION)
         assert (status, err) == (130, "")
         assert not file.exists()
-        assert all(process.returncode is not None for process in started)
+        assert started
+        assert all(one.returncode is not None for one in started)
 
     def test_without_a_driver_the_stub_must_be_asked_for(self, problems, profile_file, tmp_path, capsys):
         given = [str(problems(CONVOLUTION)), "--device", str(profile_file()), "-o", str(tmp_path / "p.jsonl")]

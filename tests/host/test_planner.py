@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from offline_profiles import needs_profiles
-from process_groups import members_of
+from process_groups import has_ended, members_of
 
 from cudnnpy._planning import profile
 from cudnnpy.cli.planner import Planner, PlanningError
@@ -32,6 +32,7 @@ def in_child(monkeypatch, tmp_path):
         folder.mkdir(exist_ok=True)
         (folder / "sitecustomize.py").write_text("import os, signal, sys\n" + textwrap.dedent(code))
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+        monkeypatch.syspath_prepend(folder)  # children get the path of this process
 
     return run
 
@@ -136,7 +137,7 @@ def test_a_problem_that_ends_the_process_costs_only_itself(profile_file, in_chil
 
 def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
     in_child("os._exit(7)")
-    with pytest.raises(PlanningError, match="the process that plans ended: exit status 7"):
+    with pytest.raises(PlanningError, match="ended when it started: exit status 7"):
         opened(profile_file())
 
 
@@ -158,7 +159,7 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
         from cudnnpy._planning import engines
         def endless(self):
             import time
-            print("planning", file=open(os.environ["BEGUN"], "w"), flush=True)
+            print(os.getpid(), file=open(os.environ["BEGUN"], "w"), flush=True)
             time.sleep(600)
         engines.EngineConfiguration.finalize = endless
         """)
@@ -171,10 +172,11 @@ def test_nothing_is_left_of_a_command_that_is_stopped(profile_file, in_child, tm
     arguments = ["plan", problems, "--device", profile_file(), "-o", tmp_path / "plans.jsonl", "--stub-driver"]
     before = {*tmp_path.iterdir()}
     with subprocess.Popen([sys.executable, "-c", COMMAND, *arguments], start_new_session=True) as process:
-        assert begun.read_text() == "planning\n"
+        planning = int(begun.read_text())
         process.send_signal(number)
     assert process.returncode == status
     assert not members_of(process.pid)
+    assert has_ended(planning)
     assert [*temporary.iterdir()] == []
     assert {*tmp_path.iterdir()} == before
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
 from cudnnpy._planning import known_issues, plan_text, remembered, selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import layers
 from cudnnpy._store.database import Store
 from cudnnpy._store.entry import Entry
+from cudnnpy.errors import NoAlgorithmError
 
 SUMS = MadeUp()
 
@@ -53,6 +58,41 @@ def standing(problem: MadeUp = SUMS, **options: Any) -> Entry:
 
 def put(entry: Entry) -> None:
     layers.current().put(entry, replace=True)
+
+
+class Child:
+    """A measurer with answers of its own: an entry, or none, and what it says of a stored choice."""
+
+    def __init__(self, measurement: Measurement | None = None, said: str | None = "") -> None:
+        self.measurement, self.said = measurement or Measurement(None, "no second process may use the GPU"), said
+        self.asked: list[tuple[str, float, int, dict[str, str]]] = []
+        self.confirmed: list[tuple[str | None, int]] = []
+
+    def measure(
+        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
+    ) -> Measurement:
+        self.asked.append((str(getattr(problem, "name", "")), options.tune_seconds, limit, dict(left_out)))
+        return self.measurement
+
+    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
+        self.confirmed.append((json.loads(entry.plan)["name"], limit))
+        return self.said
+
+
+def measured(child: Child, problem: MadeUp = SUMS, cap: int | None = None, **options: Any) -> Plan:
+    """A plan that is measured by the child."""
+    return selection.plan_for(problem, PlanningOptions(prefer="autotune")._replace(**options), child, cap=cap)
+
+
+def faults() -> list[tuple[str, str, str, str]]:
+    return [(one.candidate, one.symptom, one.detail, one.driver) for one in layers.current().user.faults()]
+
+
+def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> str:
+    """Store a fault of a candidate; return the rejection reason for it."""
+    key = remembered.key_of(problem, PlanningOptions(), TARGET)
+    layers.current().add_faults(key, "its text", [(candidate, "access outside", "reads beyond x", driver)])
+    return f"access outside on {layers.current().user.faults()[0].made_at[:10]}: reads beyond x"
 
 
 def reasons() -> list[str]:
@@ -147,16 +187,6 @@ def test_a_profile_has_the_key_of_its_gpu() -> None:
     assert json.loads(key.options) == {"deterministic": False, "tf32": True, "workspace_limit": 7}
 
 
-def test_other_preferences_and_forced_engines_leave_the_store_alone(
-    cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
-    monkeypatch.setattr(layers.Layers, "get", lambda *_: pytest.fail("the store was asked"))
-    assert planned(prefer="fastest").name == planned(algorithm=Engine(1)).name == "engine 1"
-    assert planned(before=Engine(1)).name == "engine 1"
-    assert len(layers.current().user) == 0
-
-
 def test_a_c_function_is_not_kept(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, size=lambda knobs: LOTS + 1))
     assert planned().name == "plain"
@@ -224,9 +254,22 @@ def test_a_choice_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(workspace, "free_bytes", lambda device: 499)
         assert planned().name == "engine 3"
-    assert planned(cap=499).name == "engine 3"
-    assert (standing(), reasons()) == (before, [])
+    cudnn.measured.clear()
+    assert (planned(cap=499).name, cudnn.measured) == (
+        "engine 1",
+        [],
+    )  # out of memory in the caller: nothing is measured
+    assert (planned(cap=500).name, standing(), reasons()) == ("engine 2", before, [])
     assert planned().name == "engine 2"
+
+
+def test_a_plan_that_is_too_large_now_is_left_to_others(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500), Made(3))
+    planned()
+    put(standing()._replace(milliseconds=None, complete=False))
+    before = standing()
+    monkeypatch.setattr(workspace, "free_bytes", lambda device: 499)
+    assert (planned().milliseconds, standing()) == (10.0, before)
 
 
 def test_a_choice_that_says_it_needs_less_than_it_does_is_left_alone(cudnn: Cudnn) -> None:
@@ -284,6 +327,272 @@ def test_what_is_too_large_to_be_measured_is_not_missing(cudnn: Cudnn) -> None:
     assert planned().name == "engine 1"
     assert standing().complete
     assert "workspace_limit= admits it" in candidates_table(planned().candidates)
+
+
+# Without an entry
+
+
+def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    child = Child()
+    plan = measured(child)
+    assert (plan.name, plan.milliseconds, plan.remembered) == ("engine 1", None, "")
+    assert (len(layers.current().user), len(child.asked)) == (0, 1)
+    measured(child)
+    assert len(child.asked) == 2  # it may have become possible
+
+
+def test_without_a_measurer_a_stored_choice_is_taken_and_nothing_else_happens(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 1"
+    planned()
+    put(elsewhere(standing()))
+    assert selection.plan_for(SUMS, AUTOTUNE).name == "engine 2"
+    assert cudnn.confirmed == []
+
+
+def test_the_process_of_the_caller_runs_no_candidate(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    entry = layers.current().user.get(standing().key)
+    cudnn.measured.clear()
+    layers.use("")
+    child = Child(Measurement(entry))
+    plan = measured(child)
+    assert (plan.name, plan.milliseconds, plan.remembered, standing().plan) == ("engine 2", 1.0, "", entry.plan)  # type: ignore[union-attr]
+    assert [one.name for one in plan.candidates] == [one.name for one in entry.candidates]  # type: ignore[union-attr]
+    assert (cudnn.measured, cudnn.confirmed, child.confirmed) == ([], [], [])
+
+
+def test_an_entry_for_another_problem_is_neither_used_nor_stored(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned(MadeUp("others"))
+    entry = standing(MadeUp("others"))
+    layers.use("")
+    assert measured(Child(Measurement(entry))).name == "engine 1"
+    assert (len(layers.current().user), reasons()) == (0, [])
+
+
+def test_a_measured_choice_that_does_not_load_here_is_forgotten_and_fastest_chooses(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    entry = standing()
+    layers.use("")
+    cudnn.engines[2].refuses = lambda knobs: True
+    cudnn.proposed.pop()
+    plan = measured(Child(Measurement(entry)))
+    assert (plan.name, plan.milliseconds, len(reasons()), len(layers.current().user)) == ("engine 1", None, 1, 0)
+
+
+def test_candidates_that_failed_when_they_were_measured_are_not_chosen_now(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2))
+    child = Child(Measurement(None, "no candidate could be run", rejected={"engine 1": "failed when run: no"}))
+    assert measured(child).name == "engine 2"
+    child.measurement = child.measurement._replace(rejected=dict.fromkeys(EVERY, "failed when run: no"))
+    with pytest.raises(NoAlgorithmError, match="failed when run: no"):
+        measured(child)
+
+
+EVERY = ["engine 1", "engine 1 + blocks", "engine 2", "engine 2 + blocks", "plain"]
+
+
+def test_more_time_that_leads_to_a_slower_choice_leaves_the_faster_one(cudnn: Cudnn) -> None:
+    """The measuring process did not come to it again."""
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, runs_for=1.0), Made(3, lambda knobs: 5.0))
+    assert planned(tune_seconds=0.5).name == "engine 2"
+    before = standing()
+    rows = (before.candidates[0]._replace(name="engine 1", milliseconds=10.0),)
+    slower = before._replace(milliseconds=10.0, tune_seconds=9.0, complete=True, candidates=rows)
+    slower = tampered(slower, engine={"index": 1, "knobs": None, "in_blocks": False}, name="engine 1")
+    for child in (Child(Measurement(slower)), Child()):
+        assert (measured(child, tune_seconds=9.0).name, len(child.asked)) == (
+            "engine 2",
+            child.measurement.entry is not None,
+        )
+    assert (standing().milliseconds, standing().tune_seconds, standing().complete) == (1.0, 9.0, True)
+
+
+@pytest.mark.parametrize("how", ["it was slower this time", "it has a fault"])
+def test_more_time_replaces_a_choice_that_turned_out_worse(cudnn: Cudnn, how: str) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, runs_for=1.0))
+    assert planned(tune_seconds=0.5).name == "engine 2"
+    before = standing()
+    rows = (before.candidates[0]._replace(name="engine 2", milliseconds=20.0),) if "slower" in how else ()
+    found = () if rows else (FoundFault("engine 2", "wrong result", "off by 3", "13.0"),)
+    other = before._replace(milliseconds=10.0, tune_seconds=9.0, complete=True, candidates=rows)
+    other = tampered(other, engine={"index": 1, "knobs": None, "in_blocks": False}, name="engine 1")
+    assert measured(Child(Measurement(other, faults=found)), tune_seconds=9.0).name == "engine 1"
+    assert standing().milliseconds == 10.0
+
+
+# The other preferences
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "no_workspace"])
+def test_a_stored_choice_of_the_very_key_serves_every_preference(cudnn: Cudnn, prefer: Any) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    first = planned(workspace_limit=with_limit(PlanningOptions(prefer=prefer)).workspace_limit)
+    cudnn.proposed.clear()  # the heuristics are not asked
+    plan = planned(prefer=prefer)
+    assert (plan.name, plan.remembered, plan.milliseconds) == ("engine 2", "user", 1.0)
+    assert candidates_table(plan.candidates) == candidates_table(first.candidates)
+    assert selection.plan_to_keep(SUMS, PlanningOptions(prefer=prefer)).remembered == "user"
+
+
+def test_other_options_are_not_served(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    for options in ({"prefer": "no_workspace"}, {"workspace_limit": 1 << 30}, {"tf32": False}, {"deterministic": True}):
+        plan = planned(**{"prefer": "fastest", **options})
+        assert (plan.name, plan.remembered) == ("engine 1", "")
+
+
+def test_only_what_was_measured_or_confirmed_with_this_driver_is_taken_without_running_it(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    own = standing()
+    for entry in (elsewhere(own), own._replace(milliseconds=None, complete=False)):
+        put(entry)
+        child = Child()
+        assert (measured(child, prefer="fastest").name, child.confirmed, child.asked) == ("engine 1", [], [])
+        assert standing() == entry  # it is not forgotten
+    child = Child()
+    measured(child)
+    assert child.confirmed == [("engine 2", LOTS)]
+    assert measured(child, prefer="fastest").name == "engine 2"
+
+
+@pytest.mark.parametrize("limit", [499, 500])
+def test_what_does_not_fit_is_left_to_others(cudnn: Cudnn, limit: int) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, lambda knobs: 500))
+    planned()
+    assert planned(prefer="fastest", cap=limit).name == f"engine {1 + (limit == 500)}"
+    assert reasons() == []
+
+
+def test_a_stored_choice_that_fails_is_passed_over_without_a_change_of_the_store(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    put(tampered(standing(), problem={"name": "others", "dtype": "float32"}))
+    assert (planned(prefer="fastest").name, reasons()) == ("engine 1", [])
+
+
+def test_one_variable_leaves_stored_choices_to_autotune(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0))
+    planned()
+    add_fault("engine 1")
+    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
+    fastest = planned(prefer="fastest")
+    assert (fastest.name, fastest.remembered) == ("engine 3", "")  # faults count all the same
+    assert planned().name == "engine 2"
+    for value in ("all", ""):
+        monkeypatch.setenv("CUDNNPY_STORED_CHOICES", value)
+        assert planned(prefer="fastest").name == "engine 2"
+    monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "no")
+    with pytest.raises(ValueError, match="CUDNNPY_STORED_CHOICES must be 'all' or 'autotune'; got 'no'"):
+        planned(prefer="fastest")
+
+
+def test_a_forced_engine_and_that_of_the_first_shape_come_before_the_store(
+    cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    for prefer in ("autotune", "fastest"):
+        assert planned(prefer=prefer, before=Engine(1)).name == "engine 1"
+        assert planned(prefer=prefer, before=Engine(9)).name == "engine 2"  # which does not take it
+    add_fault("engine 1")
+    assert planned(before=Engine(1)).name == "engine 2"
+    monkeypatch.setattr(layers.Layers, "look_up", lambda *_: pytest.fail("the store was read"))
+    assert planned(algorithm=Engine(1)).name == "engine 1"  # in spite of its fault
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_an_absent_store_is_not_made_by_a_look_up(
+    cudnn: Cudnn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefer: Any
+) -> None:
+    cudnn.add(Made(1))
+    layers.use(str(tmp_path / "folder" / "store.sqlite"))
+    if prefer == "fastest":  # which needs not even the key
+        monkeypatch.setattr(remembered, "key_of", lambda *_: pytest.fail("a key was made"))
+    assert measured(Child(), prefer=prefer).name == "engine 1"
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_a_locked_store_is_as_an_empty_one(cudnn: Cudnn, tmp_path: Path, prefer: Any) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    layers.use(str(tmp_path / "store.sqlite"))
+    planned()
+    with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as locked:
+        locked.execute("BEGIN EXCLUSIVE")
+        assert measured(Child(), prefer=prefer).name == "engine 1"
+    assert measured(Child(), prefer=prefer).name == "engine 2"
+
+
+# Faults
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "limited_workspace", "no_workspace", "autotune"])
+def test_a_candidate_with_a_fault_is_rejected_with_every_preference(cudnn: Cudnn, prefer: Any) -> None:
+    cudnn.add(Made(1), Made(2), Made(3))
+    reason = add_fault("engine 1")
+    child = Child()
+    plan = measured(child, prefer=prefer)
+    assert plan.name == "engine 2"
+    assert (plan.candidates[0].name, plan.candidates[0].refused) == ("engine 1", reason)
+    assert [asked[3] for asked in child.asked] == [{"engine 1": reason}] * (prefer == "autotune")
+    assert measured(child, MadeUp("others"), prefer=prefer).name == "engine 1"
+    listed = {one.name: one.refused for one in selection.survey(SUMS, PlanningOptions(), TARGET, LOTS)}
+    assert (listed["engine 1"], listed["engine 2"]) == (reason, "")
+
+
+def test_a_fault_of_another_driver_is_not_applied(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.add(Made(1))
+    add_fault("engine 1", driver="12.0")
+    assert planned(prefer="fastest").name == "engine 1"
+    monkeypatch.setattr(remembered, "driver", lambda: "12.0")
+    assert planned(prefer="fastest").name == "engine 1 + blocks"
+
+
+@pytest.mark.parametrize("prefer", ["fastest", "autotune"])
+def test_a_stored_choice_with_a_fault_is_not_taken(cudnn: Cudnn, prefer: Any) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    reason = add_fault("engine 2")
+    plan = planned(prefer=prefer)
+    assert (plan.name, "engine 2" in cudnn.measured[4:]) == (
+        ("engine 2 + blocks", False) if prefer == "autotune" else ("engine 1", False)
+    )
+    assert reasons() == ([reason] if prefer == "autotune" else [])
+
+
+def test_a_candidate_with_a_fault_is_better_than_none(cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of candidates has it twice: rejected with its fault, and chosen."""
+    cudnn.add(Made(1), Made(2, size=lambda knobs: 9))
+    monkeypatch.setattr(MadeUp, "functions", lambda *_: iter(()))
+    reason = add_fault("engine 1")
+    add_fault("engine 1 + blocks")
+    for prefer in ("no_workspace", "autotune"):
+        plan = measured(Child(), prefer=prefer, workspace_limit=0)
+        assert plan.name == "engine 1"
+        assert [one.refused for one in plan.candidates if one.name == "engine 1"] == [reason, ""]
+
+
+@pytest.mark.parametrize("has_entry", [False, True])
+def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: Cudnn, has_entry: bool) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
+    planned()
+    entry = standing()
+    layers.use("")
+    found = FoundFault("engine 1", "limit exceeded", "no end after 2 s", "13.0")
+    measurement = Measurement(entry if has_entry else None, "the limit of a call was reached", faults=(found,))
+    plan = measured(Child(measurement))
+    assert (plan.name, plan.milliseconds) == ("engine 2", 1.0 if has_entry else None)
+    assert faults() == [tuple(found)]
+    assert planned(prefer="fastest", tf32=False).name == "engine 2"
+    (stored,) = layers.current().user.faults()
+    assert (stored.text, stored.key.options) == ("made up sums", "{}")
 
 
 # Untrusted text, and choices that fail

@@ -49,7 +49,7 @@ def test_equal_entries_give_equal_exports(tmp_path: Path) -> None:
     assert len({*texts}) == 1
     assert texts[0].count(b"\n") == 31
     header = json.loads(texts[0].partition(b"\n")[0])
-    assert header == {"kind": "cudnnpy store", "format": 1, "entries": 30}
+    assert header == {"kind": "cudnnpy store", "format": 2, "entries": 30, "faults": 0}
 
 
 def test_many_entries_are_loaded(tmp_path: Path) -> None:
@@ -105,10 +105,10 @@ def test_damaged_lines_are_left_out_with_one_warning(tmp_path: Path, export: Pat
     ("header", "message"),
     [
         (
-            {"kind": "cudnnpy store", "format": 2, "entries": 3},
-            "path must be an export of format 1; got format 2 in ...",
+            {"kind": "cudnnpy store", "format": 3, "entries": 3},
+            "path must be an export of format 2; got format 3 in ...",
         ),
-        ({"kind": "cudnnpy store", "format": "1"}, "path must be an export of format 1; got format '1' in ..."),
+        ({"kind": "cudnnpy store", "format": "1"}, "path must be an export of format 2; got format '1' in ..."),
         ({"kind": "something"}, "path must be an export of a store...; got ..."),
         ([], "path must be an export of a store...; got ..."),
     ],
@@ -124,10 +124,10 @@ def test_a_file_that_is_no_export_of_this_format_is_refused(export: Path, header
 
 
 def test_an_export_of_a_newer_format_says_what_to_do(export: Path) -> None:
-    export.write_text(export.read_text().replace('"format":1', '"format":2'))
+    export.write_text(export.read_text().replace('"format":2', '"format":3'))
     for use in (lambda: Store("").load(export), lambda: public.open(export), lambda: Store("").merge(export)):
         with pytest.raises(
-            ValueError, match=says("got format 2 in ...Export it again with this release of cudnnpy...")
+            ValueError, match=says("got format 3 in ...Export it again with this release of cudnnpy...")
         ):
             use()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 from messages import says
 from offline_profiles import needs_profiles
 
+from cudnnpy import __version__
 from cudnnpy._core import driver
+from cudnnpy._measuring import process
 from cudnnpy._planning import profile
-from cudnnpy.cli import planner as planners
 from cudnnpy.cli import stub_driver
 from cudnnpy.cli.planner import NoDriverError, Planner
 from cudnnpy.cli.stub_driver import StubDriverError, build, compiler, library
@@ -103,7 +105,7 @@ def inherited(monkeypatch):
                 seen.append([os.fstat(file).st_ino for file in options["pass_fds"]])
             super().__init__(command, **options)
 
-    monkeypatch.setattr(planners.subprocess, "Popen", Started)
+    monkeypatch.setattr(process.subprocess, "Popen", Started)
     return seen
 
 
@@ -113,7 +115,7 @@ def inherited(monkeypatch):
 def test_only_the_child_process_loads_it(profile_file, inherited):
     with Planner(profile.read(profile_file()), stub=True) as planner:
         ((inode,),) = inherited
-        assert f" {inode} " in Path(f"/proc/{planner._process.pid}/maps").read_text()
+        assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()
 
 
@@ -129,7 +131,8 @@ def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_
 def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, inherited, stub):
     monkeypatch.setattr(stub_driver, "has_driver", lambda: True)
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
-    monkeypatch.setattr(planners, "_PROGRAM", "print('{{\"answer\": null}}') or input()")
+    answer = f"print('{json.dumps({'answer': __version__})}', flush=True); input()"
+    monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
     with Planner(profile.read(profile_file()), stub=stub):
         assert inherited == [[]]
 

@@ -15,6 +15,7 @@ from cudnnpy import store as stores
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import ProblemTextError, parse
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.usable import Measurement
 from cudnnpy.cli import tuning
 from cudnnpy.store import Entry
 
@@ -23,27 +24,24 @@ TEXT = "forward 1x8x9x9 16x8x3x3 pad=1 float16 channels_last prefer=fastest tune
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, PlanningOptions]]]:
-    """A GPU of KINDS[0], a store in memory, and what was called: "plan_for" as a process does, or "choose" to measure."""
+    """A GPU of KINDS[0], a store in memory, and what was called: "plan_for" as a process does, or "measure"."""
     found: list[tuple[str, PlanningOptions]] = []
 
     def plan_for(problem: Any, options: PlanningOptions, tuner: Any) -> None:
         found.append(("plan_for", options))
         stores.default().put(tuned(TEXT, 0, options.tune_seconds))
 
-    def choose(problem: Any, options: PlanningOptions, *_: Any) -> tuple[None, list[Any]]:
-        found.append(("choose", options))
-        return None, []
+    def measure(problem: Any, options: PlanningOptions, *_: Any) -> Measurement:
+        found.append(("measure", options))
+        return Measurement(tuned(TEXT, 0, options.tune_seconds), lacked_memory=tuning.KINDS is None)
 
     stand_ins = {
         "on_device": lambda device: nullcontext(),
         "Handle": SimpleNamespace(default=lambda device: None),
         "Target": lambda handle, kind=KINDS[0]: Target(None, kind),
-        "Search": lambda *_: SimpleNamespace(is_complete=True, lacked_memory=False),
+        "LocalMeasurer": lambda *_: SimpleNamespace(measure=measure),
         "workspace": SimpleNamespace(free_bytes=lambda device: 1 << 30),
         "plan_for": plan_for,
-        "choose": choose,
-        "Plan": lambda *_: None,
-        "entry_of": lambda problem, options, *_, complete: tuned(TEXT, 0, options.tune_seconds, complete=complete),
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(tuning, name, stand_in)
@@ -75,7 +73,7 @@ def test_what_was_planned_without_a_gpu_is_measured(calls: list[tuple[str, Plann
     assert stores.default().get(planned.key) == planned
     found = tuning.tune_one(TEXT, 0, 1.5)
     ((name, options),) = calls
-    assert (name, options.prefer, options.tune_seconds) == ("choose", "autotune", 1.5)
+    assert (name, options.prefer, options.tune_seconds) == ("measure", "autotune", 1.5)
     assert found.milliseconds is not None
     assert stores.default().get(planned.key) == found
 
@@ -85,9 +83,9 @@ def test_a_choice_for_want_of_memory_does_not_replace_a_plan(
 ) -> None:
     planned = tuned(TEXT, 0, 0.0, milliseconds=None, complete=False)
     stores.default().put(planned)
-    monkeypatch.setattr(tuning, "Search", lambda *_: SimpleNamespace(is_complete=False, lacked_memory=True))
+    monkeypatch.setattr(tuning, "KINDS", None)  # which the stand-in takes for a shortage of memory
     assert tuning.tune_one(TEXT, 0, 1.5) == planned
-    assert [name for name, _ in calls] == ["choose"]
+    assert [name for name, _ in calls] == ["measure"]
 
 
 def test_what_was_measured_is_left_to_the_store(calls: list[tuple[str, PlanningOptions]]) -> None:

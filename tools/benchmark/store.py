@@ -64,6 +64,10 @@ class Rows:
         """Every row, with those that ended their process as failed ones."""
         return [*self.rows.values(), *(self._lost(key) for key in self._open if self._is_lost(key))]
 
+    def unfinished(self) -> list[str]:
+        """The keys of rows that were begun and came to no end: their process ended."""
+        return [key for key, times in self._open.items() if times > 0 and key not in self.rows]
+
     def is_done(self, key: str, again: bool = False) -> bool:
         """Whether a row needs no measuring; `again`: rows that failed do."""
         if key in self.rows:

@@ -37,7 +37,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float | N
         row["plan_s"], row["plans"] = {}, {}
         for prefer in PREFERENCES:
             extra = {"tune_seconds": tune_seconds} if prefer == "autotune" and tune_seconds is not None else {}
-            plan, row["plan_s"][prefer] = _plan(torch, cell, sets[0], prefer=prefer, **extra)
+            plan, row["plan_s"][prefer] = timed_plan(torch, cell, sets[0], prefer=prefer, **extra)
             row["plans"][prefer] = plan_facts(plan)
             workspace = torch.empty(max(plan.workspace_size, 1), device=tensors.DEVICE, dtype=torch.uint8)
             calls[prefer] = [plan_call(torch, cell, o, plan, workspace) for o in sets]
@@ -107,7 +107,7 @@ def options(cell: Cell) -> Mapping[str, Any]:
     }
 
 
-def _plan(torch: Any, cell: Cell, o: Operands, **chosen: Any) -> tuple[Any, float]:
+def timed_plan(torch: Any, cell: Cell, o: Operands, **chosen: Any) -> tuple[Any, float]:
     """A plan, and the seconds that it took."""
     convolution = cudnnpy.Convolution(**options(cell), **chosen)
     given = asked(cell, o)

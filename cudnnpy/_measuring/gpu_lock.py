@@ -1,0 +1,49 @@
+"""A lock by which the processes of a user take turns at measuring on a GPU, so that none disturbs the times of another."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+_POLL_SECONDS = 0.02
+
+
+@contextmanager
+def gpu_lock(uuid: str, until: float) -> Iterator[bool]:
+    """Wait for the lock of a GPU until a time of time.monotonic(), and tell whether it is held in the block.
+
+    It ends with the process that holds it. Where no file can be locked, as in a home folder that cannot be written, it counts
+    as held.
+    """
+    with ExitStack() as stack:
+        try:
+            file = os.open(_path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            yield True
+            return
+        stack.callback(os.close, file)
+        yield _is_locked(file, until)
+
+
+def _is_locked(file: int, until: float) -> bool:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+            time.sleep(_POLL_SECONDS)
+        except OSError:  # a file system without locks
+            return True
+        else:
+            return True
+
+
+def _path(uuid: str) -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("cudnnpy", appauthor=False, ensure_exists=True) / f"{uuid}.lock"

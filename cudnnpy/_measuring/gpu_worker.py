@@ -1,0 +1,188 @@
+"""The measurement of problems on one GPU in child processes: a candidate that crashes or hangs costs its process alone."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
+from cudnnpy._planning.remembered import driver
+from cudnnpy._planning.usable import FoundFault, Measurement, Symptom
+from cudnnpy._store.entry import Entry
+
+_MAX_ENDS = 20  # of processes for one problem
+_CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own
+
+
+class MeasureError(ValueError):
+    """A problem cannot be measured on GPUs of this kind. The message is one line with cuDNN's reasons."""
+
+
+class GpuWorker:
+    """Measures problems on one GPU, one at a time and in one thread at a time.
+
+    Parameters
+    ----------
+    uuid : str
+        The UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it.
+    start : callable, optional
+        Starts a process for an opening, before a deadline; WorkerProcess by default.
+    """
+
+    def __init__(self, uuid: str, start: Callable[..., WorkerProcess] = WorkerProcess) -> None:
+        self.uuid, self._start = uuid, start
+        self._process: WorkerProcess | None = None
+
+    def measure(
+        self,
+        text: str,
+        seconds: float,
+        *,
+        limit: int | None = None,
+        left_out: Mapping[str, str] | None = None,
+        deadline: float = math.inf,
+    ) -> Measurement:
+        """Measure a problem, and return its choice and the faults that were found.
+
+        Parameters
+        ----------
+        text : str
+            The problem in the notation, with the options that the choice depends on.
+        seconds : float
+            The most seconds that the search takes.
+        limit : int, optional
+            The largest workspace in bytes.
+        left_out : mapping, optional
+            The rejection reasons of candidates that are not to run, by name.
+        deadline : float
+            The time of time.monotonic() at which the best candidate so far is returned.
+
+        Returns
+        -------
+        Measurement
+            The choice; without one, the reason.
+
+        Raises
+        ------
+        MeasureError
+            cuDNN rejects the problem, or no candidate can be used.
+        StartError
+            No process could be started.
+        """
+        return _Search(self, text, seconds, limit, dict(left_out or {}), deadline).run()
+
+    def confirm(self, text: str, entry: Entry, limit: int, deadline: float) -> str | None:
+        """Return why the result of a stored choice is wrong on this GPU; "" if it is right, None if it could not be run."""
+        answer = self.ask({"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}, deadline)
+        if isinstance(answer, Ended):
+            return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
+        return answer.get("answer")  # None for an error as well
+
+    def ask(
+        self, request: Mapping[str, Any], deadline: float, note: Callable[[Message], object] | None = None
+    ) -> Message | Ended:
+        """Send a request to the process, which is started if there is none. Raises StartError."""
+        if self._process is None or not self._process.is_alive:
+            self.close()
+            try:
+                self._process = self._start({"gpu": self.uuid}, deadline=deadline)
+            except StartError as error:
+                if error.kind == "deadline":
+                    return Ended("deadline", str(error))
+                raise
+        return self._process.ask(request, deadline, note)
+
+    def close(self) -> None:
+        """End the process. The next request starts another one."""
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+
+def symptom_of(ended: Ended) -> Symptom:
+    """Return the symptom of a candidate at which a process ended."""
+    if ended.cause != "ended":
+        return "limit exceeded"
+    if "CUDA_ERROR_ILLEGAL_ADDRESS" in ended.how:
+        return "access outside"
+    return "context lost" if "CUDA_ERROR" in ended.how else "process ended"
+
+
+class _Search:
+    """The search for the fastest candidate of one problem, over as many processes as it takes."""
+
+    def __init__(
+        self, worker: GpuWorker, text: str, seconds: float, limit: int | None, left_out: dict[str, str], deadline: float
+    ) -> None:
+        self._worker, self._text, self._limit, self._deadline = worker, text, limit, deadline
+        self._left_out, self._end = left_out, time.monotonic() + seconds
+        self._rows: list[Message] = []
+        self._best: Entry | None = None
+        self._suspects: list[Ended] = []
+
+    def run(self) -> Measurement:
+        """Return the choice. A process that ends costs the candidate that it ended at, and the next one goes on."""
+        reason = f"more than {_MAX_ENDS} candidates ended their process"
+        for _ in range(_MAX_ENDS):
+            try:
+                answer = self._worker.ask(self._request(), self._deadline, self._note)
+            except StartError as error:
+                if not self._suspects:
+                    raise
+                reason = str(error)
+                break
+            if not isinstance(answer, Ended):
+                return self._answered(answer)._replace(faults=self._faults())
+            reason = f"the process that measures ended: {answer.how}"
+            if answer.cause == "deadline" or not answer.begun or answer.begun in self._left_out:
+                break
+            self._suspects.append(answer)
+            self._left_out[answer.begun] = f"not measured: {symptom_of(answer)} ({answer.how})"
+            if time.monotonic() > self._deadline:
+                break
+        return Measurement(self._best, "" if self._best else reason, faults=self._faults())
+
+    def _request(self) -> dict[str, Any]:
+        return {
+            "do": "measure",
+            "text": self._text,
+            "seconds": max(self._end - time.monotonic(), 0.01),
+            "limit": self._limit,
+            "left_out": self._left_out,
+            "known": self._rows,
+        }
+
+    def _note(self, message: Message) -> None:
+        if "measured" in message:
+            self._rows.append(message["measured"])
+        elif "best" in message:
+            self._best = Entry.of(message["best"])
+
+    def _answered(self, answer: Message) -> Measurement:
+        if "error" in answer:
+            raise MeasureError(answer["error"])
+        given = answer["answer"]
+        entry = None if given["entry"] is None else Entry.of(given["entry"])
+        return Measurement(entry, given["reason"], given["lacked_memory"], rejected=given["rejected"])
+
+    def _faults(self) -> tuple[FoundFault, ...]:
+        """Return the suspected faults that repeat alone in a new process, as far as there is time before the deadline.
+
+        Another program on the GPU, a debugger or a full machine can look like a candidate that hangs.
+        """
+        found = []
+        for suspect in self._suspects:
+            until = min(self._deadline, time.monotonic() + _CONFIRM_SECONDS)
+            if time.monotonic() > self._deadline:
+                break
+            self._worker.close()
+            request = {"do": "try", "text": self._text, "engine": suspect.step.get("engine"), "limit": self._limit}
+            try:
+                answer = self._worker.ask(request, until)
+            except StartError:
+                break
+            if isinstance(answer, Ended) and answer.cause != "deadline":
+                found.append(FoundFault(suspect.begun, symptom_of(answer), answer.how, driver()))
+        return tuple(found)

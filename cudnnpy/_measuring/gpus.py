@@ -1,0 +1,47 @@
+"""GPUs as a child process sees them: their UUIDs, and whether a second process may use them for measuring."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from cudnnpy._cuda_python import cuda_python
+
+_MPS_FOLDER = "/tmp/nvidia-mps"  # by default
+
+
+@cache
+def uuid_of(device: int) -> str:
+    """Return the UUID of a GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it."""
+    driver = cuda_python("bindings.driver")
+    name = str(cuda_python("core").Device(device).name)
+    get = getattr(driver, "cuDeviceGetUuid_v2", driver.cuDeviceGetUuid)  # of the instance, not of its GPU
+    digits = bytes(get(driver.cuDeviceGet(device)[1])[1].bytes).hex()
+    parts = digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]
+    return f"{'MIG' if ' MIG ' in name else 'GPU'}-{'-'.join(parts)}"
+
+
+@cache
+def why_not_measured(device: int) -> str:
+    """Return why no other process can measure on a GPU without harm to this one; "" if one can."""
+    driver = cuda_python("bindings.driver")
+    attribute = driver.CUdevice_attribute
+    if _value(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) not in (None, 0):
+        return "the GPU's compute mode is exclusive or prohibited, so that no second process may use it"
+    mps = _value(getattr(attribute, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None), device)
+    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)
+    if mps or (mps is None and os.path.exists(os.path.join(folder, "control"))):
+        return "CUDA MPS runs, under which a fault in one process ends the work of the others"
+    if not _value(attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device):
+        return "the GPU or its driver has no virtual memory management, which guard pages need"
+    return ""
+
+
+def _value(attribute: Any, device: int) -> int | None:
+    """Return an attribute of a GPU; None if the driver does not know it."""
+    driver = cuda_python("bindings.driver")
+    if attribute is None:
+        return None
+    status, value = driver.cuDeviceGetAttribute(attribute, driver.cuDeviceGet(device)[1])
+    return int(value) if status == driver.CUresult.CUDA_SUCCESS else None

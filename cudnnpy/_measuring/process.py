@@ -1,0 +1,334 @@
+"""A child process that measures or plans: it may crash or hang in place of the caller's process.
+
+Both ways a message is a line of JSON. The child reports before each step that may crash or hang, with the seconds that the
+step may take; if no message follows within these, the parent ends the child. The child ends with its parent (parent_process.py)
+and when it has had nothing to do for a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, Literal, NamedTuple
+
+from cudnnpy._version import __version__
+from cudnnpy.raw import _library
+
+_START_SECONDS = 60.0  # for Python, cuDNN and the CUDA context; some 1.5 s on an idle machine
+_STEP_SECONDS = 30.0  # without a message, where the child has not said how long a step may take
+_END_SECONDS = 10.0  # that a killed process is waited for, until when the GPU may still work for it
+_MAX_LINE_BYTES = 64 << 20
+_MAX_LAST_WORDS_BYTES = 4096
+# What cuDNN loads besides its own files, in an order in which they can be loaded.
+_CUDA_LIBRARIES = ("libcublasLt.so", "libcublas.so", "libnvrtc.so")
+_NOISE = "Could not load"  # lines of cuDNN about symbols that a stub driver lacks
+
+Cause = Literal["ended", "limit", "deadline"]
+Message = dict[str, Any]
+
+
+class StartError(RuntimeError):
+    """No process could be started, or it refused to work. `kind` is the class of the error in the child, if it named one."""
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Ended(NamedTuple):
+    """The end of a process that owed an answer.
+
+    Attributes
+    ----------
+    cause : str
+        "ended" if it ended by itself, "limit" if it was ended since a step took too long, "deadline" if it was ended at the
+        deadline of the request.
+    how : str
+        How it ended, in words.
+    begun : str
+        The candidate that had begun; "" if it was a step of no single candidate.
+    step : dict
+        The message that said so.
+    """
+
+    cause: Cause
+    how: str
+    begun: str = ""
+    step: Message = {}
+
+
+class WorkerProcess:
+    """A child process that answers one request at a time (cudnnpy/_worker.py).
+
+    Parameters
+    ----------
+    opening : mapping
+        The first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans.
+    deadline : float
+        The time of time.monotonic() at which the process is ended if it is not ready.
+    inherited : sequence of int
+        File descriptors that the child inherits.
+    command : sequence of str, optional
+        The program to run in place of cudnnpy._worker.
+
+    Raises
+    ------
+    StartError
+        No process could be started, or it cannot use the GPU or the profile; of `kind` "deadline" if there was no time for it.
+    """
+
+    def __init__(
+        self,
+        opening: Mapping[str, Any],
+        *,
+        deadline: float = math.inf,
+        inherited: Sequence[int] = (),
+        command: Sequence[str] | None = None,
+    ) -> None:
+        self._lines, self._received, self._closed = list[bytes](), b"", False
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                _command() if command is None else list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                pass_fds=tuple(inherited),
+                env=_environment(opening.get("gpu")),
+                bufsize=0,
+                start_new_session=True,  # Ctrl-C in a terminal is for the caller, which ends the child
+            )
+        except (OSError, ValueError) as error:
+            self._errors.close()
+            raise StartError(f"no process could be started: {' '.join(str(error).split())}") from None
+        _alive.add(self)
+        opened = {"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening}
+        limit = time.monotonic() + _START_SECONDS
+        answer = self.ask(opened, min(limit, deadline))
+        if isinstance(answer, Ended):
+            is_late = answer.cause == "deadline" and deadline < limit
+            raise StartError(
+                f"the process that measures and plans ended when it started: {answer.how}",
+                "deadline" if is_late else "",
+            )
+        if "error" in answer or answer["answer"] != __version__:
+            self.end()
+            version = f"it is of version {str(answer.get('answer'))[:40]!r}, not {__version__}"
+            raise StartError(str(answer.get("error", version)), str(answer.get("kind", "")))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs; an idle one ends by itself."""
+        return not self._closed and self._process.poll() is None
+
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        deadline: float = math.inf,
+        note: Callable[[Message], object] | None = None,
+    ) -> Message | Ended:
+        """Send a request, and return its answer, {"answer": ...} or {"error": text, "kind": class}.
+
+        Parameters
+        ----------
+        request : mapping
+            The request, as JSON.
+        deadline : float
+            The time of time.monotonic() at which the process is ended if it has not answered.
+        note : callable, optional
+            Is called with each message before the answer but "begin".
+
+        Returns
+        -------
+        dict or Ended
+            The answer; Ended if the process has ended, by itself or at a limit. It cannot be used again then.
+        """
+        if self._closed:
+            return Ended("ended", "it had ended before")
+        step: Message = {}
+        until = time.monotonic() + _STEP_SECONDS
+        try:
+            self._send(json.dumps(request).encode() + b"\n", min(until, deadline))
+            while time.monotonic() < deadline:
+                message = self._message(min(until, deadline))
+                until = time.monotonic() + _STEP_SECONDS
+                if "begin" in message:
+                    step = message
+                    until = time.monotonic() + float(message.get("seconds", _STEP_SECONDS))
+                elif "answer" in message or "error" in message:
+                    return message
+                elif note is not None:
+                    note(message)
+            raise TimeoutError
+        except TimeoutError:
+            cause: Cause = "deadline" if deadline <= until else "limit"
+            self.end(0.0 if cause == "deadline" else min(_END_SECONDS, deadline - time.monotonic()))
+            return Ended(
+                cause, "it was ended at the " + ("deadline" if cause == "deadline" else "limit"), *_begun(step)
+            )
+        except _EndOfProcessError:
+            return Ended("ended", self._last_words(), *_begun(step))
+        except (ValueError, TypeError, KeyError) as error:
+            self.end()
+            return Ended("ended", f"it answered nonsense: {' '.join(str(error).split())[:200]}", *_begun(step))
+        except BaseException:  # Ctrl-C: an answer that comes later would be taken for another request's
+            self.end()
+            raise
+
+    def end(self, seconds: float = _END_SECONDS) -> None:
+        """End the process, and wait some seconds for its end. Further calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        _alive.discard(self)
+        self._process.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        self._errors.close()
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:  # another thread waits, so that no zombie stays
+            with contextlib.suppress(RuntimeError):  # at the end of the interpreter
+                threading.Thread(target=self._process.wait, daemon=True).start()
+
+    def kill(self) -> None:
+        """Kill the process. Any thread may do this; a request that waits for an answer then returns Ended."""
+        self._process.kill()
+
+    def forget(self) -> None:
+        """Close the files of a process of which this one is no longer the parent, since it was forked."""
+        self._closed = True
+        self._process.returncode = 0  # it is not waited for
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+
+    def _send(self, line: bytes, until: float) -> None:
+        """Write a line, also if the process reads slowly. Raises TimeoutError and _EndOfProcessError."""
+        stream = self._process.stdin
+        assert stream is not None
+        os.set_blocking(stream.fileno(), False)
+        left = memoryview(line)
+        while left:
+            _wait(stream.fileno(), select.POLLOUT, until)
+            try:
+                left = left[os.write(stream.fileno(), left) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                raise _EndOfProcessError from None
+
+    def _message(self, until: float) -> Message:
+        """Return the next message. Raises TimeoutError, _EndOfProcessError, and ValueError for nonsense."""
+        stream = self._process.stdout
+        assert stream is not None
+        while not self._lines:
+            _wait(stream.fileno(), select.POLLIN, until)
+            part = os.read(stream.fileno(), 1 << 16)
+            if not part:
+                raise _EndOfProcessError
+            *self._lines, self._received = (self._received + part).split(b"\n")
+            if len(self._received) > _MAX_LINE_BYTES:
+                raise ValueError(f"a line of more than {_MAX_LINE_BYTES} bytes")
+        message = json.loads(self._lines.pop(0))
+        if not isinstance(message, dict):
+            raise ValueError(f"a message must be an object; got {type(message).__name__}")
+        return message
+
+    def _last_words(self) -> str:
+        """Wait for a process that ended; return how, with the last line that it wrote on standard error."""
+        try:
+            status = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:  # it has closed its output and goes on
+            status = -signal.SIGKILL
+        begin = max(self._errors.seek(0, os.SEEK_END) - _MAX_LAST_WORDS_BYTES, 0)
+        self._errors.seek(begin)
+        lines = self._errors.read().decode(errors="replace").splitlines()[begin > 0 :]  # the first may be a part of one
+        said = [line.strip() for line in lines if line.strip() and _NOISE not in line]
+        self.end()
+        how = _signal_name(-status) if status < 0 else f"exit status {status}"
+        return f"{how}, {said[-1][:200]}" if said else how
+
+
+def _begun(step: Message) -> tuple[str, Message]:
+    return str(step.get("begin", "")), step
+
+
+class _EndOfProcessError(Exception):
+    """The process has ended, or closed its output."""
+
+
+_alive: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for process in list(_alive):
+        process.forget()
+    _alive.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def why_no_interpreter() -> str:
+    """Return why no child process can be started; "" if one can: a frozen program has no interpreter to start."""
+    if getattr(sys, "frozen", False):
+        return "the program is frozen, so that there is no Python interpreter to start"
+    if "python" not in os.path.basename(sys.executable or "").lower():
+        return f"there is no Python interpreter to start: sys.executable is {sys.executable!r}"
+    return ""
+
+
+def _command() -> list[str]:
+    why = why_no_interpreter()
+    if why:
+        raise StartError(why)
+    return [sys.executable, "-P", "-m", "cudnnpy._worker"]
+
+
+def _environment(gpu: str | None) -> dict[str, str]:
+    """Return the environment of a child: the modules of this process, its libcudnn, one GPU and no store."""
+    path = [place or os.getcwd() for place in sys.path if isinstance(place, str)]
+    changed = {"PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "CUDNNPY_STORE": "", "CUDNNPY_STORE_LAYERS": ""}
+    with contextlib.suppress(Exception):  # the child says what is missing
+        changed["CUDNNPY_LIBRARY"] = _library.path()
+    if gpu is not None:
+        changed["CUDA_VISIBLE_DEVICES"] = gpu
+    return {**os.environ, **changed}
+
+
+def _loaded_libraries() -> list[str]:
+    """Return the files of CUDA's libraries that are loaded here, for the child to load the same."""
+    with contextlib.suppress(OSError), open("/proc/self/maps", errors="surrogateescape") as maps:
+        files = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/" in line}
+        found = {name: file for file in files for name in _CUDA_LIBRARIES if os.path.basename(file).startswith(name)}
+        return [found[name] for name in _CUDA_LIBRARIES if name in found]
+    return []
+
+
+def _wait(file: int, event: int, until: float) -> None:
+    """Wait until a file can be read or written. Raises TimeoutError."""
+    ready = select.poll()
+    ready.register(file, event)
+    seconds = until - time.monotonic()
+    if not (ready.poll(0) or (seconds > 0 and ready.poll(None if seconds == math.inf else math.ceil(1e3 * seconds)))):
+        raise TimeoutError
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:
+        return f"signal {number}"

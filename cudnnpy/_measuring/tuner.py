@@ -1,0 +1,203 @@
+"""Tuning in a program: a call of prefer="autotune" has its candidates measured in a child process.
+
+Where no child process is possible nothing is measured, and one warning says why.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from cudnnpy._core.driver import is_stream_idle
+from cudnnpy._measuring import gpus
+from cudnnpy._measuring.gpu_lock import gpu_lock
+from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
+from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.process import StartError, why_no_interpreter
+from cudnnpy._memory import workspace
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.remembered import choice_text
+from cudnnpy._planning.usable import Measurement
+from cudnnpy._store.entry import Entry
+from cudnnpy._store.faults import warn
+from cudnnpy.handle import Handle, on_device
+
+VARIABLE = "CUDNNPY_MEASURE_IN"
+_PLACES = ("process", "caller")
+_EXTRA_SECONDS = 3.0  # for the start of a process, and for a candidate that is ended at its limit
+_POLL_SECONDS = 0.001
+_RETRY_SECONDS = 60.0  # until a process is started again after none could be
+_SAY_SECONDS = 2.0  # of tuning in a program, after which a line says how to tune ahead
+
+T = TypeVar("T")
+
+
+class _NotMeasuredError(Exception):
+    """Nothing can be measured now. The message says why."""
+
+
+class Tuner:
+    """The Measurer of programs (usable.Measurer), for calls on a device and a stream.
+
+    A call takes at most 2 * tune_seconds + 3 s. It waits for the work on the stream first. A call that has to wait too long for
+    that, or for another that measures on the GPU, measures nothing.
+    """
+
+    def __init__(self, device: int, stream: int = 0) -> None:
+        self._device, self._stream = device, stream
+
+    def measure(
+        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
+    ) -> Measurement:
+        """Measure the candidates of a problem within a workspace limit, except those that are left out."""
+        if _is_in_caller():
+            with on_device(self._device):
+                return LocalMeasurer(Handle.default(self._device)).measure(problem, options, limit, left_out)
+        begin = time.monotonic()
+        deadline = begin + 2 * options.tune_seconds + _EXTRA_SECONDS
+
+        def measured(worker: GpuWorker) -> Measurement:
+            seconds = min(options.tune_seconds, max(deadline - time.monotonic() - _EXTRA_SECONDS, 0.0))
+            text = choice_text(problem, options)
+            return worker.measure(text, seconds, limit=limit, left_out=left_out, deadline=deadline)
+
+        try:
+            measurement = self._in_turn(measured, begin + options.tune_seconds)
+        except (_NotMeasuredError, MeasureError, ValueError) as error:  # ValueError: of a number that no text has
+            return Measurement(None, str(error))
+        if measurement.entry is not None:
+            _note_tuned(time.monotonic() - begin)
+        return measurement
+
+    def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
+        """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
+        if _is_in_caller():
+            with on_device(self._device):
+                return LocalMeasurer(Handle.default(self._device)).confirm(problem, options, entry, limit)
+        deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS
+        try:
+            text = choice_text(problem, options)
+            return self._in_turn(lambda worker: worker.confirm(text, entry, limit, deadline), deadline)
+        except (_NotMeasuredError, ValueError):
+            return None
+
+    def _in_turn(self, action: Callable[[GpuWorker], T], until: float) -> T:
+        """Return the result of an action, for which the GPU is this call's alone as far as measuring goes.
+
+        Raises _NotMeasuredError if it does not come to its turn until a time, or if no process can measure.
+        """
+        why = why_no_interpreter() or gpus.why_not_measured(self._device)
+        if why:
+            raise _not_measured(why)
+        shared = _shared(gpus.uuid_of(self._device))
+        if not self._waits_for_stream(until) or not shared.turn.acquire(timeout=max(until - time.monotonic(), 0.0)):
+            raise _NotMeasuredError("other work on the GPU did not end in time")
+        try:
+            with gpu_lock(shared.worker.uuid, until) as is_held:
+                if not is_held:
+                    raise _NotMeasuredError("another process measured on the GPU for too long")
+                if time.monotonic() < shared.retry_at:
+                    raise _NotMeasuredError(shared.reason)
+                try:
+                    return action(shared.worker)
+                except StartError as error:
+                    shared.retry_at, shared.reason = time.monotonic() + _RETRY_SECONDS, str(error)
+                    raise _not_measured(str(error)) from None
+        finally:
+            shared.turn.release()
+
+    def _waits_for_stream(self, until: float) -> bool:
+        """Wait until the work on the stream has ended, and tell whether it has before a time."""
+        with on_device(self._device):
+            while not is_stream_idle(self._stream):
+                if time.monotonic() >= until:
+                    return False
+                time.sleep(_POLL_SECONDS)
+        return True
+
+
+# The processes of this program
+
+
+class _Shared:
+    """The process that measures on one GPU, and whose turn it is to use it."""
+
+    def __init__(self, uuid: str) -> None:
+        self.worker, self.turn = GpuWorker(uuid), threading.Lock()
+        self.retry_at, self.reason = 0.0, ""
+
+
+_lock = threading.Lock()
+_by_uuid: dict[str, _Shared] = {}
+_warned: set[str] = set()
+_tuned = [0, 0.0]  # problems, and the seconds that they took
+
+
+def _shared(uuid: str) -> _Shared:
+    with _lock:
+        found = _by_uuid.get(uuid)
+        if found is None:
+            found = _by_uuid[uuid] = _Shared(uuid)
+        return found
+
+
+def end_processes() -> None:
+    """End the processes that measure nothing now, which gives their memory back. The next call starts others."""
+    for shared in list(_by_uuid.values()):
+        if shared.turn.acquire(blocking=False):
+            try:
+                shared.worker.close()
+            finally:
+                shared.turn.release()
+
+
+def _begin_again() -> None:
+    """Forget, in a forked process, the processes and locks of its parent."""
+    global _lock
+    _lock = threading.Lock()
+    _by_uuid.clear()
+
+
+os.register_at_fork(after_in_child=_begin_again)
+atexit.register(end_processes)
+workspace.call_when_short(end_processes)
+
+
+def _is_in_caller() -> bool:
+    """Return whether the environment says that the caller's process measures."""
+    given = os.environ.get(VARIABLE) or _PLACES[0]
+    if given not in _PLACES:
+        raise ValueError(f"{VARIABLE} must be {' or '.join(map(repr, _PLACES))}; got {given!r}")
+    return given == "caller"
+
+
+def _not_measured(why: str) -> _NotMeasuredError:
+    """Return the error for a reason, of which the first call warns."""
+    if why not in _warned:
+        _warned.add(why)
+        warn(
+            f'prefer="autotune" measures nothing, and takes stored choices or those of "fastest": {why}. '
+            f"{VARIABLE}=caller measures in this process, which a faulty engine of cuDNN may end"
+        )
+    return _NotMeasuredError(why)
+
+
+def _note_tuned(seconds: float) -> None:
+    """Count a problem that was tuned; when the time that all took passes some seconds, say so in one line."""
+    with _lock:
+        before = _tuned[1]
+        _tuned[:] = _tuned[0] + 1, before + seconds
+        number, total = _tuned
+    if before < _SAY_SECONDS <= total:
+        logging.getLogger("cudnnpy").warning(
+            "%d problem%s tuned in %.1f s, and more may follow. To tune ahead: cudnnpy tune --record PROGRAM.py",
+            number,
+            " was" if number == 1 else "s were",
+            total,
+        )

@@ -1,0 +1,102 @@
+"""The measuring process with candidates that crash, hang or read outside their operands: a program for WorkerProcess.
+
+Its first argument names the faults. Each is a candidate that comes after the first one that can be used. Endless work ends
+itself after 20 s, so that no GPU stays busy for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cudnnpy import Engine, _worker
+from cudnnpy._measuring import local_measurer
+from cudnnpy._planning import selection
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy.convolution.candidates import ConvolutionProblem
+
+SOURCE = r"""
+extern "C" __global__ void endless(float *y) {
+    unsigned long long begin, now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
+    do asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    while (now - begin < 20000000000ull);
+    y[0] = 0;
+}
+extern "C" __global__ void past_the_end(const float *x, float *y, long long count) { y[0] = x[count]; }
+extern "C" __global__ void lost(float *y) { asm volatile("trap;"); y[0] = 0; }
+"""
+FIRST = 900  # the index of the first planted engine
+FAULTS = ("abort", "endless", "past_the_end", "lost", "waits", "lazy")
+
+
+def kernel(name: str, *arguments: Any) -> int:
+    """Queue a kernel of one thread on the default stream."""
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, Stream, launch
+
+    device = Device(0)
+    device.set_current()
+    program = Program(SOURCE, "c++", ProgramOptions(arch=f"sm_{device.arch}"))
+    compiled = program.compile("cubin").get_kernel(name)
+    launch(Stream.from_handle(0), LaunchConfig(grid=1, block=1), compiled, *arguments)
+    return 0
+
+
+class Faulty:
+    """The executable of a planted candidate."""
+
+    workspace_size = 0
+
+    def __init__(self, fault: str, problem: ConvolutionProblem) -> None:
+        self.fault, self.count = (
+            fault,
+            problem.x.shape[0] * problem.x.shape[1] * problem.x.shape[2] * problem.x.shape[3],
+        )
+
+    def bind(self, handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+        x, y = pointers[0], pointers[-1]
+        launches: dict[str, Callable[[], int]] = {
+            "abort": os.abort,
+            "endless": lambda: kernel("endless", y),
+            "past_the_end": lambda: kernel("past_the_end", x, y, self.count),
+            "lost": lambda: kernel("lost", y),
+            "waits": lambda: sys.stdin.buffer.raw.readall() and 0,  # type: ignore[attr-defined]
+            "lazy": lambda: 0,
+        }
+        return launches[self.fault]
+
+
+def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
+    name = f"engine {FIRST + FAULTS.index(fault)}"
+    found = Candidate("heuristics", name, (), True, lambda: Faulty(fault, problem))  # type: ignore[arg-type, return-value]
+    found.engine = Engine(FIRST + FAULTS.index(fault))
+    return found
+
+
+def main(faults: list[str]) -> None:
+    real, forced = selection.tuning_order, ConvolutionProblem.forced
+
+    def tuning_order(problem: Any, options: Any, target: Any) -> Iterator[Candidate]:
+        candidates = real(problem, options, target)
+        for candidate in candidates:
+            yield candidate
+            if not candidate.refused:
+                break
+        yield from (planted(fault, problem) for fault in faults)
+        yield from candidates
+
+    def with_planted(problem: Any, options: Any, target: Any) -> Candidate:
+        given = options.algorithm
+        if isinstance(given, Engine) and given.index >= FIRST:
+            return planted(FAULTS[given.index - FIRST], problem)
+        return forced(problem, options, target)
+
+    local_measurer.tuning_order = tuning_order
+    ConvolutionProblem.forced = with_planted  # type: ignore[method-assign, assignment]
+    _worker.main()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1].split(","))

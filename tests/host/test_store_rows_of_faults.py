@@ -1,0 +1,278 @@
+"""Faults of candidates in a store: they are added, found, moved and removed, and two processes lose none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from messages import says
+from stored import CUDNN, GPU, entry, fault, key
+
+from cudnnpy import store as public
+from cudnnpy._store import database
+from cudnnpy._store.layers import Layers
+from cudnnpy._store.machine import Machine
+from cudnnpy.store import Store
+
+HERE = Machine(CUDNN, frozenset([GPU]))
+
+
+@pytest.fixture(params=["file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(database, "this_machine", lambda: HERE)
+    return Store(tmp_path / "folder" / "store.sqlite" if request.param == "file" else "")
+
+
+def test_faults_are_found_by_the_problem_whatever_the_options(store: Store) -> None:
+    assert store.add_faults([fault(1), fault(1, candidate="engine 4"), fault(2)]) == 3
+    assert store.faults_of(key(1, options='{"tf32":false}')) == [fault(1), fault(1, candidate="engine 4")]
+    assert store.faults_of(key(1, cudnn=CUDNN + 1)) == store.faults_of(key(3)) == []
+    assert store.faults() == [fault(1), fault(1, candidate="engine 4"), fault(2)]
+    assert (len(store), store.info().faults) == (0, 3)
+
+
+def test_a_fault_that_is_known_is_not_added_again(store: Store) -> None:
+    store.add_faults([fault()])
+    assert store.add_faults([fault(made_at="2026-05-01T12:00:00+00:00")]) == 0
+    assert store.faults() == [fault()]
+    assert store.add_faults([fault(driver="14.0"), fault(symptom="wrong result"), fault(driver="14.0")]) == 2
+
+
+def test_a_fault_that_is_removed_may_be_found_again(store: Store) -> None:
+    store.add_faults([fault(), fault(candidate="engine 4")])
+    assert store.remove_faults([fault(), fault(5)]) == 1
+    assert store.faults() == [fault(candidate="engine 4")]
+    assert store.remove_faults(store.faults()) == 1
+    assert store.faults() == store.faults_of(key()) == []
+    assert store.add_faults([fault()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ("engine 3", TypeError, "faults must be Faults; got 'engine 3'"),
+        (fault(detail="two\nlines"), ValueError, "fault.detail must be a str without control characters..."),
+        (fault(made_at="yesterday"), ValueError, "fault.made_at must be a time in UTC such as ...; got 'yesterday'"),
+    ],
+)
+def test_what_is_no_fault_is_refused(store: Store, wrong: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=says(message)):
+        store.add_faults([wrong])
+    assert store.faults() == []
+
+
+def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
+    from cudnnpy._store.fault_rows import number_of_faults
+    from cudnnpy._store.rows import FAULT, Change, row_of
+
+    number = number_of_faults(key())
+    for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
+        store._rows.change([Change(row_of(number, FAULT, content))])
+        assert store.faults_of(key()) == store.faults() == []
+    assert store.add_faults([fault()]) == 1
+    assert store.faults() == [fault()]
+
+
+# Whole stores
+
+
+def test_faults_travel_with_exports_and_merges(tmp_path: Path) -> None:
+    source, export = Store(tmp_path / "source.sqlite"), tmp_path / "choices.jsonl"
+    source.put(entry(1))
+    source.add_faults([fault(1), fault(2)])
+    assert source.export(export) == 1
+    header = json.loads(export.read_text().splitlines()[0])
+    assert header == {"kind": "cudnnpy store", "format": 2, "entries": 1, "faults": 2}
+    loaded, merged = Store(""), Store("")
+    loaded.add_faults([fault(2)])
+    assert (loaded.load(export), merged.merge(source)) == (1, 1)
+    opened = public.open(export)
+    assert loaded.faults() == merged.faults() == opened.faults() == [fault(1), fault(2)]
+    assert (opened.read_only, opened.faults_of(key(2))) == (True, [fault(2)])
+    with pytest.raises(ValueError, match="store must be open for writing"):
+        opened.add_faults([fault(1)])
+
+
+def test_an_export_of_format_1_is_read(tmp_path: Path) -> None:
+    export, store = tmp_path / "choices.jsonl", Store("")
+    store.put(entry(1))
+    store.export(export)
+    export.write_text(export.read_text().replace('"faults":0,"format":2', '"format":1'))
+    assert [*public.open(export)] == [entry(1)]
+
+
+def test_a_damaged_line_of_a_fault_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    export, store = tmp_path / "choices.jsonl", Store("")
+    store.add_faults([fault(1), fault(2, symptom="process ended")])
+    store.export(export)
+    export.write_text(export.read_text().replace("process ended", "process endet"))
+    with pytest.warns(RuntimeWarning, match="has 1 damaged or missing lines"):
+        opened = public.open(export)
+    assert opened.faults() == [fault(1)]
+
+
+def test_old_faults_and_those_of_other_machines_are_pruned(store: Store) -> None:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    here, old, elsewhere = fault(1, made_at=now), fault(2), fault(3, key(3, gpu="another"), made_at=now)
+    store.add_faults([here, old, elsewhere])
+    assert store.prune(older_than=timedelta(days=1), stale=False) == 1
+    assert store.faults() == [here, elsewhere]
+    assert (store.prune(), store.faults()) == (1, [here])
+
+
+# Layers
+
+
+def test_faults_of_all_layers_count_and_changes_go_to_the_users(tmp_path: Path) -> None:
+    user, application = Store(tmp_path / "user.sqlite"), Store(tmp_path / "application.sqlite")
+    application.add_faults([fault(1)])
+    layers = Layers(user, [application])
+    assert layers.add_faults(key(1), "its text", [("engine 9", "wrong result", "off by\n1", "13.0")]) == 1
+    (added,) = user.faults()
+    assert added[1:6] == ("its text", "engine 9", "wrong result", "off by 1", "13.0")
+    assert layers.faults_of(key(1)) == [added, fault(1)]
+    assert application.faults() == [fault(1)]
+    assert layers.look_up(key(1)).faults == (added, fault(1))
+
+
+def test_planning_reads_one_row_of_faults_and_one_entry_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    store.put(entry(1))
+    reads: list[int] = []
+    read = store._kept.read_several
+    monkeypatch.setattr(
+        store._kept, "read_several", lambda *numbers, **how: reads.append(len(numbers)) or read(*numbers, **how)
+    )
+    assert Layers(store).look_up(key(2)) == (None, ())
+    assert reads == [2]
+
+
+def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cudnnpy._store.kept._file", lambda *_, **__: pytest.fail("SQLite is imported"))
+    for path in ("", tmp_path / "folder" / "store.sqlite"):
+        layers = Layers(Store(path))
+        assert layers.is_blank
+        assert layers.look_up(key(1)) == (None, ())
+        assert layers.get(key(1)) is None
+        assert layers.faults_of(key(1)) == []
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_store_that_another_process_makes_is_read(tmp_path: Path) -> None:
+    layers = Layers(Store(tmp_path / "store.sqlite"))
+    assert layers.get(key(1)) is None
+    Store(tmp_path / "store.sqlite").put(entry(1))
+    found = layers.get(key(1))
+    assert found is not None
+    assert found.entry == entry(1)
+    assert not layers.is_blank
+
+
+def test_a_look_up_in_locked_files_ends_with_the_first(tmp_path: Path) -> None:
+    """The second lock is not waited for."""
+    paths = [tmp_path / f"{number}.sqlite" for number in range(2)]
+    stores = [Store(path) for path in paths]
+    for store in stores:
+        store.put(entry(1))
+        store.add_faults([fault(1)])
+    waits: list[str] = []
+    layers = Layers(stores[0], stores[1:])
+    with closing(sqlite3.connect(paths[0], isolation_level=None)) as locked:
+        locked.execute("BEGIN EXCLUSIVE")
+        read = stores[1]._kept.read_several
+        stores[1]._kept.read_several = lambda *numbers, **how: waits.append("read") or read(*numbers, **how)  # type: ignore[method-assign]
+        assert layers.look_up(key(1)) == (None, ())
+        assert (waits, stores[0].faults_of(key(1))) == ([], [])
+    assert layers.look_up(key(1)).faults == (fault(1), fault(1))
+
+
+# Processes, full disks
+
+
+ADDS = """
+import sys
+sys.path[:0] = {path!r}
+from stored import fault
+from cudnnpy.store import Store
+store = Store({file!r})
+for number in range(20):
+    assert store.add_faults([fault(candidate=f"engine {{number}} of {{sys.argv[1]}}")]) == 1
+"""
+
+
+def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> None:
+    file = tmp_path / "store.sqlite"
+    program = ADDS.format(path=sys.path, file=str(file))
+    processes = [subprocess.Popen([sys.executable, "-c", program, str(number)]) for number in range(4)]
+    assert [process.wait(60) for process in processes] == [0] * 4
+    names = {f"engine {number} of {process}" for number in range(20) for process in range(4)}
+    assert {one.candidate for one in Store(file).faults()} == names
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_row_that_changes_meanwhile_is_changed_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_removed: bool
+) -> None:
+    store.add_faults([fault()])
+    change = store._kept.change
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(store._kept, "change", change)
+        store.add_faults([fault(candidate="engine 5")])
+        return change(*arguments)
+
+    monkeypatch.setattr(store._kept, "change", meanwhile)
+    if is_removed:
+        assert store.remove_faults([fault()]) == 1
+        assert store.faults() == [fault(candidate="engine 5")]
+    else:
+        assert store.add_faults([fault(candidate="engine 6")]) == 1
+        assert [one.candidate for one in store.faults()] == ["engine 3 (multiply=1)", "engine 5", "engine 6"]
+
+
+def test_without_a_place_on_the_disk_faults_stay_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    Store(path).add_faults([fault(1)])
+    store = Store(path)
+    failed = sqlite3.OperationalError("database or disk is full")
+    failed.sqlite_errorcode = sqlite3.SQLITE_FULL
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cudnnpy._store.file.File._once", _full(failed))
+        with pytest.warns(RuntimeWarning, match="cannot keep choices: database or disk is full"):
+            assert store.add_faults([fault(2)]) == 1
+        assert store.faults() == [fault(1), fault(2)]
+    assert Store(path).faults() == [fault(1)]
+
+
+def _full(error: Exception) -> Callable[..., Any]:
+    from cudnnpy._store.file import File
+
+    once = File._once
+
+    def work(self: File, work: Any, writes: bool) -> Any:
+        if writes and self.path:
+            raise error
+        return once(self, work, writes)
+
+    return work
+
+
+def test_a_damaged_file_keeps_the_faults_that_are_readable(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    store = Store(path)
+    store.add_faults([fault(1), fault(2)])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE cudnnpy_rows SET content = '[]' WHERE content LIKE '%number%:1}%'")
+        connection.commit()
+    with pytest.warns(RuntimeWarning, match="was damaged"):
+        assert store.faults() == [fault(2)]

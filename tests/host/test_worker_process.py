@@ -1,0 +1,219 @@
+"""A child process that answers, dies, hangs or talks nonsense. The children are short scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cudnnpy import __version__
+from cudnnpy._measuring import process
+from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
+
+# Answers the opening, and then does with each request what it says.
+SCRIPT = f"""
+import json, os, signal, sys, threading, time
+{Path(process.__file__).with_name("parent_process.py").read_text().partition("from __future__ import annotations")[2]}
+end_with(0)
+def say(message): print(json.dumps(message), flush=True)
+opened = json.loads(sys.stdin.readline())
+say({{"answer": opened.get("reply", "{__version__}")}})
+for line in sys.stdin:
+    request = json.loads(line)
+    exec(request["code"])
+"""
+
+
+def child(code: str = SCRIPT, **opening: Any) -> WorkerProcess:
+    return WorkerProcess(opening, command=[sys.executable, "-c", code])
+
+
+def asked(worker: WorkerProcess, code: str, seconds: float = 60.0, note: Any = None) -> Any:
+    return worker.ask({"code": code}, time.monotonic() + seconds, note)
+
+
+@pytest.fixture
+def worker() -> Any:
+    found = child()
+    yield found
+    found.end()
+
+
+def test_answers_come_after_the_messages_on_their_way(worker: WorkerProcess) -> None:
+    seen: list[Any] = []
+    code = "say({'begin': 'a', 'seconds': 5}); say({'measured': 1}); say({'answer': 2})"
+    assert asked(worker, code, note=seen.append) == {"answer": 2}
+    assert seen == [{"measured": 1}]
+    assert asked(worker, "say({'error': 'no', 'kind': 'ValueError'})") == {"error": "no", "kind": "ValueError"}
+    assert asked(worker, f"say({{'answer': len({'x' * 300_000!r})}})") == {"answer": 300_000}
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("os.abort()", "signal SIGABRT"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "signal SIGSEGV"),
+        ("print('last words', file=sys.stderr); os._exit(3)", "exit status 3, last words"),
+        ("print('no JSON', flush=True)", "it answered nonsense"),
+        ("say([1])", "it answered nonsense: a message must be an object; got list"),
+        ("say({'begin': 'b', 'seconds': 'long'})", "it answered nonsense"),
+        ("os.close(1); time.sleep(60)", "signal SIGKILL"),
+    ],
+)
+def test_a_process_that_ends_names_what_had_begun(code: str, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_END_SECONDS", 1.0)
+    worker = child()
+    ended = asked(worker, f"say({{'begin': 'engine 3', 'seconds': 30, 'engine': [3]}}); {code}")
+    assert isinstance(ended, Ended)
+    assert ended.cause == "ended"
+    assert ended.how.startswith(how)
+    assert ended.begun == ("b" if "'b'" in code else "engine 3")
+    assert "'b'" in code or ended.step["engine"] == [3]
+    assert not worker.is_alive
+    assert asked(worker, "").cause == "ended"
+
+
+def test_the_last_words_are_no_part_of_a_line(worker: WorkerProcess) -> None:
+    """What cuDNN prints about a stub driver is left out, also where it is cut."""
+    ended = asked(worker, "[print('Could not load', 'x' * 99, file=sys.stderr) for _ in range(99)]; os._exit(3)")
+    assert ended.how == "exit status 3"
+
+
+def test_another_thread_ends_a_request(worker: WorkerProcess) -> None:
+    threading.Timer(0.3, worker.kill).start()
+    assert asked(worker, "time.sleep(600)") == Ended("ended", "signal SIGKILL")
+
+
+def test_a_step_may_take_as_long_as_it_says(worker: WorkerProcess) -> None:
+    code = "say({'begin': 'slow', 'seconds': 30}); time.sleep(0.3); say({'answer': 1})"
+    assert asked(worker, code) == {"answer": 1}
+    ended = asked(worker, "say({'begin': 'endless', 'seconds': 0.2}); time.sleep(600)")
+    assert (ended.cause, ended.begun) == ("limit", "endless")
+    assert not worker.is_alive
+
+
+def test_the_deadline_ends_what_has_time_left() -> None:
+    ended = asked(child(), "say({'begin': 'x', 'seconds': 600}); time.sleep(600)", seconds=0.3)
+    assert (ended.cause, ended.begun) == ("deadline", "x")
+    ended = asked(child(), "say({'answer': 1})", seconds=-1.0)  # it has passed before the request
+    assert ended.cause == "deadline"
+
+
+def test_a_process_that_reads_nothing_is_ended() -> None:
+    worker = child()
+    assert worker.ask({"code": "time.sleep(600)", "rest": "x" * (1 << 20)}, time.monotonic() + 0.5).cause == "deadline"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; sys.exit('no GPU')", "ended when it started: exit status 1, no GPU"),
+        ('print(\'{"answer": "0.0.0"}\')', "is of version '0.0.0'"),
+        ("print('{\"answer\": null}')", "is of version 'None'"),
+        ('print(\'{"error": "no memory", "kind": "MemoryError"}\')', "no memory"),
+        ("print('Hello')", "it answered nonsense"),
+    ],
+)
+def test_a_process_that_does_not_start_says_why(code: str, said: str) -> None:
+    with pytest.raises(StartError, match=r".") as caught:
+        child(code)
+    assert said in str(caught.value)
+    assert caught.value.kind == ("MemoryError" if "memory" in said else "")
+
+
+def test_a_process_that_is_not_ready_at_the_deadline_is_ended() -> None:
+    with pytest.raises(StartError, match="ended at the deadline") as caught:
+        WorkerProcess(
+            {}, command=[sys.executable, "-c", "import time; time.sleep(600)"], deadline=time.monotonic() + 0.2
+        )
+    assert caught.value.kind == "deadline"
+
+
+def test_a_program_that_is_missing_is_an_error_of_starting() -> None:
+    with pytest.raises(StartError, match=r"no process could be started: .*nowhere"):
+        WorkerProcess({}, command=["/nowhere/python"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"), [("frozen", True, "frozen"), ("executable", "/usr/bin/blender", "blender")]
+)
+def test_without_an_interpreter_nothing_is_started(
+    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert process.why_no_interpreter() == ""
+    monkeypatch.setattr(sys, name, value, raising=False)
+    assert said in process.why_no_interpreter()
+    with pytest.raises(StartError, match=said):
+        WorkerProcess({})
+
+
+def test_the_child_finds_this_package_and_library_and_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    monkeypatch.setenv("CUDNNPY_STORE", "/of/the/caller")
+    monkeypatch.setattr(sys, "path", [*sys.path, "/of/the/program"])
+    worker = child(gpu="GPU-7")
+    names = ["CUDA_VISIBLE_DEVICES", "CUDNNPY_STORE", "CUDNNPY_LIBRARY", "PYTHONPATH"]
+    gpu, store, library, path = asked(worker, f"say({{'answer': [os.environ[n] for n in {names}]}})")["answer"]
+    worker.end()
+    assert (gpu, store) == ("GPU-7", "")
+    assert Path(library).name.startswith("libcudnn.so")
+    assert path.split(os.pathsep)[-1] == "/of/the/program"
+    assert str(Path(process.__file__).parents[2]) in path.split(os.pathsep)
+
+
+PARENT = f"""
+import sys, time
+from cudnnpy._measuring.process import WorkerProcess
+worker = WorkerProcess({{}}, command=[sys.executable, "-c", {SCRIPT!r}])
+print(worker._process.pid, flush=True)
+worker.ask({{"code": "time.sleep(600)"}})
+"""
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_no_process_is_left_of_a_parent_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        os.kill(parent.pid, signal.SIGKILL)
+    until = time.monotonic() + 30
+    while is_running(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not is_running(pid)
+
+
+def test_a_forked_process_leaves_the_child_to_its_parent(worker: WorkerProcess) -> None:
+    pid = os.fork()
+    if not pid:  # in the fork
+        status = 1
+        try:
+            status = 0 if isinstance(asked(worker, ""), Ended) and not worker.is_alive else 1
+        finally:
+            os._exit(status)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert asked(worker, "say({'answer': 7})") == {"answer": 7}
+
+
+def test_ctrl_c_ends_a_request_whose_answer_would_be_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = child()
+
+    def stop(message: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asked(worker, "say({'measured': 1}); time.sleep(600)", note=stop)
+    assert not worker.is_alive
