@@ -57,9 +57,8 @@ class StoredTuner:
         self._is_autotuned = options.prefer == "autotune"
         self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
         self._faults: dict[str, str] | None = None
-        self.rejected: Mapping[
-            str, str
-        ] = {}  #: the candidates that failed when the problem was measured, with the reasons
+        #: the candidates that failed when the problem was measured, each with the rejection reason
+        self.rejected: Mapping[str, str] = {}
         self.layer = ""  #: the layer of the store that had the choice; "" if it was made now
         self.entry: Entry | None = None  #: the entry of the choice, if there is one
 
@@ -115,10 +114,18 @@ class StoredTuner:
     def _key(self) -> Key:
         return remembered.key_of(self._problem, self._options, self._target)
 
+    @property
+    def _has_key(self) -> bool:
+        """Whether the problem can be stored; one with a number that JSON does not have cannot."""
+        try:
+            return bool(self._key)
+        except ValueError:
+            return False
+
     def _look_up(self) -> tuple[Entry | None, str]:
         """Return the stored entry and its layer, and note the faults of the problem."""
-        if self._is_blank:
-            self._faults = {}
+        self._faults = {}
+        if self._is_blank or not (self._is_autotuned or self._has_key):
             return None, ""
         found, faults = self._store.look_up(self._key)
         self._faults = {
