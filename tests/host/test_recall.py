@@ -618,6 +618,17 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
     assert (stored.text, stored.key.options) == ("made up sums", "{}")
 
 
+def test_a_choice_whose_fault_was_found_now_is_not_taken_in_place_of_a_result(cudnn: Cudnn) -> None:
+    """An incomplete choice was to be measured for longer, and ended the process."""
+    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0, runs_for=1.0))
+    assert planned(tune_seconds=0.9).name == "engine 2"
+    assert not standing().complete
+    found = FoundFault("engine 2", "context lost", "an illegal address", "13.0")
+    assert measured(Child(), tune_seconds=9.0).name == "engine 2"
+    assert measured(Child(Measurement(None, faults=(found,))), tune_seconds=9.0).name == "engine 1"
+    assert planned(prefer="fastest").name == "engine 1"
+
+
 # Untrusted text, and choices that fail
 
 
