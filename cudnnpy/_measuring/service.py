@@ -47,7 +47,10 @@ class Service:
     # Planning for the device profile
 
     def _watch(self, request: Message) -> Watch:
-        return Watch(lambda name: self._say({"begin": name, "seconds": _PLANNING_SECONDS}), request["left_out"])
+        def begin(name: str) -> None:
+            self._say({"begin": name, "seconds": _PLANNING_SECONDS})
+
+        return Watch(begin, request["left_out"])
 
     def _plan(self, request: Message) -> Message:
         return offline.plan_for_profile(request["text"], self._profile, self._watch(request)).plain()
