@@ -34,6 +34,7 @@ class GpuWorker:
     def __init__(self, uuid: str, start: Callable[..., WorkerProcess] = WorkerProcess) -> None:
         self.uuid, self._start = uuid, start
         self._process: WorkerProcess | None = None
+        self.is_stopped = False
 
     def measure(
         self,
@@ -71,7 +72,10 @@ class GpuWorker:
         StartError
             No process could be started.
         """
-        return _Search(self, text, seconds, limit, dict(left_out or {}), deadline).run()
+        found = _Search(self, text, seconds, limit, dict(left_out or {}), deadline).run()
+        if found.entry is None:
+            return found
+        return found._replace(entry=found.entry._replace(tune_seconds=seconds))  # the last process had a part of them
 
     def confirm(self, text: str, entry: Entry, limit: int, deadline: float) -> str | None:
         """Return why the result of a stored choice is wrong on this GPU; "" if it is right, None if it could not be run."""
@@ -92,6 +96,9 @@ class GpuWorker:
                 if error.kind == "deadline":
                     return Ended("deadline", str(error))
                 raise
+        if self.is_stopped:
+            self.close()
+            raise StartError("stopped")
         return self._process.ask(request, deadline, note)
 
     def close(self) -> None:
@@ -99,6 +106,13 @@ class GpuWorker:
         if self._process is not None:
             self._process.end()
             self._process = None
+
+    def stop(self) -> None:
+        """End the process and start no other one. Any thread may do this; a request of another one ends then."""
+        self.is_stopped = True
+        process = self._process
+        if process is not None:
+            process.kill()
 
 
 def symptom_of(ended: Ended) -> Symptom:

@@ -1,100 +1,132 @@
-"""Tune one problem, as a worker of `cudnnpy tune` does: the choice goes into the store of the process."""
+"""Tune one problem on one GPU, and what a process knows of GPUs that it does not use."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from cudnnpy import store
 from cudnnpy._cuda_python import cuda_python
-from cudnnpy._measuring.local_measurer import LocalMeasurer
-from cudnnpy._memory import workspace
+from cudnnpy._measuring.gpu_lock import gpu_lock
+from cudnnpy._measuring.gpu_worker import GpuWorker
+from cudnnpy._measuring.gpus import uuid_of
+from cudnnpy._measuring.process import StartError
+from cudnnpy._planning import remembered
 from cudnnpy._planning.engines import Target
-from cudnnpy._planning.notation import parse
-from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
-from cudnnpy._planning.remembered import key_of
-from cudnnpy._planning.selection import limit_of, plan_for
-from cudnnpy._store import layers
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.availability import visible_gpus
 from cudnnpy.convolution import plans
-from cudnnpy.handle import Handle, on_device
 
-KINDS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
+PROBLEMS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
+EXTRA_SECONDS = 300.0  # beyond ten times those of the search, to plan, to start processes and to confirm faults
+_TRIES = 2
+_POLL_SECONDS = 1.0  # between two looks at whether tuning was stopped, while another process uses the GPU
 
 
-def tune_one(text: str, device: int, tune_seconds: float) -> Entry:
-    """Tune a problem on random inputs and return the entry that stands in the store.
+class Job(NamedTuple):
+    """A problem to be tuned.
 
-    A choice that is in the store already is not measured again.
+    Attributes
+    ----------
+    text : str
+        The problem in the notation, with the options that the choice depends on.
+    seconds : float
+        The most seconds that the search takes.
+    kind : str
+        The kind of GPU to tune it on.
+    key : Key
+        The key of its entry.
+    known : tuple of FoundFault
+        Faults of its candidates, which are not run again with the same driver.
+    """
+
+    text: str
+    seconds: float
+    kind: str
+    key: Key
+    known: tuple[FoundFault, ...] = ()
+
+
+def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = ()) -> Measurement:
+    """Measure a problem on a GPU, as soon as no other process of the user measures there.
+
+    Without a choice it is tried once more in a new process, since the problem before may have been the cause.
 
     Parameters
     ----------
-    text : str
-        The problem and its options in the notation. Of its `prefer` the limit of the workspace is used that it means; its
-        `tune_seconds` are not used.
-    device : int
-        The ordinal of the device.
-    tune_seconds : float
-        The most seconds that tuning takes.
+    worker : GpuWorker
+        The worker of the GPU.
+    text, seconds, known
+        The fields of a Job.
 
     Returns
     -------
-    Entry
-        The choice, and all candidates that were considered.
+    Measurement
+        The choice, or the reason why there is none to be stored; the faults of both tries.
 
     Raises
     ------
     ValueError
-        The text is not a problem.
-    NoAlgorithmError
-        No candidate can be used.
-    RuntimeError
-        The choice could not be kept.
+        The text is not a problem, or no candidate can be used.
+    StartError
+        No process could be started, or the worker was stopped.
     """
-    problem, options = parse(text, device)
-    options = options_to_tune(options, tune_seconds)
-    with on_device(device):
-        target = Target(Handle.default(device))
-        key, kept = key_of(problem, options, target), layers.current()
-        tuner = LocalMeasurer(Handle.default(device))
-        before = kept.get(key)
-        if before is not None and before.entry.milliseconds is None:  # planned without a GPU: not measured by itself
-            measurement = tuner.measure(problem, options, limit_of(options, workspace.free_bytes(device)), {})
-            if measurement.entry is not None and not measurement.lacked_memory:
-                kept.put(measurement.entry)
-        else:
-            plan_for(problem, options, tuner)
-        found = kept.get(key)
-    if found is None:
-        raise RuntimeError(
-            f"the choice for {text} was not kept: the store cannot be written, or there was no memory to measure in"
-        )
-    return found.entry
+    while not worker.is_stopped:
+        with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
+            if is_held:
+                return _measured(worker, text, seconds, known)
+    raise StartError("stopped")
 
 
-def options_to_tune(options: PlanningOptions, tune_seconds: float) -> PlanningOptions:
-    """Return the options that a problem is tuned with."""
-    return with_limit(options)._replace(prefer="autotune", tune_seconds=tune_seconds)
+def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    driver = remembered.driver()
+    left_out = {fault.candidate: _reason(fault) for fault in known if fault.driver == driver}
+    faults: tuple[FoundFault, ...] = ()
+    for _ in range(_TRIES):
+        deadline = time.monotonic() + EXTRA_SECONDS + 10 * seconds
+        measurement = worker.measure(text, seconds, left_out=left_out, deadline=deadline)
+        faults += measurement.faults
+        if measurement.entry is not None:
+            break
+        worker.close()
+        left_out |= {fault.candidate: _reason(fault) for fault in measurement.faults}
+    if measurement.lacked_memory:
+        reason = measurement.reason or "the GPU has too little free memory to measure in"
+        measurement = measurement._replace(entry=None, reason=reason)
+    return measurement._replace(faults=faults)
 
 
-def make_ready(path: str, device: int) -> None:
-    """Prepare a process to tune problems on a device, for the store at a path. Raises if the device cannot be used."""
-    store.use(path)
-    with on_device(device):
-        Handle.default(device)
+def _reason(fault: FoundFault) -> str:
+    return f"{fault.symptom}: {fault.detail}"
+
+
+def mismatch(entry: Entry, job: Job) -> str:
+    """Return what is wrong with an entry for a job, such as "gpu 'A'; got 'B'"; "" if it is for the very key and text."""
+    wanted, found = ({**one.key._asdict(), "text": one.text} for one in (job, entry))
+    for name, value in wanted.items():
+        if found[name] != value:
+            return f"{name} {repr(value)[:200]}; got {repr(found[name])[:200]}"
+    return ""
 
 
 # What a process knows of GPUs that it does not use
 
 
-def kinds_of_gpus() -> list[str]:
-    """Return the kind of each visible GPU, by ordinal: a text, equal for GPUs of which one's choices serve the other.
+class TuningGpu(NamedTuple):
+    """A GPU: its UUID, its ordinal in a process, and its kind, a text that is equal for GPUs that can share stored choices."""
 
-    No CUDA context is made. Raises UnavailableError if there is no GPU.
-    """
-    return [_kind(number) for number in range(len(visible_gpus()))]
+    uuid: str
+    device: int
+    kind: str
+
+
+def tuning_gpus() -> list[TuningGpu]:
+    """Return the visible GPUs by ordinal. No CUDA context is made. Raises UnavailableError if there is none."""
+    return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(len(visible_gpus()))]
 
 
 def _kind(device: int) -> str:
@@ -110,4 +142,4 @@ def _kind(device: int) -> str:
 
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
     """Return the key of a problem on a kind of GPU."""
-    return key_of(problem, options, Target(None, kind))
+    return remembered.key_of(problem, options, Target(None, kind))

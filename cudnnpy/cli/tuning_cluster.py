@@ -15,21 +15,24 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
+from cudnnpy._planning.usable import FoundFault
 from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
 from cudnnpy.cli import tuning_worker
+from cudnnpy.cli.tuning import EXTRA_SECONDS, Job, mismatch
 from cudnnpy.cli.tuning_roster import ClusterError, Member, Roster
 from cudnnpy.cli.tuning_worker import Answer, TuneHere, Work, one_line, received
-from cudnnpy.cli.tuning_workers import PATIENCE, Job, Result
+from cudnnpy.cli.tuning_workers import Result
 
-TRIES = 3  # of a problem whose worker is lost, or whose GPU fails
+TRIES = 3  # of a problem whose worker is lost, or that a GPU has no choice for
+_PATIENCE_SECONDS = 2 * EXTRA_SECONDS  # for the two tries of a worker
 CONNECT_SECONDS = 5.0
 _LOOK_SECONDS = 1.0  # between two looks at which workers there are
 _ABSENCE_SECONDS = 30.0  # without a worker that has a kind of GPU: a nanny takes some of them to start another
@@ -38,13 +41,14 @@ _NAME_LENGTH = 200  # of a problem in the name of a task
 
 @dataclass(eq=False)
 class _Task:
-    """A job, when it was begun, how often it was tried, and the identity of the GPU that it was tried on last."""
+    """A job, when it was begun, how often it was tried, the UUID of the GPU that it was tried on last, and the faults found."""
 
     job: Job
     begin: float = 0.0
     tries: int = 0
     last: str = ""
     failure: str = ""
+    faults: list[FoundFault] = field(default_factory=list)
 
 
 class Cluster:
@@ -59,7 +63,7 @@ class Cluster:
     connect_seconds : float
         How long to wait for the scheduler.
     patience : float
-        A worker is ended that has not answered after this many seconds, and ten times those of its job.
+        A worker is ended that has not answered after this many seconds, and 20 times those of its job.
 
     Attributes
     ----------
@@ -79,7 +83,7 @@ class Cluster:
         scheduler: str,
         work: Work | None = None,
         connect_seconds: float = CONNECT_SECONDS,
-        patience: float = PATIENCE,
+        patience: float = _PATIENCE_SECONDS,
     ) -> None:
         self._work, self._patience = TuneHere() if work is None else work, patience
         self._roster = Roster(raw.version())
@@ -101,7 +105,7 @@ class Cluster:
         members = sorted(self._roster.members.values(), key=lambda member: member.number)
         self.devices = [(member.number, member.gpu.kind) for member in members]
         self.notes = [
-            f"GPU {member.number} is the one with UUID {member.gpu.identity} of worker {member.address}"
+            f"GPU {member.number} is the one with UUID {member.gpu.uuid} of worker {member.address}"
             for member in members
         ]
         self.notes += [f"worker {address} is left out: {why}" for address, why in self._roster.useless.items()]
@@ -158,7 +162,7 @@ class Cluster:
             raise ClusterError(f"the scheduler was lost: {one_line(error)}") from None
         self._roster.add(asked)
         for member in self._roster.busy():
-            seconds = self._patience + 10 * member.task.job.seconds
+            seconds = self._patience + 20 * member.task.job.seconds
             if time.monotonic() - member.since > seconds:
                 member.task.failure = f"no answer after {seconds:g} s"
                 self._end(member)
@@ -199,7 +203,7 @@ class Cluster:
         """Take the next task for a worker: one that failed on its GPU goes to another one, if there is another."""
         is_alone = sum(other.gpu.kind == member.gpu.kind for other in self._roster.members.values()) == 1
         for place, task in enumerate(tasks or ()):
-            if task.last != member.gpu.identity or is_alone:
+            if task.last != member.gpu.uuid or is_alone:
                 del tasks[place]  # type: ignore[union-attr]
                 return task
         return None
@@ -207,15 +211,16 @@ class Cluster:
     def _start(self, member: Member, task: _Task) -> None:
         """Send a task to a worker. Its name is the problem, which the dashboard shows."""
         member.task, member.since = task, time.monotonic()
-        task.tries, task.last, task.begin = task.tries + 1, member.gpu.identity, task.begin or member.since
+        task.tries, task.last, task.begin = task.tries + 1, member.gpu.uuid, task.begin or member.since
         again = f" (try {task.tries})" if task.tries > 1 else ""
         member.future = self._client.submit(
             tuning_worker.tune,
             self._work,
             member.process,
             task.job.text,
-            member.gpu.device,
+            member.gpu.uuid,
             task.job.seconds,
+            [fault._asdict() for fault in (*task.job.known, *task.faults)],
             key=f"cudnnpy tune-{task.job.text[:_NAME_LENGTH]}{again} {self._name}.{next(self._numbers)}",
             workers=[member.address],
             allow_other_workers=False,
@@ -230,6 +235,7 @@ class Cluster:
                 continue
             task: _Task = member.task
             answer, member.task = self._answer(member), None
+            task.faults += answer.faults
             entry, reason = self._entry(member, task.job, answer) if answer.entry else (None, answer.failure)
             if not answer.entry and not answer.is_final:
                 reason = task.failure or reason
@@ -238,10 +244,11 @@ class Cluster:
                     waiting[task.job.kind].append(task)
                     continue
                 reason = f"set aside after {TRIES} tries: {reason}"
-            yield Result(task.job, member.number, time.monotonic() - task.begin, entry, reason)
+            seconds = time.monotonic() - task.begin
+            yield Result(task.job, member.number, seconds, entry, reason, tuple(task.faults))
 
     def _answer(self, member: Member) -> Answer:
-        """Return the answer of a worker, a failure if it was lost. One whose GPU is no longer well is ended."""
+        """Return the answer of a worker, a failure if it was lost."""
         future, member.future = member.future, None
         if future.status == "finished":
             with suppress(Exception):  # it was lost after its last task
@@ -249,18 +256,17 @@ class Cluster:
                 self._kept.append(future)
                 try:
                     answer = received(Answer, given)
+                    answer = answer._replace(faults=[received(FoundFault, one) for one in answer.faults])
                 except ValueError as wrong:
-                    return Answer({}, f"worker {member.address} must send an answer: {wrong}")
+                    return Answer({}, [], f"worker {member.address} must send an answer: {wrong}")
                 if answer.is_restarted:
                     self._roster.dismiss(member)
-                elif not answer.is_well:
-                    self._end(member)
                 return answer
         error = future.exception() if future.status == "error" else None
         with suppress(Exception):
             future.cancel()
         self._roster.dismiss(member)
-        return Answer({}, f"its worker {member.address} was lost" if error is None else one_line(error))
+        return Answer({}, [], f"its worker {member.address} was lost" if error is None else one_line(error))
 
     def _entry(self, member: Member, job: Job, answer: Answer) -> tuple[Entry | None, str]:
         """Return the entry of an answer, which must be one for the job, and the reason if there is none."""
@@ -268,12 +274,8 @@ class Cluster:
             entry = Entry.of(answer.entry)
         except ValueError as error:
             return None, f"worker {member.address} sent no entry: {one_line(error)}"
-        wanted, found = ({**one.key._asdict(), "text": one.text} for one in (job, entry))
-        for name, value in wanted.items():
-            if found[name] != value:
-                sent = repr(found[name])[:200]
-                return None, f"worker {member.address} must send an entry with {name} {repr(value)[:200]}; got {sent}"
-        return entry, ""
+        wrong = mismatch(entry, job)
+        return (None, f"worker {member.address} must send an entry with {wrong}") if wrong else (entry, "")
 
     def _given_up(self, waiting: dict[str, deque[_Task]], seen: dict[str, float]) -> Iterator[Result]:
         """Give up the tasks of a kind of GPU that no worker has any more, after a while."""

@@ -84,8 +84,13 @@ def text_of(report: Result | LostDevice) -> str:
     if isinstance(report, LostDevice):
         return f"GPU {report.device} is left out: {report.reason}"
     if report.entry is None:
-        return f"{report.job.text}: not tuned: {report.reason}"
-    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s"
+        return f"{report.job.text}: not tuned: {report.reason}{_faults(report)}"
+    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s{_faults(report)}"
+
+
+def _faults(report: Result) -> str:
+    count = len(report.faults)
+    return f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
 
 
 def _choice(entry: Entry) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._version import __version__
-from cudnnpy.cli.tuning_worker import Announcement, SeenGpu, one_line, received
+from cudnnpy.cli.tuning import TuningGpu
+from cudnnpy.cli.tuning_worker import Announcement, one_line, received
 
 
 class ClusterError(Exception):
@@ -20,7 +21,7 @@ class Member:
 
     address: str
     process: str  # as it announced itself
-    gpu: SeenGpu
+    gpu: TuningGpu
     number: int  # of the GPU in this cluster, for people
     task: Any = None  # what it is working on, as its employer notes it
     future: Any = None
@@ -40,8 +41,8 @@ class Roster:
         self.members: dict[str, Member] = {}  # by address, as all others
         self.useless: dict[str, str] = {}  # why they cannot be used
         self.refused: dict[str, str] = {}  # those among them that have another version, or send something else
-        self._announced: dict[str, tuple[str, list[SeenGpu]]] = {}  # the process, and the GPUs that it sees
-        self._numbers: dict[str, int] = {}  # of GPUs, by identity
+        self._announced: dict[str, tuple[str, list[TuningGpu]]] = {}  # the process, and the GPUs that it sees
+        self._numbers: dict[str, int] = {}  # of GPUs, by UUID
         self._cudnn = cudnn
 
     def spare(self) -> list[str]:
@@ -76,7 +77,7 @@ class Roster:
                 continue
             try:
                 announced = received(Announcement, one)
-                gpus = [received(SeenGpu, gpu) for gpu in announced.gpus]
+                gpus = [received(TuningGpu, gpu) for gpu in announced.gpus]
             except ValueError as error:
                 self._refuse(address, f"cudnnpy {__version__}", f"another announcement: {error}")
                 continue
@@ -97,10 +98,10 @@ class Roster:
         """Give a GPU that no other worker has to each worker without one, first to those that see the fewest."""
         for address in sorted(self.spare(), key=lambda address: (len(self._announced[address][1]), address)):
             process, gpus = self._announced[address]
-            taken = {member.gpu.identity for member in self.members.values()}
+            taken = {member.gpu.uuid for member in self.members.values()}
             for gpu in gpus:
-                if gpu.identity not in taken:
-                    number = self._numbers.setdefault(gpu.identity, len(self._numbers))
+                if gpu.uuid not in taken:
+                    number = self._numbers.setdefault(gpu.uuid, len(self._numbers))
                     self.members[address] = Member(address, process, gpu, number)
                     break
 

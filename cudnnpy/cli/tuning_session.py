@@ -8,31 +8,33 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from cudnnpy import store as stores
+from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem_file import Request
 from cudnnpy._planning.remembered import choice_text
+from cudnnpy._planning.usable import FoundFault, Symptom
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry, Key
-from cudnnpy._store.layers import VARIABLE
+from cudnnpy._store.layers import VARIABLE, Layers
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
 from cudnnpy.cli.output_files import OutputError
 from cudnnpy.cli.text_table import say
+from cudnnpy.cli.tuning import Job, TuningGpu
 from cudnnpy.cli.tuning_cluster import Cluster
 from cudnnpy.cli.tuning_progress import progress
 from cudnnpy.cli.tuning_report import Row
 from cudnnpy.cli.tuning_roster import ClusterError
-from cudnnpy.cli.tuning_workers import PATIENCE, Job, Result, Work, Workers
+from cudnnpy.cli.tuning_workers import Result, Workers
 from cudnnpy.errors import LibraryNotFoundError
 
 _FILES = ("table.txt", "table.csv", "plots.pdf")
@@ -55,12 +57,10 @@ BAD_INPUT = (
 
 
 class Machine(NamedTuple):
-    """Dependencies of a tuning run; tests replace them. The first argument of `start` is the path of the store."""
+    """Dependencies of a tuning run; tests replace them. `worker` returns the worker of a GPU's UUID."""
 
-    kinds: Callable[[], Sequence[str]] = tuning.kinds_of_gpus
-    work: Work = tuning.tune_one
-    start: Callable[[str, int], None] = tuning.make_ready
-    patience: float = PATIENCE
+    gpus: Callable[[], Sequence[TuningGpu]] = tuning.tuning_gpus
+    worker: Callable[[str], GpuWorker] = GpuWorker
     cluster: Callable[[str], Cluster] = Cluster
 
 
@@ -73,11 +73,12 @@ def run(options: argparse.Namespace, machine: Machine | None = None) -> int:
     machine = machine or Machine()
     with ExitStack() as stack:
         cluster = None if options.dask is None else stack.enter_context(closing(_joined(options.dask, machine)))
-        devices = _devices(options, machine) if cluster is None else cluster.devices
+        gpus = _gpus(options, machine) if cluster is None else []
+        kinds = [gpu.kind for gpu in gpus] if cluster is None else [kind for _, kind in cluster.devices]
         store = stack.enter_context(_opened(options.store, read_only=False))
-        workers = cluster or Workers(devices, machine.work, partial(machine.start, store.path), machine.patience)
+        workers = cluster or Workers(gpus, machine.worker)
         status, requests = _requests(options)
-        entries, failed = _tune(options, workers, devices, requests, store)
+        entries, failed = _tune(workers, _wanted(options, requests, dict.fromkeys(kinds)), store)
         _report(options, entries, failed)
         lost = why_in_memory(store)
         if lost:
@@ -155,17 +156,17 @@ def _joined(scheduler: str, machine: Machine) -> Cluster:
     return cluster
 
 
-def _devices(options: argparse.Namespace, machine: Machine) -> list[tuple[int, str]]:
-    """Return the ordinals of the GPUs to use, with their kinds."""
+def _gpus(options: argparse.Namespace, machine: Machine) -> list[TuningGpu]:
+    """Return the GPUs to use."""
     try:
-        kinds = machine.kinds()
+        gpus = machine.gpus()
     except (UnavailableError, LibraryNotFoundError) as error:
         raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU") from None
-    wanted = range(len(kinds)) if options.gpus is None else options.gpus
+    wanted = range(len(gpus)) if options.gpus is None else options.gpus
     for device in wanted:
-        if device >= len(kinds):
-            raise _RequestError(f"--gpus must be of GPUs that are here, 0 to {len(kinds) - 1}; got {device}")
-    return [(device, kinds[device]) for device in wanted]
+        if device >= len(gpus):
+            raise _RequestError(f"--gpus must be of GPUs that are here, 0 to {len(gpus) - 1}; got {device}")
+    return [gpus[device] for device in wanted]
 
 
 # What is to be tuned
@@ -219,7 +220,7 @@ def _status_text(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Sequence[str]) -> list[Job]:
+def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Iterable[str]) -> list[Job]:
     """Return each problem for each kind of GPU, once, with the most seconds that it is given."""
     found: dict[Key, Job] = {}
     for request in requests:
@@ -235,37 +236,40 @@ def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Seq
 # Tuning
 
 
-def _tune(
-    options: argparse.Namespace,
-    workers: Workers | Cluster,
-    devices: Sequence[tuple[int, str]],
-    requests: Sequence[Request],
-    store: Store,
-) -> tuple[list[Entry], list[tuple[str, str]]]:
+def _tune(workers: Workers | Cluster, wanted: Sequence[Job], store: Store) -> tuple[list[Entry], list[tuple[str, str]]]:
     """Return the entries of all problems, and those that failed with their reasons."""
-    wanted = _wanted(options, requests, list(dict.fromkeys(kind for _, kind in devices)))
-    found = {job: entry for job in wanted if (entry := _stored(store, job)) is not None}
-    jobs = [job for job in wanted if job not in found]
+    found = {job.key: entry for job in wanted if (entry := _stored(store, job)) is not None}
+    jobs = [job._replace(known=_known(store, job.key)) for job in wanted if job.key not in found]
     if found:
         _say(f"{len(found)} of {len(wanted)} problems are in the store")
-    failed: dict[Job, str] = {}
+    failed: list[tuple[str, str]] = []
+    faults = 0
     try:
         with progress(len(jobs), sys.stderr) as shown:
             for report in workers.run(jobs) if jobs else ():
-                if isinstance(report, Result) and report.entry is not None:
-                    found[report.job] = _kept(store, report.entry)
-                elif isinstance(report, Result):
-                    failed[report.job] = report.reason
+                if isinstance(report, Result):
+                    faults += Layers(store).add_faults(report.job.key, report.job.text, report.faults)
+                    if report.entry is not None:
+                        found[report.job.key] = _kept(store, report.entry)
+                    else:
+                        failed.append((report.job.text, report.reason))
                 shown.note(report)
     except (KeyboardInterrupt, ClusterError):
         _say(
             f"stopped; {len(found)} of {len(wanted)} problems are in {store.path}. The same command goes on from there"
         )
         raise
-    return (
-        [found[job] for job in wanted if job in found],
-        [(job.text, reason) for job, reason in failed.items()],
-    )
+    if faults:
+        _say(
+            f"{faults} fault{'s' * (faults != 1)} of candidates stored, which cudnnpy faults lists: these are not run again"
+        )
+    return [found[job.key] for job in wanted if job.key in found], failed
+
+
+def _known(store: Store, key: Key) -> tuple[FoundFault, ...]:
+    """Return the faults that the store has for the problem of a key."""
+    faults = store.faults_of(key)
+    return tuple(FoundFault(one.candidate, cast(Symptom, one.symptom), one.detail, one.driver) for one in faults)
 
 
 def _stored(store: Store, job: Job) -> Entry | None:

@@ -1,4 +1,4 @@
-"""What runs in the workers of a Dask cluster for `cudnnpy tune --dask`: a worker tells its GPUs, and tunes one problem.
+"""What runs in the workers of a Dask cluster for `cudnnpy tune --dask`: a worker announces its GPUs, and tunes one problem.
 
 Messages travel as lists, dicts, numbers and strings, so that they can be read whatever version a worker has. `received` is
 the one way to read them.
@@ -9,28 +9,20 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, get_origin, get_type_hints
 from uuid import uuid4
 
-from cudnnpy._store.entry import Entry
+from cudnnpy import raw
+from cudnnpy._measuring.gpu_worker import GpuWorker
+from cudnnpy._planning.usable import SYMPTOMS, FoundFault, Measurement, Symptom
 from cudnnpy._version import __version__
-from cudnnpy.availability import UnavailableError, why_unavailable
-from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.cli.tuning import TuningGpu, tune_on, tuning_gpus
 
 # A worker that its nanny has started again has another one, and may have the same address.
 _PROCESS = uuid4().hex
 _ONE_AT_A_TIME = threading.Lock()  # for workers of several threads that several commands use
-
-# What a problem is the cause of, on every GPU. After other errors, another GPU is tried.
-_FINAL = (NoAlgorithmError, ValueError, TypeError)
-
-
-class SeenGpu(NamedTuple):
-    """A GPU that a worker sees: its UUID, its ordinal in that worker, and its kind as tuning.kinds_of_gpus returns it."""
-
-    identity: str
-    device: int
-    kind: str
+_gpu_workers: dict[str, GpuWorker] = {}  # of this process, by UUID; their processes end with it
 
 
 class Announcement(NamedTuple):
@@ -44,12 +36,12 @@ class Announcement(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The entry for a problem as Entry.plain returns it, or {} and the reason why there is none."""
+    """The entry for a problem as Entry.plain returns it, or {} and the reason why there is none; FoundFaults as dicts."""
 
     entry: dict[str, Any]
+    faults: list[Any]
     failure: str = ""
     is_final: bool = False  # the problem fails on every GPU
-    is_well: bool = True  # the GPU can still be used
     is_restarted: bool = False  # the process is not the one that announced the GPU, and does nothing
 
 
@@ -59,101 +51,83 @@ class _Kind(NamedTuple):
     multiProcessorCount: int
 
 
-_Message = TypeVar("_Message", Announcement, Answer, SeenGpu, _Kind)
+_Message = TypeVar("_Message", Announcement, Answer, TuningGpu, FoundFault, _Kind)
 
 
 def received(kind: type[_Message], given: object) -> _Message:
     """Return the message of a dict. Raises ValueError unless it has every field of that kind, in its type, and no other."""
-    types = {name: get_origin(hint) or hint for name, hint in get_type_hints(kind).items()}
+    hints = {name: str if hint == Symptom else hint for name, hint in get_type_hints(kind).items()}
+    types = {name: get_origin(hint) or hint for name, hint in hints.items()}
     if not isinstance(given, dict) or {name: type(value) for name, value in given.items()} != types:
         wanted = ", ".join(f"{name} ({one.__name__})" for name, one in types.items())
         raise ValueError(f"{kind.__name__} must be an object of {wanted}; got {repr(given)[:200]}")
     if "kind" in given:
         received(_Kind, json.loads(given["kind"]))
+    if given.get("symptom", SYMPTOMS[0]) not in SYMPTOMS:
+        raise ValueError(f"symptom must be one of {', '.join(SYMPTOMS)}; got {given['symptom'][:200]!r}")
     return kind(**given)
 
 
 class Work(Protocol):
     """What workers do. An instance is sent to them."""
 
-    def gpus(self) -> list[SeenGpu]:
+    def gpus(self) -> list[TuningGpu]:
         """Return the GPUs that this process sees. Raises an exception that says why there is none."""
 
     def cudnn(self) -> int:
         """Return the release of cuDNN that this process has."""
 
-    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
-        """Return the choice for a problem on a GPU."""
-
-    def check(self, device: int) -> None:
-        """Raise if this process can no longer use a GPU. It is called after an error."""
+    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+        """Return the choice for a problem on the GPU of a UUID, and faults; those that are known are not run again."""
 
 
 class TuneHere:
-    """The Work of `cudnnpy tune`: problems are measured on the worker's GPU. Nothing is kept there."""
+    """The Work of `cudnnpy tune`: problems are measured on the worker's GPU, in a process of its own. Nothing is kept there."""
 
-    def gpus(self) -> list[SeenGpu]:
+    def gpus(self) -> list[TuningGpu]:
         """Return the GPUs that this process sees."""
-        why = why_unavailable()
-        if why is not None:
-            raise UnavailableError(why)
-        from cuda.core import Device
-
-        from cudnnpy.cli.tuning import kinds_of_gpus
-
-        return [SeenGpu(str(Device(device).uuid), device, kind) for device, kind in enumerate(kinds_of_gpus())]
+        return tuning_gpus()
 
     def cudnn(self) -> int:
         """Return the release of cuDNN that this process has."""
-        from cudnnpy import raw
-
         return raw.version()
 
-    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
-        """Return the measured choice for a problem."""
-        from cudnnpy import store
-        from cudnnpy.cli.tuning import tune_one
-
-        store.use("")  # what earlier problems left, in this process or in a file, is not what was asked for
-        return tune_one(text, device, tune_seconds)
-
-    def check(self, device: int) -> None:
-        """Raise if the CUDA context of the GPU is lost."""
-        from cuda.core import Device
-
-        on_device = Device(device)
-        on_device.set_current()
-        on_device.sync()
+    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+        """Return the measured choice for a problem. Raises ValueError and StartError."""
+        if gpu not in _gpu_workers:
+            _gpu_workers[gpu] = GpuWorker(gpu)
+        return tune_on(_gpu_workers[gpu], text, tune_seconds, known)
 
 
 def announce(work: Work) -> dict[str, Any]:
     """Return the Announcement of this worker as a dict."""
-    gpus: list[SeenGpu] = []
+    gpus: list[TuningGpu] = []
     cudnn = 0
     try:
         gpus, cudnn = work.gpus(), work.cudnn()
         why = "" if gpus else "it sees no GPU"
     except Exception as error:
         why = one_line(error)
-    process = f"{os.getpid()}-{_PROCESS}"
-    return Announcement(process, __version__, cudnn, [gpu._asdict() for gpu in gpus], why)._asdict()
+    return Announcement(_process(), __version__, cudnn, [gpu._asdict() for gpu in gpus], why)._asdict()
 
 
-def tune(work: Work, process: str, text: str, device: int, tune_seconds: float) -> dict[str, Any]:
+def tune(
+    work: Work, process: str, text: str, gpu: str, tune_seconds: float, known: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Tune a problem, and return the Answer as a dict. `process` is the process that announced the GPU."""
-    if process != f"{os.getpid()}-{_PROCESS}":
-        return Answer({}, is_restarted=True)._asdict()
+    if process != _process():
+        return Answer({}, [], is_restarted=True)._asdict()
     with _ONE_AT_A_TIME:
         try:
-            return Answer(work.tune(text, device, tune_seconds).plain())._asdict()
-        except Exception as error:
-            is_final, failure = isinstance(error, _FINAL), one_line(error)
-        try:
-            work.check(device)
-            is_well = True
-        except Exception:
-            is_well = False
-    return Answer({}, failure, is_final and is_well, is_well)._asdict()
+            found = work.tune(text, gpu, tune_seconds, [FoundFault(**one) for one in known])
+            entry = {} if found.entry is None else found.entry.plain()
+            return Answer(entry, [one._asdict() for one in found.faults], found.reason)._asdict()
+        except Exception as error:  # a ValueError is the problem's, on every GPU; after others, another GPU is tried
+            return Answer({}, [], one_line(error), isinstance(error, ValueError))._asdict()
+
+
+def _process() -> str:
+    return f"{os.getpid()}-{_PROCESS}"
 
 
 def leave() -> None:

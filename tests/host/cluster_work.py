@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,9 +20,10 @@ from distributed import get_worker
 
 import cudnnpy
 from cudnnpy import raw
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli import tuning_worker
-from cudnnpy.cli.tuning_worker import SeenGpu
+from cudnnpy.cli.tuning import TuningGpu
 
 H200 = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
 L4 = json.dumps({"deviceName": "NVIDIA L4", "deviceVer": 890, "multiProcessorCount": 58})
@@ -49,14 +51,14 @@ class MadeUp(NamedTuple):
     odd_version: str = cudnnpy.__version__
     odd_cudnn: int = CUDNN
 
-    def gpus(self) -> list[SeenGpu]:
+    def gpus(self) -> list[TuningGpu]:
         is_odd = self._is_odd()
         kinds = self.odd_kinds if is_odd and self.odd_kinds is not None else self.kinds
         vars(tuning_worker)["__version__"] = self.odd_version if is_odd else cudnnpy.__version__
         CUDNN_HERE[:] = [self.odd_cudnn if is_odd else CUDNN]
         if not kinds:
             raise RuntimeError("no CUDA-capable device is detected\nand more lines")
-        return [SeenGpu(f"GPU-{number}", number, kind) for number, kind in enumerate(kinds)]
+        return stand_in_tuning.gpus_of(*kinds)
 
     def cudnn(self) -> int:
         return CUDNN_HERE[0]
@@ -70,7 +72,8 @@ class MadeUp(NamedTuple):
             return file.read_text() == str(os.getpid())  # asked again
         return True
 
-    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
+        device = int(gpu.removeprefix("GPU-"))
         earlier = self.tries(text)
         file = Path(self.folder, f"{text[:60]}.{device}.{os.getpid()}.{uuid4().hex[:6]}")
         file.with_suffix(".part").write_text(str(get_worker().get_current_task()))
@@ -83,26 +86,31 @@ class MadeUp(NamedTuple):
             raise ValueError(f"{text} is no problem\nand a second line")
         if text.startswith("fails"):
             raise MemoryError("no memory is left")
-        if text.startswith("broken"):
-            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        faults = [fault_of(number) for number in range(2)] if text.startswith("faulty") else []
+        found = tuple(fault for fault in faults if fault not in known)
+        if text.startswith("faulty") and not earlier:
+            return Measurement(None, "the process that measures ended", faults=found[:1])
         entry = entry_of(text, self.kinds[device], tune_seconds)
         if text == "nonsense":
-            return SimpleNamespace(plain=lambda: ["nonsense"])  # type: ignore[return-value]
+            return Measurement(SimpleNamespace(plain=lambda: ["nonsense"]))  # type: ignore[arg-type]
+        if text == "nonsense as a symptom":
+            found = (fault_of(1)._replace(symptom="fever"),)  # type: ignore[arg-type]
         if text.startswith("of another "):
             field = text.removeprefix("of another ")
             key = entry.key._asdict()
             other = {**key, field: 1 if isinstance(key.get(field), int) else "another"}
-            return entry._replace(text="another") if field == "text" else entry._replace(key=Key(**other))
-        return entry
-
-    def check(self, device: int) -> None:
-        if any(one.process == os.getpid() for one in self.tries("broken")):
-            raise RuntimeError("the context is lost")
+            entry = entry._replace(text="another") if field == "text" else entry._replace(key=Key(**other))
+        return Measurement(entry, faults=found)
 
     def tries(self, text: str) -> list[Try]:
         """The tries of the problems whose text begins so."""
         files = [path for path in Path(self.folder).glob(f"{text[:60]}*.*.*.*") if path.suffix != ".part"]
         return [Try(int(path.name.split(".")[-3]), int(path.name.split(".")[-2]), path.read_text()) for path in files]
+
+
+def fault_of(number: int) -> FoundFault:
+    """A fault that tuning finds."""
+    return FoundFault(f"engine {number}", "context lost", "CUDA_ERROR_ILLEGAL_ADDRESS", "13.0")
 
 
 def entry_of(text: str, kind: str, tune_seconds: float) -> Entry:
@@ -122,22 +130,20 @@ class Planned(NamedTuple):
     poison: str = ""
     slow: bool = False
 
-    def gpus(self) -> list[SeenGpu]:
-        return [SeenGpu(f"GPU-{number}", number, kind) for number, kind in enumerate(self.kinds)]
+    def gpus(self) -> list[TuningGpu]:
+        return stand_in_tuning.gpus_of(*self.kinds)
 
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
         Path(self.folder, f"{uuid4().hex}.try").touch()
         if text == self.poison:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.slow:
             time.sleep(0.3)
-        return stand_in_tuning.tuned(text, 0, tune_seconds, stand_in_tuning.KINDS.index(self.kinds[device]))
-
-    def check(self, device: int) -> None:
-        """Every GPU stays well."""
+        kind = stand_in_tuning.KINDS.index(self.kinds[int(gpu.removeprefix("GPU-"))])
+        return Measurement(stand_in_tuning.tuned(text, 0, tune_seconds, kind))
 
 
 class ForProfile(NamedTuple):
@@ -155,13 +161,13 @@ class ForProfile(NamedTuple):
         content = json.loads(self.profile)
         return json.dumps({name: content[name] for name in ("deviceName", "deviceVer", "multiProcessorCount")})
 
-    def gpus(self) -> list[SeenGpu]:
-        return [SeenGpu(f"GPU-{number}", number, self.kind) for number in range(2)]
+    def gpus(self) -> list[TuningGpu]:
+        return stand_in_tuning.gpus_of(self.kind, self.kind)
 
     def cudnn(self) -> int:
         return raw.version()
 
-    def tune(self, text: str, device: int, tune_seconds: float) -> Entry:
+    def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
         from cudnnpy._planning.engines import Target
         from cudnnpy._planning.notation import parse
         from cudnnpy._planning.plan import Plan
@@ -177,13 +183,12 @@ class ForProfile(NamedTuple):
                 Path(self.folder, "unlucky").touch(exist_ok=False)
                 os.kill(os.getpid(), signal.SIGKILL)
         made = entry_of(problem, options, target, Plan(problem, candidate), tried, complete=True)
-        return made._replace(made_at=datetime(2026, 1, 31, tzinfo=UTC).isoformat())
-
-    def check(self, device: int) -> None:
-        """There is none."""
+        return Measurement(made._replace(made_at=datetime(2026, 1, 31, tzinfo=UTC).isoformat()))
 
 
 if __name__ == "__main__":  # in one process: PROFILE TEXT ... -> a line of JSON for each entry
     work = ForProfile("", Path(sys.argv[1]).read_text())
     for text in sys.argv[2:]:
-        print(json.dumps(work.tune(text, 0, 2.0).plain()))
+        entry = work.tune(text, "GPU-0", 2.0, ()).entry
+        assert entry is not None
+        print(json.dumps(entry.plain()))

@@ -1,46 +1,57 @@
-"""Stand-ins for what tunes problems in worker processes: the text of a problem says what becomes of it.
+"""Stand-ins for the processes that measure: each answers as its first argument, a function of this module, says.
 
-They run in spawned processes, which import this module by its name.
+As a program this is such a process: requests are lines of JSON, and nothing is measured. The GPUs are made up.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from made_up_entries import entry
 
+from cudnnpy import __version__
+from cudnnpy._measuring.gpu_worker import GpuWorker
+from cudnnpy._measuring.process import WorkerProcess
 from cudnnpy._store.entry import Entry
-from cudnnpy.errors import NoAlgorithmError
+from cudnnpy.cli.tuning import TuningGpu
+
+Message = dict[str, Any]
+
+KINDS = (
+    '{"deviceName": "Stand-in A", "deviceVer": 900, "multiProcessorCount": 132}',
+    '{"deviceName": "Stand-in B", "deviceVer": 800, "multiProcessorCount": 108}',
+)
 
 
-def start(device: int) -> None:
-    """Every device can be used."""
+def gpus_of(*kinds: str) -> list[TuningGpu]:
+    """GPUs of these kinds."""
+    return [TuningGpu(f"GPU-{device}", device, kind) for device, kind in enumerate(kinds)]
 
 
-def start_all_but_one(device: int) -> None:
-    """Device 1 cannot be used."""
-    if device == 1:
-        raise RuntimeError("this GPU\nhas fallen off the bus")
+def started(behaviour: str, opening: Mapping[str, Any], deadline: float = math.inf) -> WorkerProcess:
+    """A process that does what a function of this module says."""
+    return WorkerProcess(opening, deadline=deadline, command=[sys.executable, __file__, behaviour])
 
 
-def crash_at_start(device: int) -> None:
-    """The process of device 1 dies before it is ready."""
-    if device == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+def worker(behaviour: str) -> Callable[[str], GpuWorker]:
+    """What makes the worker of a GPU, whose processes do what a function of this module says."""
+    return partial(GpuWorker, start=partial(started, behaviour))
 
 
-class Unreadable:
-    """What can be pickled, and not be read again."""
-
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return int, ("no number",)
+# In such a process
 
 
-def work(text: str, device: int, seconds: float) -> Entry:
-    """Do what the text says: "crash", "hang", "error", "no candidate", ...; "once FILE ..." does it the first time only."""
+def as_told(text: str, device: int, seconds: float) -> Entry:
+    """Do what the text says: "crash", "hang", "bad", ...; "once FILE ..." does it the first time only."""
     what = text
     if text.startswith("once "):
         _, file, what = text.split(maxsplit=2)
@@ -50,33 +61,16 @@ def work(text: str, device: int, seconds: float) -> Entry:
             what = "done"
     if what.startswith("crash"):
         os.kill(os.getpid(), signal.SIGSEGV)
-    if what.startswith("interrupt"):
-        os.kill(os.getpid(), signal.SIGINT)
     if what.startswith("exit"):
         os._exit(3)
     if what.startswith("hang"):
         time.sleep(600)
-    if what.startswith("error"):
-        raise RuntimeError("an illegal memory access\nwas encountered")
-    if what.startswith("unreadable"):
-        return Unreadable()  # type: ignore[return-value]
+    if what.startswith("nonsense"):
+        print("nonsense", flush=True)
     if what.startswith("bad"):
         raise ValueError("text must be a problem; got 'bad'")
-    if what.startswith("no candidate"):
-        raise NoAlgorithmError(text, "prefer='autotune'", "table", [])
-    return entry(text, tune_seconds=seconds, made_with={"device": str(device), "process": str(os.getpid())})
-
-
-# For whole runs of the command: problems in the notation, on GPUs of these kinds
-
-KINDS = (
-    '{"deviceName": "Stand-in A", "deviceVer": 900, "multiProcessorCount": 132}',
-    '{"deviceName": "Stand-in B", "deviceVer": 800, "multiProcessorCount": 108}',
-)
-
-
-def make_ready(store: str, device: int) -> None:
-    """Every device can be used; the store is the parent's."""
+    made = entry(text, tune_seconds=seconds, made_with={"device": str(device), "process": str(os.getpid())})
+    return made._replace(key=made.key._replace(gpu="another GPU")) if what.startswith("another") else made
 
 
 def tuned(text: str, device: int, seconds: float, kind: int = 0, **fields: object) -> Entry:
@@ -112,12 +106,65 @@ def tune_incompletely(text: str, device: int, seconds: float) -> Entry:
 
 
 def tune_the_first_alone(text: str, device: int, seconds: float) -> Entry:
-    """Tune the problem of batch 1; take an hour for any other."""
+    """Tune the problem of batch 1; take an hour for any other, as the process whose number is in the file `endless`."""
     if " 1x" not in text:
+        Path(f"endless.{os.getpid()}").touch()
         time.sleep(3600)
+    while not [*Path().glob("endless.*")]:  # until the other GPU is at work
+        time.sleep(0.01)
     return tuned(text, device, seconds)
 
 
 def never(text: str, device: int, seconds: float) -> Entry:
     """Fail: nothing was to be tuned."""
     raise AssertionError(text)
+
+
+def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
+    """The messages for a request. `engine 9` crashes, alone as well, if the behaviour is "faulty"."""
+    device = int(gpu.removeprefix("GPU-"))
+    if behaviour == "faulty" and "engine 9" not in request.get("left_out", ()):
+        yield {"begin": "engine 9", "seconds": 30, "engine": [9, [], []]}
+        os.kill(os.getpid(), signal.SIGABRT)
+    yield {"begin": "", "seconds": 2.0 if request["text"].startswith("hang") else 30.0}
+    if behaviour == "scarce":
+        yield {"answer": {"entry": tuned(request["text"], device, 1.0).plain(), "lacked_memory": True}}
+        return
+    work = tune if behaviour == "faulty" else globals()[behaviour]
+    try:
+        found = work(request["text"], device, request["seconds"])
+    except ValueError as error:
+        yield {"error": str(error), "kind": "ValueError"}
+    else:
+        yield {"answer": {"entry": found.plain(), "lacked_memory": False}}
+
+
+def refuse_to_start(gpu: str, behaviour: str) -> None:
+    """Device 1 cannot be used with some behaviours."""
+    if gpu == "GPU-1" and behaviour == "all_but_one":
+        say({"error": "this GPU\nhas fallen off the bus", "kind": "RuntimeError"})
+        sys.exit()
+    if gpu == "GPU-1" and behaviour == "crash_at_start":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say(message: Message) -> None:
+    print(json.dumps(message), flush=True)
+
+
+def main(behaviour: str) -> None:
+    from cudnnpy._measuring import parent_process
+
+    parent_process.end_with(0)
+    gpu = json.loads(sys.stdin.readline())["gpu"]
+    refuse_to_start(gpu, behaviour)
+    say({"answer": __version__})
+    for line in sys.stdin:
+        for message in answers(json.loads(line), gpu, behaviour):
+            say(message)
+
+
+all_but_one = crash_at_start = as_told
+
+if __name__ == "__main__":
+    main(sys.argv[1])

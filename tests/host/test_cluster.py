@@ -17,17 +17,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from cluster_work import CUDNN, H200, L4, MadeUp, entry_of
+from cluster_work import CUDNN, H200, L4, MadeUp, entry_of, fault_of
 from local_clusters import local_cluster, ready
 from messages import says
+from stand_in_tuning import worker
 
 import cudnnpy
 from cudnnpy import raw
-from cudnnpy._store.entry import Key
+from cudnnpy._store.entry import Entry, Key
 from cudnnpy.cli import tuning_cluster, tuning_worker
+from cudnnpy.cli.tuning import Job
 from cudnnpy.cli.tuning_cluster import TRIES, Cluster, ClusterError
 from cudnnpy.cli.tuning_roster import Roster
-from cudnnpy.cli.tuning_workers import Job, Result
+from cudnnpy.cli.tuning_worker import Answer, TuneHere
+from cudnnpy.cli.tuning_workers import Result
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 1.5  # tune_seconds
@@ -149,7 +152,7 @@ def test_a_problem_that_kills_its_workers_is_set_aside(scheduler: str, work: Mad
 def test_a_problem_that_cannot_be_tuned_is_not_tried_again(scheduler: str, work: MadeUp) -> None:
     with closing(ready(scheduler, work)) as cluster:
         found = results(cluster, jobs("wrong", "a"))
-    assert found["wrong"][3:] == (None, "wrong is no problem")
+    assert found["wrong"][3:] == (None, "wrong is no problem", ())
     assert found["a"].reason == ""
     assert len(work.tries("wrong")) == 1
 
@@ -158,20 +161,20 @@ def test_a_problem_that_fails_on_a_gpu_is_tried_on_another(scheduler: str, work:
     """The GPU stays well, so its process does, too."""
     with closing(ready(scheduler, work)) as cluster:
         found = results(cluster, jobs("fails"))
-    assert found["fails"][3:] == (None, "set aside after 3 tries: no memory is left")
+    assert found["fails"][3:] == (None, "set aside after 3 tries: no memory is left", ())
     first, second, third = sorted(work.tries("fails"), key=lambda one: re.findall(r"try \d", one.task))
     assert first.device == third.device != second.device
     assert first.process == third.process != second.process
 
 
-def test_a_worker_whose_gpu_fails_is_started_again(scheduler: str, work: MadeUp) -> None:
-    """An error of the GPU may leave a context in which everything fails; so no process is used after one."""
+def test_the_faults_of_all_tries_come_back_and_are_known_to_the_next(scheduler: str, work: MadeUp) -> None:
     with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("broken", *"abcdef"))
-    assert found.pop("broken")[3:] == (None, "set aside after 3 tries: CUDA_ERROR_ILLEGAL_ADDRESS")
+        known = jobs("faulty later")[0]._replace(known=(fault_of(0), fault_of(1)))
+        found = results(cluster, [*jobs("faulty", "a"), known])
     assert {one.reason for one in found.values()} == {""}
-    tries = work.tries("broken")
-    assert len({one.process for one in tries}) == len(tries) == 3
+    assert found["faulty"].faults == (fault_of(0), fault_of(1))
+    assert found["faulty later"].faults == found["a"].faults == ()
+    assert len(work.tries("faulty")) == 4  # of the two, each fails once
 
 
 def test_a_problem_that_does_not_end_is_set_aside(
@@ -181,7 +184,7 @@ def test_a_problem_that_does_not_end_is_set_aside(
     ready(scheduler, work).close()
     with closing(Cluster(scheduler, work, patience=0.5)) as cluster:
         found = results(cluster, [jobs("stuck")[0]._replace(seconds=0.01), *jobs("a")])
-    assert found["stuck"].reason == "set aside after 1 tries: no answer after 0.6 s"
+    assert found["stuck"].reason == "set aside after 1 tries: no answer after 0.7 s"
     assert found["a"].reason == ""
 
 
@@ -197,15 +200,19 @@ def test_an_entry_for_something_else_is_refused(scheduler: str, work: MadeUp) ->
         assert tells(one.reason, f"worker tcp://... must send an entry with {field} ...; got ...")
 
 
-def test_an_answer_that_is_none_is_tried_elsewhere(scheduler: str, work: MadeUp) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "Answer must be an object of entry (dict), ...; got ..."),
+        ("nonsense as a symptom", "symptom must be one of ..., process ended; got 'fever'"),
+    ],
+)
+def test_an_answer_that_is_none_is_tried_elsewhere(scheduler: str, work: MadeUp, text: str, said: str) -> None:
     with closing(ready(scheduler, work)) as cluster:
-        found = results(cluster, jobs("nonsense", "a"))
+        found = results(cluster, jobs(text, "a"))
     assert found["a"].reason == ""
-    assert found["nonsense"].entry is None
-    assert tells(
-        found["nonsense"].reason,
-        "set aside after 3 tries: worker tcp://... must send an answer: Answer must be an object of entry (dict), ...; got ...",
-    )
+    assert found[text].entry is None
+    assert tells(found[text].reason, f"set aside after 3 tries: worker tcp://... must send an answer: {said}")
 
 
 def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> None:
@@ -221,7 +228,7 @@ def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> Non
 
 def test_a_process_that_another_one_was_taken_for_does_nothing(work: MadeUp) -> None:
     """A nanny may start a worker at the same address, to which Dask sends the task of the one before again."""
-    assert tuning_worker.tune(work, "the process before", "a", 0, SECONDS)["is_restarted"]
+    assert tuning_worker.tune(work, "the process before", "a", "GPU-0", SECONDS, [])["is_restarted"]
     assert work.tries("a") == []
 
 
@@ -277,7 +284,7 @@ def test_other_versions_are_refused(scheduler: str, tmp_path: Path) -> None:
     assert tells(text, f"worker tcp://... must have cudnnpy {cudnnpy.__version__}; got 0.0.1")
 
 
-GPU = {"identity": "GPU-0", "device": 0, "kind": H200}
+GPU = {"uuid": "GPU-0", "device": 0, "kind": H200}
 ANNOUNCEMENT = {"process": "1-a", "cudnnpy": cudnnpy.__version__, "cudnn": CUDNN, "gpus": [GPU], "why": ""}
 
 
@@ -390,3 +397,20 @@ def test_dask_is_imported_when_it_is_used() -> None:
     program = "import sys, cudnnpy.cli.tuning_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+def test_a_worker_keeps_its_process_between_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `cudnnpy tune --dask` does in a worker, with processes that do not measure."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the locks of GPUs
+    monkeypatch.setattr(tuning_worker, "GpuWorker", worker("as_told"))
+    monkeypatch.setattr(tuning_worker, "_gpu_workers", {})
+    here = tuning_worker.announce(MadeUp(str(tmp_path)))["process"]
+    answers = [
+        tuning_worker.tune(TuneHere(), here, text, "GPU-1", 2.0, []) for text in ("one", "bad", "crash", "two", "three")
+    ]
+    one, bad, crash, two, three = (tuning_worker.received(Answer, answer) for answer in answers)
+    processes = [Entry.of(found.entry).made_with["process"] for found in (one, two, three)]
+    assert processes[0] != processes[1] == processes[2]
+    assert bad == Answer({}, [], "text must be a problem; got 'bad'", is_final=True)
+    assert crash == Answer({}, [], "the process that measures ended: signal SIGSEGV")
+    tuning_worker._gpu_workers["GPU-1"].close()

@@ -12,6 +12,7 @@ from made_up_entries import entry
 from cudnnpy._measuring import gpu_worker
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
 from cudnnpy._measuring.process import Ended, StartError
+from cudnnpy._planning.usable import Measurement
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}
@@ -74,7 +75,7 @@ def test_a_problem_without_faults_takes_one_process() -> None:
     there = Processes(done, done)
     worker = GpuWorker("GPU-1", start=there)
     assert worker.measure("a", 2.0, limit=10, left_out={"engine 9": "a fault"}).entry == ENTRY
-    assert worker.measure("b", 2.0) == (ENTRY, "", False, ())
+    assert worker.measure("b", 4.0) == Measurement(ENTRY._replace(tune_seconds=4.0))
     assert there.started == 1
     assert there.requests[0]["left_out"] == {"engine 9": "a fault"}
     assert (there.requests[0]["limit"], there.requests[1]["limit"]) == (10, None)
@@ -102,7 +103,7 @@ def test_the_next_process_goes_on_without_the_candidate_that_ended_the_last() ->
 @pytest.mark.parametrize("answer", [{"answer": ""}, {"error": "out of memory", "kind": "MemoryError"}])
 def test_a_fault_that_does_not_repeat_alone_is_not_reported(answer: Any) -> None:
     found = measured(Processes(died("engine 3", "it was ended", "limit"), done, lambda request, note: answer))
-    assert found == (ENTRY, "", False, ())
+    assert found == Measurement(ENTRY)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_at_the_deadline_the_best_so_far_is_the_choice() -> None:
         note({"best": ENTRY.plain()})
         return died("engine 5", "it was ended at the deadline", "deadline")(request, note)
 
-    assert measured(Processes(late)) == (ENTRY, "", False, ())
+    assert measured(Processes(late)) == Measurement(ENTRY)
     there = Processes(died("engine 5", "it was ended at the deadline", "deadline"))
     found = measured(there)
     assert found.entry is None
@@ -145,14 +146,14 @@ def test_a_candidate_that_ends_its_process_though_left_out_is_tried_no_more() ->
 
 def test_an_end_at_no_candidate_ends_the_search() -> None:
     found = measured(Processes(died("", "signal SIGABRT")))
-    assert found == (None, "the process that measures ended: signal SIGABRT", False, ())
+    assert found == Measurement(None, "the process that measures ended: signal SIGABRT")
 
 
 def test_errors_are_those_of_the_problem_or_of_memory() -> None:
     with pytest.raises(MeasureError, match="no engine"):
         measured(Processes(lambda request, note: {"error": "no engine", "kind": "NoAlgorithmError"}))
     found = measured(Processes(lambda request, note: {"error": "no more", "kind": "MemoryError"}))
-    assert found == (None, "no more", True, ())
+    assert found == Measurement(None, "no more", True)
 
 
 def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> None:
@@ -167,7 +168,7 @@ def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> 
         return died("engine 5")(request, note)
 
     there = Processes(late)
-    assert measured(there) == (ENTRY, "", False, ())
+    assert measured(there) == Measurement(ENTRY)
 
 
 def test_a_process_that_starts_too_late_is_not_waited_for() -> None:

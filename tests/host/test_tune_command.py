@@ -16,18 +16,22 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import stand_in_tuning
-from process_groups import members_of
-from stand_in_tuning import KINDS, make_ready, tuned
+from process_groups import has_ended, members_of
+from stand_in_tuning import KINDS, gpus_of, tuned, worker
 
 from cudnnpy import store as stores
+from cudnnpy._measuring import gpu_worker
+from cudnnpy._planning import remembered
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import file as store_file
 from cudnnpy._store import schema
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, tune_command, tuning_session
+from cudnnpy.cli.tuning import TuningGpu
 from cudnnpy.cli.tuning_session import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,8 +40,8 @@ PROBLEMS = (
     "backward_data 2x8x9x9 16x8x3x3 pad=1 float16 channels_last",
     "backward_filter 4x8x9x9 16x8x3x3 pad=1 float16 channels_last deterministic",
 )
-ONE_GPU = Machine(partial(list, KINDS[:1]), stand_in_tuning.tune, make_ready)
-NEVER = ONE_GPU._replace(work=stand_in_tuning.never)
+ONE_GPU = Machine(partial(gpus_of, KINDS[0]), worker("tune"))
+NEVER = ONE_GPU._replace(worker=worker("never"))
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with problems.toml; the store is a file there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "user.sqlite"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.parent / f"{tmp_path.name} cache"))  # of the locks of GPUs
     write_problems("problems.toml", *PROBLEMS)
     return tmp_path
 
@@ -108,7 +113,7 @@ def test_what_is_in_the_store_is_not_measured_again(capsys: pytest.CaptureFixtur
 
 
 def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
-    incomplete = ONE_GPU._replace(work=stand_in_tuning.tune_incompletely)
+    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
     assert tune("problems.toml", "--seconds", "1", machine=incomplete) == 0
     assert tune("problems.toml", "--seconds", "1", machine=NEVER) == 0
     assert tune("problems.toml", "--seconds", "0.5", machine=NEVER) == 0
@@ -116,8 +121,7 @@ def test_a_problem_that_ran_out_of_time_is_tuned_again_only_with_more() -> None:
 
 
 def test_a_choice_of_more_seconds_replaces_an_incomplete_one() -> None:
-    """Workers of a cluster have no store, in which one would know what it measures again."""
-    incomplete = ONE_GPU._replace(work=stand_in_tuning.tune_incompletely)
+    incomplete = ONE_GPU._replace(worker=worker("tune_incompletely"))
     for seconds in ("1", "4"):
         assert tune("problems.toml", "--seconds", seconds, machine=incomplete) == 0
         assert {entry.tune_seconds for entry in stored().values()} == {float(seconds)}
@@ -166,31 +170,80 @@ def test_a_preference_is_the_limit_that_it_means() -> None:
 
 
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = Machine(partial(list, KINDS), stand_in_tuning.tune_on_two_kinds, make_ready)
+    machine = Machine(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
     assert tune("problems.toml", machine=machine) == 0
     title, *lines, _ = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", title)[1] == "gpu"
     assert sorted(re.split(r"  +", line)[1].partition(",")[0] for line in lines) == 3 * ["Stand-in A"] + 3 * [
         "Stand-in B"
     ]
-    assert tune("problems.toml", "--gpus", "1", machine=machine._replace(work=stand_in_tuning.never)) == 0
+    assert tune("problems.toml", "--gpus", "1", machine=machine._replace(worker=worker("never"))) == 0
 
 
 def test_only_the_named_gpus_are_used() -> None:
-    machine = Machine(partial(list, 3 * KINDS[:1]), stand_in_tuning.tune, make_ready)
+    machine = Machine(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
     assert tune("problems.toml", "--gpus", "2,1", machine=machine) == 0
     assert {entry.made_with["device"] for entry in stored().values()} <= {"1", "2"}
 
 
 def test_a_problem_that_fails_is_status_1_and_the_others_are_done(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = ONE_GPU._replace(work=stand_in_tuning.tune_but_not_all)
+    machine = ONE_GPU._replace(worker=worker("tune_but_not_all"))
     assert tune("problems.toml", "--html", "page.html", machine=machine) == 1
     printed = capsys.readouterr()
-    said = f"cudnnpy tune: not tuned: {PROBLEMS[2]}: the worker was ended by SIGSEGV"
+    said = f"cudnnpy tune: not tuned: {PROBLEMS[2]}: the process that measures ended: signal SIGSEGV"
     assert said in printed.err.splitlines()
     assert len(printed.out.splitlines()) == 4
     assert set(stored()) == set(PROBLEMS[:2])
-    assert "the worker was ended by SIGSEGV" in Path("page.html").read_text()
+    assert "the process that measures ended: signal SIGSEGV" in Path("page.html").read_text()
+
+
+def test_faults_are_stored_and_not_run_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_worker, "driver", lambda: "13.0")
+    monkeypatch.setattr(remembered, "driver", lambda: "13.0")
+    faulty = ONE_GPU._replace(worker=worker("faulty"))
+    assert tune("problems.toml", machine=faulty) == 0
+    printed = capsys.readouterr().err
+    assert printed.count("GPU 0, ") == printed.count("; 1 candidate left out for faults") == 3
+    assert (
+        "cudnnpy tune: 3 faults of candidates stored, which cudnnpy faults lists: these are not run again\n" in printed
+    )
+    with stores.open("user.sqlite") as store:
+        faults = store.faults()
+        assert {one[1:-1] for one in faults} == {
+            (text, "engine 9", "process ended", "signal SIGABRT", "13.0") for text in PROBLEMS
+        }
+        for entry in list(store):
+            store.forget(entry.key, "again")
+    assert tune("problems.toml", machine=faulty) == 0
+    assert "fault" not in capsys.readouterr().err
+    with stores.open("user.sqlite") as store:
+        assert store.faults() == faults
+
+
+def test_faults_of_a_problem_that_fails_are_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    fault = FoundFault("engine 9", "context lost", "CUDA_ERROR", "13.0")
+    there = SimpleNamespace(uuid="GPU-0", is_stopped=False, stop=lambda: None, close=lambda: None)
+    there.measure = lambda *_, **options: Measurement(None, "ended", faults=() if options["left_out"] else (fault,))
+    assert tune("problems.toml", machine=ONE_GPU._replace(worker=lambda uuid: there)) == 1
+    assert "not tuned: ended; 1 candidate left out for faults; " in capsys.readouterr().err
+    with stores.open("user.sqlite") as store:
+        assert len(store.faults()) == 3
+
+
+def test_a_choice_for_want_of_memory_is_not_stored(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tune("problems.toml", machine=ONE_GPU._replace(worker=worker("scarce"))) == 1
+    assert "not tuned: the GPU has too little free memory to measure in; " in capsys.readouterr().err
+    assert not Path("user.sqlite").exists()
+
+
+def test_what_was_planned_without_a_gpu_is_measured() -> None:
+    with stores.open("user.sqlite") as store:
+        planned = store.put(tuned(PROBLEMS[0], 0, 0.0, milliseconds=None))
+    assert tune("problems.toml") == 0
+    assert planned.milliseconds is None
+    assert stored()[PROBLEMS[0]].milliseconds is not None
 
 
 def test_files_are_written_into_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +267,7 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
     Path("out").mkdir()
     for file in ("out/table.csv", "page.html"):
         Path(file).write_text("mine")
-    never = NEVER._replace(kinds=partial(pytest.fail, "the GPUs were asked for"))
+    never = NEVER._replace(gpus=partial(pytest.fail, "the GPUs were asked for"))
     assert tune("problems.toml", "-o", "out", machine=never) == 2
     assert tune("problems.toml", "--html", "page.html", machine=never) == 2
     assert capsys.readouterr().err.splitlines() == [
@@ -390,10 +443,10 @@ def test_choices_that_cannot_be_kept_are_told_and_no_success(
 
 
 def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
-    def none() -> list[str]:
+    def none() -> list[TuningGpu]:
         raise UnavailableError("no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver")
 
-    assert tune("problems.toml", machine=NEVER._replace(kinds=none)) == 2
+    assert tune("problems.toml", machine=NEVER._replace(gpus=none)) == 2
     said = "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver; cudnnpy plan chooses without a GPU\n"
     assert capsys.readouterr().err == said
 
@@ -525,8 +578,8 @@ from cudnnpy.cli import command, tuning_session
 from cudnnpy.cli.tuning_session import Machine
 
 if __name__ == "__main__":
-    gpus = partial(list, 2 * stand_in_tuning.KINDS[:1])
-    machine = Machine(gpus, stand_in_tuning.tune_the_first_alone, stand_in_tuning.make_ready)
+    gpus = partial(stand_in_tuning.gpus_of, *2 * stand_in_tuning.KINDS[:1])
+    machine = Machine(gpus, stand_in_tuning.worker("tune_the_first_alone"))
     run = tuning_session.run
     tuning_session.run = lambda options: run(options, machine)
     sys.exit(command.main(["tune", *sys.argv[1:]]))
@@ -548,7 +601,7 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 
 def test_ctrl_c_ends_the_workers_and_keeps_what_was_done(folder: Path) -> None:
-    check_a_stop(folder, signal.SIGINT, 130, os.killpg)  # as a terminal does: the workers get it, too
+    check_a_stop(folder, signal.SIGINT, 130, os.killpg)  # as a terminal does
 
 
 @pytest.mark.parametrize(
@@ -571,6 +624,9 @@ def check_a_stop(folder: Path, number: signal.Signals, status: int, kill: Callab
     )
     assert rest == ("" if status < 0 else said)
     assert not members_of(process.pid)
+    endless = [int(path.suffix[1:]) for path in Path().glob("endless.*")]
+    assert endless
+    assert all(map(has_ended, endless))
     assert [*Path("temporary").iterdir()] == []
     assert set(stored()) == {PROBLEMS[0]}
     assert tune("problems.toml") == 0
