@@ -59,10 +59,11 @@ class Verifier:
         watch: Watch = SILENT,
         guarded: bool = True,
         times: bool = True,
+        slack: int = 0,
     ) -> None:
-        """Allocate the memory: with `times` false, that of verified runs (`confirm`)."""
+        """Allocate the memory: with `times` false, that of verified runs (`confirm`). `slack` is that of GuardedMemory."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times)
+        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
         self.timer = Timer(self.memory.filler)
         self._largest = Largest(handle, problem.device)
         self._arbiter = Arbiter(problem, self.memory, handle)
