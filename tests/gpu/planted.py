@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._measuring.search import Search
-from cudnnpy._planning import selection
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.selection import tuning_order
 from cudnnpy.handle import Handle, on_device
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
@@ -34,9 +34,20 @@ def searched(
     conv = Convolution(**{"padding": 1, **options})
     problem = conv._problem(operation, *given, *(None,) * (3 - len(given)), None, None, out, 1.0, beta, 0)  # type: ignore[arg-type, call-arg]
     planning = conv.options.planning._replace(prefer="autotune")
+    considered: list[Candidate] = []
+
+    def ordered() -> Iterator[Candidate]:
+        for candidate in tuning_order(problem, planning, target):
+            considered.append(candidate)
+            yield candidate
+
     with on_device(0):
-        handle = Handle.default(0)
-        return selection.choose(problem, planning, Target(handle), 1 << 50, Search(handle))
+        target = Target(Handle.default(0))
+        chosen = Search(Handle.default(0))(
+            problem, planning, target, ordered(), options.get("workspace_limit") or 1 << 50
+        )
+    assert chosen is not None
+    return chosen, considered
 
 
 class Planted:
