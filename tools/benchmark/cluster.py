@@ -156,14 +156,14 @@ def choices(path: Path, device: int) -> int:
     """Plan problems on a device with what the store has; prints the digest of the choices."""
     import cudnnpy
     from cudnnpy._measuring.tuner import Tuner
+    from cudnnpy._planning.options import with_limit
     from cudnnpy._planning.selection import plan_for
-    from cudnnpy.cli.tuning import options_to_tune
     from cudnnpy.handle import on_device
 
     names, begin = [], time.perf_counter()
     with cudnnpy.freeze() as frozen, on_device(device):
         for request in problem_file.read(path, device):
-            options = options_to_tune(request.options, 0.1)
+            options = with_limit(request.options)._replace(prefer="autotune", tune_seconds=0.1)
             plan = plan_for(request.problem, options, Tuner(device))
             names.append((request.text, plan.name, plan.workspace_size))
     digest = hashlib.sha256(repr(names).encode()).hexdigest()[:16]
