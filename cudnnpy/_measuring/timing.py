@@ -46,8 +46,8 @@ class Timer:
         def timed() -> int:
             begin = time.perf_counter()
             status = launch()
-            host.append((time.perf_counter() - begin) * 1e3)
             queued()
+            host.append((time.perf_counter() - begin) * 1e3)
             return status
 
         whole = self.run([timed], 1)
