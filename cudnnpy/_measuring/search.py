@@ -58,8 +58,6 @@ class Search:
         for the default choice, and verified only if they are among the finalists.
     guarded : bool
         Whether candidates first run between unmapped addresses.
-    slack : int
-        The bytes after each operand and the workspace that may be accessed nonetheless.
     """
 
     is_complete = False  #: whether the last search measured all that it was to measure
@@ -72,10 +70,8 @@ class Search:
         watch: Watch = SILENT,
         known: Mapping[str, Measured] | None = None,
         guarded: bool = True,
-        slack: int = 0,
     ) -> None:
-        self._handle, self._watch, self._known = handle, watch, known or {}
-        self._guarded, self._slack = guarded, slack
+        self._handle, self._watch, self._known, self._guarded = handle, watch, known or {}, guarded
 
     def __call__(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
@@ -108,16 +104,7 @@ class Search:
 
     def _bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
         self._watch.begin(None, _PREPARING_SECONDS)
-        return Bench(
-            problem,
-            options,
-            self._handle,
-            limit,
-            watch=self._watch,
-            guarded=self._guarded,
-            slack=self._slack,
-            times=times,
-        )
+        return Bench(problem, options, self._handle, limit, watch=self._watch, guarded=self._guarded, times=times)
 
     def _fastest(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int

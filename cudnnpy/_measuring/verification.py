@@ -58,12 +58,12 @@ class Verifier:
         *,
         watch: Watch = SILENT,
         guarded: bool = True,
-        slack: int = 0,
         times: bool = True,
+        slack: int = 0,
     ) -> None:
-        """Allocate the memory: with `times` false, that of verified runs (`confirm`)."""
+        """Allocate the memory: with `times` false, that of verified runs (`confirm`). `slack` is that of GuardedMemory."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, guarded=guarded, slack=slack, times=times)
+        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
         self.timer = Timer(self.memory.filler)
         self._largest = Largest(handle, problem.device)
         self._arbiter = Arbiter(problem, self.memory, handle)

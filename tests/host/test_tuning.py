@@ -420,15 +420,6 @@ def test_the_first_run_is_flush_with_the_ends_and_a_verified_one_with_the_beginn
     assert starts[3] % GRAIN == 16
 
 
-def test_a_tool_may_leave_some_bytes_after_each_operand(device: Device) -> None:
-    case = Case(device)
-    case.tuned(case.candidate("default", 1.0, space=1000), slack=512)
-    sizes = [*(extent(spec) for spec in case.problem.specs), 1000]
-    for address, size in zip(case.places[0], sizes, strict=True):
-        (end,) = (start + mapped for start, mapped in device.ever_mapped if start <= address < start + mapped)
-        assert 512 <= end - (address + size) < 512 + 32
-
-
 def reads_workspace(case: Case, space: int) -> Callable[[tuple[int, ...], int], object]:
     """The result depends on a number in the workspace, which is not NaN."""
 
