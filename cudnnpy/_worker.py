@@ -1,33 +1,42 @@
-"""The program of the child processes that measure and plan: a request is a line of JSON on standard input.
+"""The program of the child process that measures and plans (cudnnpy._measuring.process).
 
-Answers, and what comes before them, are lines of JSON on standard output (_measuring/service.py).
+A request is a line of JSON on standard input, and its answer a line on standard output, after lines that report on its way.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 from typing import Any
 
 import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
 from cudnnpy._measuring import parent_process
 from cudnnpy._measuring.service import Service
+from cudnnpy._measuring.watch import ContextLost
+
+_IDLE_SECONDS = 60.0  # until a process without a request ends, and gives the memory of its CUDA context back
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
+    """Answer the requests on standard input until it ends, or until none has come for a while."""
     parent_process.end_with(0)
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # libraries may print
+    os.dup2(2, 1)  # cuDNN may print
 
     def say(message: dict[str, Any]) -> None:
         answers.write(json.dumps(message) + "\n")
         answers.flush()
 
-    service = Service(say)
-    for line in sys.stdin:
-        say(service.answer(json.loads(line)))
+    service, requests = Service(say), os.fdopen(0, "rb")
+    while select.select([requests], [], [], _IDLE_SECONDS)[0] and (line := requests.readline()):
+        try:
+            say(service.answer(json.loads(line)))
+        except ContextLost as error:
+            print(error, file=sys.stderr, flush=True)
+            os._exit(1)  # what Python or CUDA does at exit may hang now
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def empty_store() -> Iterator[None]:
     """Give each test an empty store, so that nothing is chosen as in another test."""
+    os.environ.pop("CUDNNPY_STORED_CHOICES", None)  # which the benchmark sets
     layers.use(None)
     yield
     layers.use(None)

@@ -1,84 +1,134 @@
-"""The device memory in which candidates are measured: taken once for a problem, and the workspace as it is needed.
+"""The device memory of a measurement: guarded operands for verified runs, and rotated copies for timed ones.
 
-Candidates read the caller's inputs, or copies of them, and write to scratch memory, so that no array of the caller changes.
-Buffers are rotated so that each timed run starts with a cold L2 cache, as in a network in which other layers run in
+Timed runs take the copies in turn, so that each starts with a cold L2 cache, as in a network in which other layers run in
 between. For tensors of about the size of the cache, the fastest candidate with a warm cache can be 15 % slower than the
 fastest with a cold one.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense
+from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
+from cudnnpy._measuring.guarded_memory import STREAM, GuardedMemory
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Problem
 from cudnnpy._runtime.executables import rounded
 
 _COLD = 3  # the rotated buffers together have at least this many times the size of the L2 cache
-_MOST_SETS = 16
-_LEAST_FILLER = 1 << 20  # bytes; the filler where memory is scarce
-_NOISE = 1 << 20  # the number of random numbers, which repeat in memory
+_MAX_SETS = 16
+_MIN_FILLER = 1 << 20  # bytes; the filler where memory is scarce
+_ALIGNED = 16  # bytes; an operand with this alignment or more is timed at a multiple of 256
 
 
-class TimingMemory:
-    """Scratch memory for the results and a second copy of them, rotated copies of all operands, and the workspace.
+class Fills(NamedTuple):
+    """The bytes in memory before a verified run: in results without beta, in the workspace, and in the gaps of results."""
 
-    Raises MemoryError if there is no memory for the results. Without memory for copies, or if `rotates` is false, all runs
-    use the same addresses.
+    results: int = 0xFF  # NaN, which reveals elements that are not written
+    workspace: int = 0xFF
+    gaps: int = 0  # compared as elements are
+
+
+FIRST = Fills()
+SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every element type
+
+
+class BenchBuffers:
+    """The operands of one problem, the baseline's results, and the workspace.
+
+    With `times` false there are no copies for timed runs. Without memory for copies, timed runs take the guarded operands.
+    Raises MemoryError without memory for the operands.
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        inputs: tuple[int, ...],
-        result: int | None,
-        limit: int,
-        stream: int,
-        rotates: bool = True,
+        self, problem: Problem, limit: int = sys.maxsize, *, times: bool = True, guarded: bool = True, slack: int = 0
     ) -> None:
-        self._problem, self._stream, self._limit, self._rotates = problem, stream, limit, rotates
+        self._problem = problem
         self.results = problem.specs[-problem.results :]
-        self.has_random_inputs = False
+        self.is_at_end = True  #: whether the operands are flush with the ends of their mappings
         self._owners: list[Any] = []
-        self.inputs, self.start = inputs, result if problem.beta else None  #: `start`: what beta * out reads
-        self._workspace: tuple[int, int, Any] = (0, 0, None)
+        self._images: dict[int, Any] = {}  # of operands with gaps, by number
+        self._guarded = GuardedMemory(problem.specs, problem.device, limit=limit, guarded=guarded, slack=slack)
         try:
-            if not inputs:
-                self.use_random_inputs()
-            self._allocate()
-        except MemoryError:
-            self.close()  # the traceback must not keep it alive
+            self._allocate(times)
+            self._draw()
+        except BaseException:
+            self.close()  # the traceback must not keep the memory
             raise
-        self.copy_inputs()
 
     def close(self) -> None:
-        """Free the memory, in the order of the stream."""
+        """Free the memory."""
+        self._guarded.close()
         self._owners.clear()
-        self._workspace = (0, 0, None)
 
-    def _allocate(self) -> None:
-        cache, sizes = _cache_size(self._problem.device), [extent(spec) for spec in self._problem.specs]
-        count = min(max(1, -(-_COLD * cache // sum(sizes))), _MOST_SETS) - 1
-        results = sizes[-len(self.results) :]
-        if not self._rotates:
-            count, cache = 0, min(cache, _LEAST_FILLER)
+    # Addresses
+
+    @property
+    def pointers(self) -> tuple[int, ...]:
+        """The addresses of the guarded operands."""
+        return self._guarded.addresses(self.is_at_end)
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """The addresses of the guarded inputs."""
+        return self.pointers[: -len(self.results)]
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The addresses of the guarded results."""
+        return self.pointers[-len(self.results) :]
+
+    @property
+    def start(self) -> int | None:
+        """The address of what beta applies to; None without beta."""
+        return self._templates[0] if self._problem.beta else None
+
+    @property
+    def timing_sets(self) -> list[tuple[int, ...]]:
+        """The addresses of the operands of timed runs in turn."""
+        return self._copies or [self.pointers]
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether timed runs leave the guarded operands as they are."""
+        return bool(self._copies)
+
+    def workspace(self, size: int) -> int:
+        """Return the address of the guarded workspace. Raises MemoryError."""
+        return self._guarded.workspace(size, self.is_at_end)
+
+    def timing_workspace(self, size: int) -> int:
+        """Return the address of the workspace of timed runs. Raises MemoryError."""
+        return self._guarded.aligned_workspace(size)
+
+    def _allocate(self, times: bool) -> None:
+        specs, results = self._problem.specs, [extent(spec) for spec in self.results]
+        needs_template = [not is_dense(spec) or (not at and self._problem.beta) for at, spec in enumerate(self.results)]
+        templates = [size for size, is_needed in zip(results, needs_template, strict=True) if is_needed]
+        cache = _cache_size(self._problem.device)
+        sizes = [extent(spec) + _offset(spec) for spec in specs]
+        count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
+        if not times:
+            count, cache = 0, min(cache, _MIN_FILLER)
+        fixed = [*results, *templates]
         try:
-            parts = self._take([*results, *results, cache, *(sizes * count)])
+            parts = self._take([*fixed, cache, *(sizes * count)])
         except MemoryError:
-            count, cache = 0, min(cache, _LEAST_FILLER)
-            parts = self._take([*results, *results, cache])
-        self.scratch, self.kept = parts[: len(results)], parts[len(results) : 2 * len(results)]
-        at = 2 * len(results)
-        self.filler = parts[at], cache  #: memory that is filled to keep the GPU busy: its address and size
-        copies = parts[at + 1 :]
-        self._copies = [tuple(copies[k * len(sizes) : (k + 1) * len(sizes)]) for k in range(count)]
+            count, cache = 0, min(cache, _MIN_FILLER)
+            parts = self._take([*fixed, cache])
+        self.kept = parts[: len(results)]  #: the addresses of the baseline's results
+        given = iter(parts[len(results) : len(fixed)])
+        self._templates = [next(given) if is_needed else None for is_needed in needs_template]
+        self.filler = parts[len(fixed)], cache  #: memory that is filled to keep the GPU busy: its address and size
+        copies = iter(parts[len(fixed) + 1 :])
+        self._copies = [tuple(next(copies) + _offset(spec) for spec in specs) for _ in range(count)]
 
     def _take(self, sizes: Sequence[int]) -> list[int]:
         """Return the addresses of parts of one allocation."""
-        address, _, owner = take(sum(map(rounded, sizes)), self._problem.device, self._stream)
+        address, _, owner = take(sum(map(rounded, sizes)), self._problem.device, STREAM)
         self._owners.append(owner)
         addresses = []
         for size in sizes:
@@ -86,74 +136,114 @@ class TimingMemory:
             address += rounded(size)
         return addresses
 
-    @property
-    def sets(self) -> list[tuple[int, ...]]:
-        """The addresses of the operands of runs in turn: the inputs and scratch memory, then copies."""
-        return [(*self.inputs, *self.scratch), *self._copies]
+    # Contents
 
-    def copy_inputs(self) -> None:
-        """Copy the inputs to the rotated buffers, and fill the results there with 0."""
+    def _draw(self) -> None:
+        """Fill the inputs, what beta applies to, and the copies."""
         from cuda.bindings import driver
 
-        sizes = [extent(spec) for spec in self._problem.specs]
+        self._draw_inputs()
+        for at, (spec, address) in enumerate(zip(self.results, self._templates, strict=True)):
+            if address is not None and is_dense(spec):
+                self._repeat(spec, address, self._start_elements())
+            elif address is not None:
+                self._upload(address, self._result_image(at, FIRST))
         for copies in self._copies:
-            for at, (address, size) in enumerate(zip(copies, sizes, strict=True)):
+            for at, (spec, address) in enumerate(zip(self._problem.specs, copies, strict=True)):
                 if at < len(self.inputs):
-                    driver.cuMemcpyDtoDAsync(address, self.inputs[at], size, self._stream)
+                    driver.cuMemcpyDtoDAsync(address, self.inputs[at], extent(spec), STREAM)
                 else:
-                    driver.cuMemsetD8Async(address, 0, size, self._stream)
+                    driver.cuMemsetD8Async(address, 0, extent(spec), STREAM)
 
-    def use_random_inputs(self) -> None:
-        """Replace the caller's arrays by random numbers. `copy_inputs` copies them."""
-        specs = self._problem.specs[: -len(self.results)]
-        made = (*specs, self.results[0]) if self._problem.beta else specs
-        addresses = self._take([extent(spec) for spec in made])
-        for seed, (spec, address) in enumerate(zip(made, addresses, strict=True)):
-            self._fill_with_noise(spec, address, seed)
-        self.inputs = tuple(addresses[: len(specs)])
-        self.start = addresses[-1] if self._problem.beta else None
-        self.has_random_inputs = True
+    def place(self, at_end: bool) -> None:
+        """Put the operands flush with the ends or the beginnings of their mappings; the results are undefined then."""
+        if at_end != self.is_at_end:
+            self.is_at_end = at_end
+            self._draw_inputs()
 
-    def _fill_with_noise(self, spec: TensorSpec, address: int, seed: int) -> None:
-        """Fill memory with random numbers between -1 and 1, or from -4 to 4 for an integer type."""
+    def reset(self, workspace_size: int, fills: Fills = FIRST) -> None:
+        """Fill the guarded results and the workspace before a run; with beta, the first result becomes what it applies to."""
+        from cuda.bindings import driver
+
+        for at, (spec, address) in enumerate(zip(self.results, self.scratch, strict=True)):
+            template = self._templates[at]
+            if template is None:
+                driver.cuMemsetD8Async(address, fills.results, extent(spec), STREAM)
+            elif is_dense(spec) or fills == FIRST:
+                driver.cuMemcpyDtoDAsync(address, template, extent(spec), STREAM)
+            else:
+                self._upload(address, self._result_image(at, fills))
+        if workspace_size:
+            driver.cuMemsetD8Async(self.workspace(workspace_size), fills.workspace, workspace_size, STREAM)
+
+    def keep(self) -> None:
+        """Make the guarded results the baseline's."""
+        self.copy_results(self.kept)
+
+    def copy_results(self, to: Sequence[int]) -> None:
+        """Copy the guarded results to other addresses."""
+        from cuda.bindings import driver
+
+        for spec, source, address in zip(self.results, self.scratch, to, strict=True):
+            driver.cuMemcpyDtoDAsync(address, source, extent(spec), STREAM)
+
+    def have_gaps_changed(self, fills: Fills = SECOND) -> bool:
+        """Return whether a run has changed the gaps of a result. The gaps become 0, as results are compared."""
         import numpy as np
         from cuda.bindings import driver
 
-        dtype, size = dtype_of(spec.dtype), extent(spec)
-        numbers = np.random.default_rng(seed).uniform(-1.0, 1.0, min(_NOISE, size // dtype.itemsize))
-        block = (numbers if "float" in dtype.name else np.rint(4 * numbers)).astype(numpy_dtype(dtype.name))
-        for at in range(0, size, block.nbytes):
-            driver.cuMemcpyHtoDAsync(address + at, block.ctypes.data, min(block.nbytes, size - at), self._stream)
-        driver.cuStreamSynchronize(self._stream)
-
-    def reset(self) -> None:
-        """Fill scratch memory with NaN, which reveals elements that are not written, or with the caller's result for beta."""
-        from cuda.bindings import driver
-
+        have_changed = False
         for spec, address in zip(self.results, self.scratch, strict=True):
-            if self.start is not None:
-                driver.cuMemcpyDtoDAsync(address, self.start, extent(spec), self._stream)
-            else:
-                # Memory between the elements of a result with gaps is compared too, and must not be NaN.
-                driver.cuMemsetD8Async(address, 0xFF if is_dense(spec) else 0, extent(spec), self._stream)
+            if not is_dense(spec):
+                memory = np.empty(extent(spec), np.uint8)
+                driver.cuMemcpyDtoHAsync(memory.ctypes.data, address, memory.nbytes, STREAM)
+                driver.cuStreamSynchronize(STREAM)
+                have_changed |= have_gaps_changed(memory, spec, fills.gaps)
+                self._upload(address, without_gaps(memory, spec))
+        return have_changed
 
-    def keep(self) -> None:
-        """Copy the results in scratch memory to `kept`."""
+    def _draw_inputs(self) -> None:
+        """Fill the guarded inputs with random numbers, the same at every placement, and their gaps with NaN or extremes."""
+        ranges = self._problem.value_ranges
+        for at, (spec, address) in enumerate(zip(self._problem.specs, self.inputs, strict=False)):
+            drawn = numbers(spec.dtype, at, ranges[at])
+            if is_dense(spec):
+                self._repeat(spec, address, drawn)
+                continue
+            if at not in self._images:
+                self._images[at] = image(spec, drawn, 0xFF if "float" in spec.dtype else 0x80)
+            self._upload(address, self._images[at])
+
+    def _start_elements(self) -> Any:
+        at = len(self.inputs)
+        return numbers(self.results[0].dtype, at, self._problem.value_ranges[at])
+
+    def _result_image(self, at: int, fills: Fills) -> Any:
+        elements = self._start_elements() if self._problem.beta and not at else fills.results
+        return image(self.results[at], elements, fills.gaps)
+
+    def _repeat(self, spec: TensorSpec, address: int, block: Any) -> None:
+        """Fill a tensor without gaps with numbers that repeat: once from the host, then by copies that double."""
         from cuda.bindings import driver
 
-        for spec, address, to in zip(self.results, self.scratch, self.kept, strict=True):
-            driver.cuMemcpyDtoDAsync(to, address, extent(spec), self._stream)
+        size = extent(spec)
+        done = min(size, int(block.nbytes))
+        driver.cuMemcpyHtoDAsync(address, block.ctypes.data, done, STREAM)
+        while done < size:
+            more = min(done, size - done)
+            driver.cuMemcpyDtoDAsync(address + done, address, more, STREAM)
+            done += more
 
-    def workspace(self, size: int) -> int:
-        """Return the address of the workspace, which grows to at least `size` bytes. Raises MemoryError."""
-        if size > self._workspace[1]:
-            room = max(size, min(2 * self._workspace[1], self._limit))  # so that it grows a few times only
-            self._workspace = (0, 0, None)  # freed before the larger one is allocated
-            try:
-                self._workspace = take(room, self._problem.device, self._stream)
-            except MemoryError:
-                self._workspace = take(size, self._problem.device, self._stream)
-        return self._workspace[0]
+    def _upload(self, address: int, memory: Any) -> None:
+        from cuda.bindings import driver
+
+        driver.cuMemcpyHtoDAsync(address, memory.ctypes.data, memory.nbytes, STREAM)
+        driver.cuStreamSynchronize(STREAM)  # the memory of the host may be freed now
+
+
+def _offset(spec: TensorSpec) -> int:
+    """Return the bytes from a multiple of 256 to a copy that has the alignment of the spec and no more."""
+    return spec.alignment if spec.alignment < _ALIGNED else 0
 
 
 def _cache_size(device: int) -> int:

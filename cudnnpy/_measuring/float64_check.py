@@ -7,7 +7,8 @@ from typing import Any
 
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
-from cudnnpy._measuring.bench_buffers import TimingMemory
+from cudnnpy._measuring.bench_buffers import BenchBuffers
+from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Box, Problem
 from cudnnpy._runtime.executables import copy
@@ -19,14 +20,14 @@ _PRODUCTS = 1 << 24  # about the most products that are summed for them
 _LEAST = 4  # the fewest elements, however many products they have
 _CHUNK = 1 << 26  # bytes of a result that are compared at a time
 _CHUNKS = 8  # the most chunks, spread over the result
-_SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 21  # the most elements of one result alone, and about the most products for them
+_SAMPLES, _SAMPLE_PRODUCTS = 16, 1 << 20  # the most elements of one result alone, and about the most products for them
 
 
 class Arbiter:
     """Judges two results of a problem by its exact elements (Problem.exact_elements)."""
 
-    def __init__(self, problem: Problem, memory: TimingMemory, handle: Handle, stream: int) -> None:
-        self._problem, self._memory, self._handle, self._stream = problem, memory, handle, stream
+    def __init__(self, problem: Problem, memory: BenchBuffers, handle: Handle) -> None:
+        self._problem, self._memory, self._handle = problem, memory, handle
         self._boxes: dict[tuple[int, Box], Any] = {}  # what one comparison reads; it can be hundreds of MiB
 
     def errors(self, one: int, other: int) -> tuple[float, float] | None:
@@ -111,7 +112,7 @@ class Arbiter:
             source = TensorSpec(box.shape, spec.dtype, strides)
             packed = TensorSpec(box.shape, spec.dtype, packed_strides(box.shape))
             size = item * math.prod(box.shape)
-            room = take(size, self._problem.device, self._stream)
+            room = take(size, self._problem.device, STREAM)
             if copy(source, packed).bind(self._handle, (address, room[0]), 0)():
                 raise CudnnError("part of an operand could not be copied")
             self._boxes[operand, box] = self._to_host(room[0], size, spec.dtype, np_type="float64").reshape(box.shape)
@@ -122,8 +123,8 @@ class Arbiter:
         from cuda.bindings import driver
 
         values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
-        driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, self._stream)
-        driver.cuStreamSynchronize(self._stream)
+        driver.cuMemcpyDtoHAsync(values.ctypes.data, address, values.nbytes, STREAM)
+        driver.cuStreamSynchronize(STREAM)
         return values if dtype == "float64" else values.astype(np_type)
 
 

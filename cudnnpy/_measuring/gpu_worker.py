@@ -79,10 +79,10 @@ class GpuWorker:
 
     def confirm(self, text: str, entry: Entry, limit: int, deadline: float) -> str | None:
         """Return why the result of a stored choice is wrong on this GPU; "" if it is right, None if it could not be run."""
-        answer = self.ask({"do": "confirm", "text": text, "plan": entry.plan, "limit": limit}, deadline)
+        answer = self.ask({"do": "confirm", "text": text, "entry": entry.plain(), "limit": limit}, deadline)
         if isinstance(answer, Ended):
             return None if answer.cause == "deadline" else f"{symptom_of(answer)}: {answer.how}"
-        return None if "error" in answer else str(answer["answer"])
+        return answer.get("answer")  # None for an error as well
 
     def ask(
         self, request: Mapping[str, Any], deadline: float, note: Callable[[Message], object] | None = None
@@ -175,15 +175,11 @@ class _Search:
             self._best = Entry.of(message["best"])
 
     def _answered(self, answer: Message) -> Measurement:
-        if answer.get("kind") == "MemoryError":
-            return Measurement(None, answer["error"], lacked_memory=True)
         if "error" in answer:
             raise MeasureError(answer["error"])
-        entry = answer["answer"]["entry"]
-        lacked_memory = bool(answer["answer"]["lacked_memory"])
-        if entry is None:
-            return Measurement(None, "no candidate could be measured", lacked_memory)
-        return Measurement(Entry.of(entry), "", lacked_memory)
+        given = answer["answer"]
+        entry = None if given["entry"] is None else Entry.of(given["entry"])
+        return Measurement(entry, given["reason"], given["lacked_memory"], rejected=given["rejected"])
 
     def _faults(self) -> tuple[FoundFault, ...]:
         """Return the suspected faults that repeat alone in a new process, as far as there is time before the deadline.

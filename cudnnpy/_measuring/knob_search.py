@@ -12,6 +12,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy.errors import StatusError
 
 _REFINED = 3  # the number of engines for which other knobs are tried
+_NEAR = 2.0  # an engine that takes more than this many times as long as the fastest keeps its knobs
 _PASSES = 3  # the most passes over the knobs of one engine
 _SAMPLES = 16  # about the most values of a knob that are tried in one pass
 
@@ -23,7 +24,10 @@ def other_knobs(ran: list[Candidate], target: Target) -> Iterator[Candidate]:
     which the engine is fastest, until a pass over all knobs brings no improvement.
     """
     best: dict[Engine, Candidate] = {}  # by engine and lowering
-    for candidate in sorted(ran, key=milliseconds):
+    ranked = sorted(ran, key=milliseconds)
+    for candidate in ranked:
+        if milliseconds(candidate) > _NEAR * milliseconds(ranked[0]):
+            break
         if candidate.engine is not None and candidate.engine.knobs:
             best.setdefault(replace(candidate.engine, knobs=None), candidate)
     known = {candidate.name for candidate in ran}

@@ -1,11 +1,12 @@
-"""Measure a problem in this process: in the measuring process, or where measuring in the caller's process was set."""
+"""Measure a problem in this process: in the measuring process, or where the environment says so in the caller's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from cudnnpy._measuring.search import Search
-from cudnnpy._planning.candidates import Candidate
+from cudnnpy._measuring.watch import SILENT, Watch
+from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
@@ -13,56 +14,103 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.remembered import candidate_of, entry_of
 from cudnnpy._planning.selection import tuning_order
 from cudnnpy._planning.usable import Measurement, is_usable
-from cudnnpy._store.entry import Entry
+from cudnnpy._store.entry import Entry, Measured
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
 _FAILED = ("failed when run", "wrong result")  # the rejection reasons of candidates that ran
+_PLANNING_SECONDS = 30.0  # for the heuristics, until the first candidate is planned
 
 
 class LocalMeasurer:
-    """A measurer that runs candidates on addresses and a stream of this process; without addresses, on random inputs."""
+    """A measurer that runs candidates in this process (usable.Measurer).
+
+    Parameters
+    ----------
+    handle : Handle
+        The handle of the GPU.
+    guarded : bool
+        Whether the first run of a candidate is between unmapped addresses, where an access outside loses the CUDA context.
+    watch : Watch
+        Is told of each step. Its `best` is not called.
+    best : callable, optional
+        Is called with the entry of each new fastest candidate.
+    """
 
     def __init__(
-        self, handle: Handle, inputs: tuple[int, ...] = (), result: int | None = None, stream: int = 0
+        self,
+        handle: Handle,
+        *,
+        guarded: bool = False,
+        watch: Watch = SILENT,
+        best: Callable[[Entry], object] | None = None,
     ) -> None:
-        self._target, self._search = Target(handle), Search(handle, inputs, result, stream)
+        self._handle, self._target = handle, Target(handle)
+        self._guarded, self._watch, self._best = guarded, watch, best
 
     def measure(
-        self, problem: Problem, options: PlanningOptions, limit: int, left_out: Mapping[str, str]
+        self,
+        problem: Problem,
+        options: PlanningOptions,
+        limit: int,
+        left_out: Mapping[str, str],
+        known: Mapping[str, Measured] | None = None,
     ) -> Measurement:
-        """Measure the candidates of a problem within a workspace limit."""
-        tried: list[Candidate] = []
+        """Measure the candidates of a problem within a workspace limit, except those that are left out.
 
-        def noted() -> Iterator[Candidate]:
+        `known` has those that an earlier process measured.
+        """
+        considered: list[Candidate] = []
+
+        def ordered() -> Iterator[Candidate]:
             for candidate in tuning_order(problem, options, self._target):
                 candidate.refused = candidate.refused or left_out.get(candidate.name, "")
-                tried.append(candidate)
+                considered.append(candidate)
                 yield candidate
 
+        def entry(choice: Candidate, *, is_complete: bool) -> Entry:
+            is_own = all(candidate is not choice for candidate in considered)  # it has knobs of the search
+            found = [*considered, choice] if is_own else considered
+            return entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
+
+        def report(choice: Candidate) -> None:
+            if self._best is not None:
+                self._best(entry(choice, is_complete=False))
+
+        self._watch.begin(None, _PLANNING_SECONDS)
+        search = Search(self._handle, watch=self._watch._replace(best=report), known=known or {}, guarded=self._guarded)
         try:
-            found = self._search(problem, options, self._target, noted(), limit)
+            choice = search(problem, options, self._target, ordered(), limit)
+            if choice is None:
+                failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
+                return Measurement(None, "no candidate could be run", search.lacked_memory, rejected=failed)
+            made = entry(choice, is_complete=search.is_complete)
         except MemoryError as error:
-            return Measurement(None, str(error))
-        if found is None:
-            failed = {one.name: one.refused for one in tried if one.refused.startswith(_FAILED)}
-            return Measurement(None, "no candidate could be run", rejected=failed)
-        if all(candidate is not found for candidate in tried):  # it has other knobs, which the search tries by itself
-            tried.append(found)
-        try:
-            plan, is_complete = Plan(problem, found), self._search.is_complete
-            entry = entry_of(problem, options, self._target, plan, tried, complete=is_complete)
+            return Measurement(None, str(error), lacked_memory=True)
         except TypeError as error:  # a candidate without a text
             return Measurement(None, str(error))
-        return Measurement(entry, lacked_memory=self._search.lacked_memory)
+        return Measurement(made, lacked_memory=search.lacked_memory)
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
         try:
             candidate = candidate_of(entry, problem, options, self._target)
-            if is_usable(candidate, problem, options, limit):
-                self._search.confirm(problem, options, self._target, candidate, limit)
         except (ValueError, CudnnError) as error:
+            return str(error)
+        return self._why_wrong(candidate, problem, options, limit)
+
+    def try_engine(self, problem: Problem, options: PlanningOptions, engine: Engine, limit: int) -> str | None:
+        """Return why the result of one engine is wrong; "" if it is right; None if it could not be run."""
+        candidate = problem.forced(options._replace(algorithm=engine), self._target)
+        return self._why_wrong(candidate, problem, options, limit)
+
+    def _why_wrong(self, candidate: Candidate, problem: Problem, options: PlanningOptions, limit: int) -> str | None:
+        self._watch.begin(candidate, _PLANNING_SECONDS)
+        try:
+            if is_usable(candidate, problem, options, limit):
+                search = Search(self._handle, watch=self._watch, guarded=self._guarded)
+                search.confirm(problem, options, self._target, candidate, limit)
+        except CudnnError as error:
             return str(error)
         except MemoryError:
             return None

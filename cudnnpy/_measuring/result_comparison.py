@@ -9,6 +9,7 @@ from typing import Any
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of, numpy_dtype
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._memory.workspace import take
 from cudnnpy._planning.problem import Problem
 from cudnnpy.descriptors import ReduceTensorDescriptor, TensorDescriptor
@@ -44,10 +45,10 @@ def tolerance(problem: Problem, tf32: bool) -> float:
 
 
 class Largest:
-    """Computes the largest absolute element of a tensor, on one device and stream. Its scratch memory is kept until `close`."""
+    """Computes the largest absolute element of a tensor, on one device. Its scratch memory is kept until `close`."""
 
-    def __init__(self, handle: Handle, device: int, stream: int) -> None:
-        self._handle, self._device, self._stream = handle, device, stream
+    def __init__(self, handle: Handle, device: int) -> None:
+        self._handle, self._device = handle, device
         self._scratch: dict[str, tuple[int, int, Any]] = {}
 
     def close(self) -> None:
@@ -90,7 +91,7 @@ class Largest:
         """Return the address of scratch memory, which is replaced only by a larger one."""
         if name not in self._scratch or self._scratch[name][1] < size:
             self._scratch.pop(name, None)  # freed before the larger one is allocated
-            self._scratch[name] = take(size, self._device, self._stream)
+            self._scratch[name] = take(size, self._device, STREAM)
         return self._scratch[name][0]
 
     def _by_numpy(self, dtype: str, address: int, size: int, minus: int | None) -> float:
@@ -100,8 +101,8 @@ class Largest:
 
         def read(at: int) -> Any:
             values = np.empty(size // dtype_of(dtype).itemsize, numpy_dtype(dtype))
-            driver.cuMemcpyDtoHAsync(values.ctypes.data, at, size, self._stream)
-            driver.cuStreamSynchronize(self._stream)
+            driver.cuMemcpyDtoHAsync(values.ctypes.data, at, size, STREAM)
+            driver.cuStreamSynchronize(STREAM)
             return values.astype(np.float64)
 
         found = read(address) if minus is None else read(address) - read(minus)
@@ -115,8 +116,8 @@ class Largest:
         # cudnnReduceTensor rejects a tensor of one element: reduction-of-one-shape in docs/known-issues.md
         found = address if flat.shape == (1, 1, 1, 1) else self._reduction(flat, address, dtype)
         host = np.zeros(1, numpy_dtype(dtype))
-        driver.cuMemcpyDtoHAsync(host.ctypes.data, found, host.nbytes, self._stream)
-        driver.cuStreamSynchronize(self._stream)
+        driver.cuMemcpyDtoHAsync(host.ctypes.data, found, host.nbytes, STREAM)
+        driver.cuStreamSynchronize(STREAM)
         return abs(float(host[0]))
 
     def _reduction(self, flat: TensorDescriptor, address: int, dtype: ElementName) -> int:

@@ -1,9 +1,10 @@
-"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and checks candidates on the GPU.
+"""Choose a candidate by measurement (prefer="autotune"): bench.py runs, times and verifies candidates on the GPU.
 
 The candidates come in the order of their promise (selection.py), then the best engines with other knobs (knob_search.py). No
-single one may use up the time: what may take long is measured last, if it fits into the time that is left then. Nor may one
-use up the memory: what needs a large part of the device's memory is measured only within a limit that is given, and the memory
-to measure in is given back to the driver for other allocators.
+single one may use up the time: what may take long is measured last, if it fits into the time that is left then, and an engine
+that is far from the fastest is not tried with other knobs or in other lowerings. Nor may one use up the memory: what needs a
+large part of the device's memory is measured only within a limit that is given, and the memory to measure in is given back to
+the driver for other allocators.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import chain
 
-from cudnnpy._measuring.bench import Bench, milliseconds
+from cudnnpy._measuring.bench import HOPELESS, Bench, milliseconds
+from cudnnpy._measuring.guarded_memory import STREAM
 from cudnnpy._measuring.knob_search import other_knobs
+from cudnnpy._measuring.verification import PLANNING_SECONDS
+from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._planning.candidates import Candidate
@@ -24,13 +28,15 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.usable import is_usable
+from cudnnpy._store.entry import Measured
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
-_PROMISING = 8  # the number of first candidates that are measured whatever they may take
+_PROMISING = 8  # the number of first candidates that are measured whatever they, or others of their engines, may take
 _LATE = 0.05  # seconds; a candidate that may take longer is measured last
 _SLOW = 2.0  # and so are the others of an engine that took longer than this many times the best, or to plan
 _SHARE = 4  # without a limit, the workspace of a candidate may be the device's memory divided by this
+_PREPARING_SECONDS = 10.0  # the most for allocating the memory and drawing the inputs
 
 # Multiplications in a second, zeros of strides and padding counted, of the slowest engines in a survey of 1,816 convolutions
 # of networks on an H200 with cuDNN 9.19: of engines without tensor cores, Winograd or FFT, and of those noted
@@ -39,46 +45,76 @@ _PLAIN_RATE, _STRICT_RATE = 5e11, 5e10
 
 
 class Search:
-    """Measure the candidates of one problem on given addresses and a stream. An instance is the `tune` of selection.choose."""
+    """Measure the candidates of one problem. An instance is the `tune` of selection.choose.
+
+    Parameters
+    ----------
+    handle : Handle
+        The handle of the device. The work goes to the default stream.
+    watch : Watch
+        Callbacks that report each step before and after it.
+    known : mapping of str to Measured, optional
+        What was measured of candidates before, by their names, by a process that ended. They are not measured again, except
+        for the default choice, and verified only if they are among the finalists.
+    guarded : bool
+        Whether candidates first run between unmapped addresses.
+    """
 
     is_complete = False  #: whether the last search measured all that it was to measure
-    lacked_memory = False  #: whether in the last search memory was missing for as many candidates as ran
+    lacked_memory = False  #: whether the last search lacked memory for at least as many candidates as it ran
 
-    def __init__(self, handle: Handle, inputs: tuple[int, ...], result: int | None, stream: int) -> None:
-        self._handle, self._inputs, self._result, self._stream = handle, inputs, result, stream
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        watch: Watch = SILENT,
+        known: Mapping[str, Measured] | None = None,
+        guarded: bool = True,
+    ) -> None:
+        self._handle, self._watch, self._known, self._guarded = handle, watch, known or {}, guarded
 
     def __call__(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
         """Return the fastest of the candidates, or None if none ran. After `tune_seconds`, return the fastest so far.
 
-        The first candidate that can be used is what would be chosen without measuring. The result is never slower: if
-        there is no memory to measure it, a MemoryError is raised, since none of the others can be shown to be faster.
+        The first candidate that can be used is the default choice. The result is never slower: if there is no memory to
+        measure it, a MemoryError is raised, since none of the others can be shown to be faster.
         """
-        with in_use(self._handle, self._stream), memory.temporary(problem.device, self._stream):
+        with in_use(self._handle, STREAM), memory.temporary(problem.device, STREAM):
             return self._fastest(problem, options, target, candidates, limit)
 
     def confirm(self, problem: Problem, options: PlanningOptions, target: Target, given: Candidate, limit: int) -> None:
-        """Run a planned candidate once, and reject it if its result is wrong. Raises MemoryError without memory for that."""
+        """Run a planned candidate, and reject it if its result is wrong. Raises MemoryError without memory for that."""
         most = min(limit, _largest_workspace(problem, options))
-        with in_use(self._handle, self._stream), memory.temporary(problem.device, self._stream):
-            found = chain(problem.likely(options, target), problem.engines(target))
-            others = (other for other in found if other.is_plain and other.name != given.name)
-            with closing(self._bench(problem, options, most, times=False)) as bench:
-                bench.confirm(given, (other for other in others if is_usable(other, problem, options, most)))
+
+        def others() -> Iterator[Candidate]:
+            for other in chain(problem.likely(options, target), problem.engines(target)):
+                if other.is_plain and other.name != given.name:
+                    self._watch.begin(other, PLANNING_SECONDS)
+                    if is_usable(other, problem, options, most):
+                        yield other
+
+        with (
+            in_use(self._handle, STREAM),
+            memory.temporary(problem.device, STREAM),
+            closing(self._bench(problem, options, most, times=False)) as bench,
+        ):
+            bench.confirm(given, others())
 
     def _bench(self, problem: Problem, options: PlanningOptions, limit: int, times: bool = True) -> Bench:
-        return Bench(problem, options, self._handle, self._inputs, self._result, self._stream, limit, times)
+        self._watch.begin(None, _PREPARING_SECONDS)
+        return Bench(problem, options, self._handle, limit, watch=self._watch, guarded=self._guarded, times=times)
 
     def _fastest(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
     ) -> Candidate | None:
         self.is_complete = self.lacked_memory = False
         most = _largest_workspace(problem, options)
-        search = _Progress(problem, options, limit, most)
+        search = _Progress(problem, options, limit, most, self._watch, self._known)
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
-            winner = _winner(search.bench.finalists(search.right(), search.guess), search.guess)
+            winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
             if winner is not None:
                 search.bench.note_error(winner)
         self.is_complete, self.lacked_memory = search.is_complete, search.lacked_memory
@@ -90,13 +126,23 @@ class _Progress:
 
     bench: Bench
 
-    def __init__(self, problem: Problem, options: PlanningOptions, limit: int, most: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        options: PlanningOptions,
+        limit: int,
+        most: int,
+        watch: Watch,
+        known: Mapping[str, Measured],
+    ) -> None:
         self._problem, self._options, self._limit, self._most = problem, options, limit, most
+        self._watch, self._known = watch, known
         self._deadline = time.monotonic() + options.tune_seconds
         self._ran: list[Candidate] = []
         self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
+        self._fastest: dict[tuple[int, str], float] = {}  # the least milliseconds of engines of lowerings
         self._products = math.prod(problem.specs[-1].shape) * problem.reduction_length
-        self.guess: Candidate | None = None
+        self.default: Candidate | None = None
         self._scarce = 0  # the candidates for which memory was missing
         self.is_complete = True  # until time or memory is missing for a candidate
 
@@ -106,10 +152,10 @@ class _Progress:
         for number, candidate in enumerate(candidates):
             if not self.has_time():
                 self.pass_over(candidate)
-            elif self.can_wait(candidate, is_promising=number < _PROMISING):
+            elif self.can_wait(candidate, is_promising := number < _PROMISING):
                 late.append(candidate)
             else:
-                self.measure(candidate)
+                self.measure(candidate, is_promising)
         for candidate in other_knobs(self.right(), target):
             if not self.has_time():
                 self.pass_over(candidate)
@@ -138,7 +184,7 @@ class _Progress:
 
         None waits before one could be used, since the first such candidate is what the result must not be slower than.
         """
-        if self.guess is None:
+        if self.default is None or candidate.name in self._known:
             return False
         return _engine_of(candidate) in self._slow or (not is_promising and self.seconds(candidate) > _LATE)
 
@@ -147,9 +193,53 @@ class _Progress:
         self.is_complete = False
         candidate.refused = candidate.refused or f"not measured: tune_seconds={self._options.tune_seconds} were used up"
 
-    def measure(self, candidate: Candidate) -> None:
-        """Plan and measure a candidate. Raises MemoryError if there is no memory for the guess."""
+    def measure(self, candidate: Candidate, is_promising: bool = False) -> None:
+        """Plan and measure a candidate, unless it is known or far from the fastest.
+
+        Raises MemoryError if there is no memory for the default choice.
+        """
+        row = self._known.get(candidate.name)
+        if row is not None and (row.refused or self.default is not None):
+            self._take_over(candidate, row)
+            return
+        if is_promising or not self._is_far(candidate):
+            self._measure(candidate)
+        self._watch.measured(candidate)
+
+    def _take_over(self, candidate: Candidate, row: Measured) -> None:
+        """Note what was measured of a candidate in a process that ended."""
+        candidate.refused = candidate.refused or row.refused
+        candidate.workspace_size, candidate.milliseconds = row.workspace_size, row.milliseconds
+        self._note_memory(row.refused.startswith("out of memory"))
+        if not candidate.refused:
+            self._note_time(candidate)
+
+    def _note_time(self, candidate: Candidate) -> None:
+        engine = _engine_of(candidate)
+        self._ran.append(candidate)
+        self._fastest[engine] = min(milliseconds(candidate), self._fastest.get(engine, math.inf))
+
+    def _is_far(self, candidate: Candidate) -> bool:
+        """Reject a candidate whose engine took far longer than the fastest, in another lowering even longer."""
+        if candidate.engine is None or candidate.refused:
+            return False
+        index, suffix = _engine_of(candidate)
+        best = self._best
+        here = self._fastest.get((index, suffix), 0.0)
+        elsewhere = min((time for (other, _), time in self._fastest.items() if other == index), default=0.0)
+        if here <= HOPELESS * best and elsewhere <= HOPELESS**2 * best:
+            return False
+        ratio = max(here, elsewhere) / best
+        candidate.refused = f"not measured: engine {index} took {ratio:.3g} times as long as the fastest"
+        return True
+
+    @property
+    def _best(self) -> float:
+        return min(map(milliseconds, self.right()), default=math.inf)
+
+    def _measure(self, candidate: Candidate) -> None:
         begin = time.monotonic()
+        self._watch.begin(candidate, PLANNING_SECONDS)
         can_run = is_usable(candidate, self._problem, self._options, self._limit)
         if self._is_excessive(candidate):
             return
@@ -158,23 +248,23 @@ class _Progress:
             self._note_memory(candidate.workspace_size is not None and (asked is None or self._limit < asked))
             return
         planned = time.monotonic()
-        self.guess = self.guess or candidate
+        self.default = self.default or candidate
         is_right = self.bench.measure(candidate)
         is_scarce = candidate.refused.startswith("out of memory")
         self._note_memory(is_scarce)
         if is_right:
-            self._ran.append(candidate)
-        elif candidate is self.guess and is_scarce:
-            raise MemoryError(f"{candidate.name}, the best guess, cannot be measured: {candidate.refused}")
-        end, best = time.monotonic(), min(map(milliseconds, self.right()), default=math.inf)
-        is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * best
+            self._note_time(candidate)
+        elif candidate is self.default and is_scarce:
+            raise MemoryError(f"{candidate.name}, the default choice, cannot be measured: {candidate.refused}")
+        end = time.monotonic()
+        is_slow = end - planned > _LATE and milliseconds(candidate) > _SLOW * self._best
         if is_slow or planned - begin > _LATE:  # other knobs of its engine can wait
             self._slow[_engine_of(candidate)] = end - begin
 
     def _is_excessive(self, candidate: Candidate) -> bool:
-        """Return whether a planned candidate needs too much workspace to be measured without a limit; the guess may need it."""
+        """Return whether a planned candidate, other than the default choice, needs too much workspace without a limit."""
         size = candidate.workspace_size
-        if self.guess is None or size is None or self._options.workspace_limit is not None or size <= self._most:
+        if self.default is None or size is None or self._options.workspace_limit is not None or size <= self._most:
             return False
         reason = f"needs {bytes_text(size)}, more than a quarter of the device's memory; workspace_limit= admits it"
         candidate.refused = f"not measured: {reason}"
@@ -192,7 +282,7 @@ class _Progress:
 
 
 def _largest_workspace(problem: Problem, options: PlanningOptions) -> int:
-    """Return the most workspace, of what is free, of a candidate other than the guess."""
+    """Return the most workspace, of what is free, of a candidate other than the default choice."""
     if options.workspace_limit is not None:
         return options.workspace_limit
     return memory.total_bytes(problem.device) // _SHARE or sys.maxsize
@@ -211,10 +301,10 @@ def _most_seconds(candidate: Candidate, products: int) -> float:
     return products / (_STRICT_RATE if "strict_nan_prop" in candidate.notes else _PLAIN_RATE)
 
 
-def _winner(finalists: list[Candidate], guess: Candidate | None) -> Candidate | None:
-    """Return the fastest; among those within noise of it, the guess if it is one, else the one with the least workspace."""
+def _winner(finalists: list[Candidate], default: Candidate | None) -> Candidate | None:
+    """Return the fastest; of those within noise of it, the default choice if it is one, else that with least workspace."""
     fastest = min(finalists, key=milliseconds, default=None)
     if fastest is None:
         return None
     equal = [candidate for candidate in finalists if milliseconds(candidate) <= _NOISE * milliseconds(fastest)]
-    return min(equal, key=lambda c: (c is not guess, c.workspace_size or 0, milliseconds(c)))
+    return min(equal, key=lambda c: (c is not default, c.workspace_size or 0, milliseconds(c)))

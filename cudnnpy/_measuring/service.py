@@ -1,62 +1,133 @@
-"""The requests that a child process answers (_measuring/DESIGN.md)."""
+"""The answers of the child process, which measures problems on its GPU, or plans them for a device profile.
+
+Candidates run nowhere else, except where the environment has the caller's process measure (tuner.py).
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.watch import Watch
+from cudnnpy._memory import workspace
 from cudnnpy._planning import notation, offline, profile
-from cudnnpy._planning.offline import Watch
+from cudnnpy._planning.candidates import Candidate, Engine
+from cudnnpy._planning.options import PlanningOptions, with_limit
+from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.profile import DeviceProfile
+from cudnnpy._planning.remembered import row_of
+from cudnnpy._store.entry import Entry, Measured
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
+from cudnnpy.handle import Handle, on_device
 
-_PLANNING_SECONDS = 300.0  # for one candidate, of which some are compiled; the machine may be busy
-
-Message = dict[str, Any]
+Say = Callable[[dict[str, Any]], object]
+_PLANNING_SECONDS = 300.0  # for one candidate for a profile, on a machine that may be busy
 
 
 class Service:
-    """Answers requests. `say` sends the messages that come before an answer."""
+    """Answers requests. `say` sends a message before the answer."""
 
-    def __init__(self, say: Callable[[Message], object]) -> None:
+    def __init__(self, say: Say) -> None:
         self._say = say
-        self._profile: DeviceProfile
-
-    def answer(self, request: Message) -> Message:
-        """Return the answer, {"answer": ...}, or {"error": text, "kind": class}."""
-        actions: dict[str, Callable[[Message], Any]] = {
+        self._profile: DeviceProfile | None = None
+        self._actions: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "open": self._open,
+            "measure": self._measure,
+            "try": self._try,
+            "confirm": self._confirm,
             "plan": self._plan,
             "survey": self._survey,
         }
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return {"answer": ...}, or {"error": text, "kind": class} for an error that a request may cause."""
         try:
-            return {"answer": actions[request["do"]](request)}
-        except (CudnnError, ValueError, TypeError, MemoryError) as error:
+            return {"answer": self._actions[request["do"]](request)}
+        except (CudnnError, ValueError, TypeError, MemoryError, OSError) as error:
             return {"error": str(error), "kind": type(error).__name__}
 
-    def _open(self, request: Message) -> str:
-        if request.get("stub") is not None:
-            ctypes.CDLL(f"/proc/self/fd/{request['stub']}")  # before cuDNN looks for a driver
-        if "profile" in request:
-            self._profile = DeviceProfile(**request["profile"])
-            profile.target_of(self._profile)
+    def _open(self, request: Mapping[str, Any]) -> str:
+        if request["version"] == __version__:
+            for file in request["libraries"]:
+                with suppress(OSError):  # cuDNN finds its own, or says what is missing
+                    ctypes.CDLL(file)
+            if "stub" in request:
+                ctypes.CDLL(f"/proc/self/fd/{request['stub']}")
+            if "profile" in request:
+                self._profile = DeviceProfile(**request["profile"])
+                profile.target_of(self._profile)
+            else:
+                with on_device(0):
+                    Handle.default(0)
         return __version__
 
-    # Planning for the device profile
+    # Measuring
 
-    def _watch(self, request: Message) -> Watch:
+    def _measurer(self) -> LocalMeasurer:
+        best = lambda entry: self._say({"best": entry.plain()})  # noqa: E731
+        return LocalMeasurer(Handle.default(0), guarded=True, watch=_watch(self._say), best=best)
+
+    def _measure(self, request: Mapping[str, Any]) -> Any:
+        problem, options, limit = _parsed(request)
+        known = {row["name"]: Measured(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
+        options = options._replace(tune_seconds=request["seconds"])
+        measurement = self._measurer().measure(problem, options, limit, request["left_out"], known)
+        entry = measurement.entry
+        return {
+            **measurement._asdict(),
+            "entry": None if entry is None else entry.plain(),
+            "rejected": dict(measurement.rejected),
+        }
+
+    def _try(self, request: Mapping[str, Any]) -> str | None:
+        problem, options, limit = _parsed(request)
+        index, knobs, way = request["engine"]
+        engine = Engine(index, {int(kind): value for kind, value in knobs}, **dict.fromkeys(way, True))
+        return self._measurer().try_engine(problem, options, engine, limit)
+
+    def _confirm(self, request: Mapping[str, Any]) -> str | None:
+        problem, options, limit = _parsed(request)
+        return self._measurer().confirm(problem, options, Entry.of(request["entry"]), limit)
+
+    # Planning
+
+    def _plan(self, request: Mapping[str, Any]) -> Any:
+        assert self._profile is not None
+        return offline.plan_for_profile(request["text"], self._profile, self._offline_watch(request)).plain()
+
+    def _survey(self, request: Mapping[str, Any]) -> Any:
+        assert self._profile is not None
+        problem, options = notation.parse(request["text"])
+        target = profile.target_of(self._profile)
+        found = offline.survey(problem, options, target, self._profile.memory, self._offline_watch(request))
+        return [offline.row(candidate) for candidate in found]
+
+    def _offline_watch(self, request: Mapping[str, Any]) -> offline.Watch:
         def begin(name: str) -> None:
             self._say({"begin": name, "seconds": _PLANNING_SECONDS})
 
-        return Watch(begin, request["left_out"])
+        return offline.Watch(begin, request["left_out"])
 
-    def _plan(self, request: Message) -> Message:
-        return offline.plan_for_profile(request["text"], self._profile, self._watch(request)).plain()
 
-    def _survey(self, request: Message) -> list[Message]:
-        problem, options = notation.parse(request["text"])
-        target = profile.target_of(self._profile)
-        found = offline.survey(problem, options, target, self._profile.memory, self._watch(request))
-        return [offline.row(candidate) for candidate in found]
+def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
+    """Return the problem of a request, its options, and the largest workspace: that of the request, or the free memory."""
+    problem, options = notation.parse(request["text"])
+    free, limit = workspace.free_bytes(problem.device), request["limit"]
+    return problem, with_limit(options)._replace(prefer="autotune"), free if limit is None else min(free, limit)
+
+
+def _watch(say: Say) -> Watch:
+    """Return the Watch of a search that sends what happens."""
+
+    def begin(candidate: Candidate | None, seconds: float) -> None:
+        message: dict[str, Any] = {"begin": "" if candidate is None else candidate.name, "seconds": seconds}
+        if candidate is not None and candidate.engine is not None:
+            engine = candidate.engine
+            message["engine"] = [engine.index, list(engine.knobs or ()), list(engine._way)]
+        say(message)
+
+    return Watch(begin, lambda candidate: say({"measured": row_of(candidate)._asdict()}))

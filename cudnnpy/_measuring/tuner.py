@@ -17,6 +17,7 @@ from cudnnpy._core.driver import is_stream_idle
 from cudnnpy._measuring import gpus
 from cudnnpy._measuring.gpu_lock import gpu_lock
 from cudnnpy._measuring.gpu_worker import GpuWorker, MeasureError
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.process import StartError, why_no_interpreter
 from cudnnpy._memory import workspace
 from cudnnpy._planning.options import PlanningOptions
@@ -25,7 +26,7 @@ from cudnnpy._planning.remembered import choice_text
 from cudnnpy._planning.usable import Measurement
 from cudnnpy._store.entry import Entry
 from cudnnpy._store.faults import warn
-from cudnnpy.handle import on_device
+from cudnnpy.handle import Handle, on_device
 
 VARIABLE = "CUDNNPY_MEASURE_IN"
 _PLACES = ("process", "caller")
@@ -56,9 +57,8 @@ class Tuner:
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except those that are left out."""
         if _is_in_caller():
-            from cudnnpy._measuring import service
-
-            return service.measured(problem, options, limit, left_out, guarded=False)
+            with on_device(self._device):
+                return LocalMeasurer(Handle.default(self._device)).measure(problem, options, limit, left_out)
         begin = time.monotonic()
         deadline = begin + 2 * options.tune_seconds + _EXTRA_SECONDS
 
@@ -78,9 +78,8 @@ class Tuner:
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
         if _is_in_caller():
-            from cudnnpy._measuring import service
-
-            return service.why_wrong(problem, options, entry.plan, limit, guarded=False)
+            with on_device(self._device):
+                return LocalMeasurer(Handle.default(self._device)).confirm(problem, options, entry, limit)
         deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS
         try:
             text = choice_text(problem, options)

@@ -19,6 +19,24 @@ class Box(NamedTuple):
     step: tuple[int, ...]
 
 
+class Values(NamedTuple):
+    """The numbers that an operand is drawn from to be measured on: uniform from `low` to `high`, or whole numbers."""
+
+    low: float
+    high: float
+    is_whole: bool = False
+
+
+POSITIVE, FLAGS = Values(0.5, 1.5), Values(0.0, 1.0, is_whole=True)
+
+
+def values_of(spec: TensorSpec) -> Values:
+    """Return the numbers for an operand that may have any."""
+    if "float" in spec.dtype:
+        return Values(-1.0, 1.0)
+    return Values(0.0 if spec.dtype == "uint8" else -4.0, 4.0, is_whole=True)
+
+
 # Returns a box of the operand with a number as an array of float64; of the result, what beta applies to.
 Read = Callable[[int, Box], Any]
 
@@ -61,6 +79,10 @@ class Problem(Protocol):
     @property
     def is_finite(self) -> bool:
         """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
+
+    @property
+    def value_ranges(self) -> tuple[Values, ...]:
+        """The numbers that each operand is drawn from, in the order of `specs`, so that results can be compared."""
 
     def exact_elements(
         self, positions: Sequence[tuple[int, ...]], read: Read

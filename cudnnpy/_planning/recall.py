@@ -57,9 +57,8 @@ class StoredTuner:
         self._is_autotuned = options.prefer == "autotune"
         self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
         self._faults: dict[str, str] | None = None
-        self.rejected: Mapping[
-            str, str
-        ] = {}  #: the candidates that failed when the problem was measured, with the reasons
+        #: the candidates that failed when the problem was measured, each with the rejection reason
+        self.rejected: Mapping[str, str] = {}
         self.layer = ""  #: the layer of the store that had the choice; "" if it was made now
         self.entry: Entry | None = None  #: the entry of the choice, if there is one
 
@@ -115,13 +114,21 @@ class StoredTuner:
     def _key(self) -> Key:
         return remembered.key_of(self._problem, self._options, self._target)
 
+    @property
+    def _has_key(self) -> bool:
+        """Whether the problem can be stored; one with a number that JSON does not have cannot."""
+        try:
+            return bool(self._key)
+        except ValueError:
+            return False
+
     def _look_up(self) -> tuple[Entry | None, str]:
         """Return the stored entry and its layer, and note the faults of the problem."""
-        if self._is_blank:
-            self._faults = {}
+        self._faults = self._faults or {}
+        if self._is_blank or not (self._is_autotuned or self._has_key):
             return None, ""
         found, faults = self._store.look_up(self._key)
-        self._faults = {
+        self._faults |= {
             fault.candidate: remembered.reason_of_fault(fault.symptom, fault.detail, fault.made_at)
             for fault in faults
             if fault.driver == remembered.driver()
@@ -183,7 +190,8 @@ class StoredTuner:
         measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
         entry = self._noted(measurement)
         if entry is None:
-            return self._taken(before)
+            is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self.rejected}
+            return None if is_rejected else self._taken(before)
         entry = _faster(before, entry, measurement)
         if measurement.lacked_memory or not before.fits:
             return self._taken(self._restored(entry, "", limit, is_new=True)[0])
@@ -192,7 +200,8 @@ class StoredTuner:
     def _noted(self, measurement: Measurement) -> Entry | None:
         """Note rejected candidates, and store faults; return the entry, unless that is one for another key."""
         if measurement.faults:
-            self._store.add_faults(self._key, remembered.choice_text(self._problem, self._options), measurement.faults)
+            text = remembered.choice_text(self._problem, PlanningOptions())
+            self._store.add_faults(self._key, text, measurement.faults)
             found = {one.candidate: remembered.reason_of_fault(one.symptom, one.detail) for one in measurement.faults}
             self._faults = {**self.left_out, **found}
         self.rejected, entry = measurement.rejected, measurement.entry

@@ -136,11 +136,12 @@ def entry_of(
         complete,
         _now(),
         {"cudnnpy": __version__, "driver": driver(), "python": platform.python_version()},
-        tuple(map(_measured, tried)),
+        tuple(map(row_of, tried)),
     )
 
 
-def _measured(candidate: Candidate) -> Measured:
+def row_of(candidate: Candidate) -> Measured:
+    """Return the stored form of a candidate."""
     return Measured(
         candidate.name,
         candidate.source,

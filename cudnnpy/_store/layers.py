@@ -88,10 +88,6 @@ class Layers:
     def _is_forgotten(self, key: Key, entry: Entry) -> bool:
         return self._changed.is_forgotten(key, entry.plan)
 
-    def faults_of(self, key: Key) -> list[Fault]:
-        """Return the faults of the problem of a key in all layers: see Store.faults_of."""
-        return [fault for _, store in self._all for fault in store.faults_of(key)]
-
     def add_faults(self, key: Key, text: str, found: Iterable[tuple[str, str, str, str]]) -> int:
         """Keep faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
         made_at = datetime.now(UTC).isoformat(timespec="seconds")

@@ -63,7 +63,7 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
     left_out = StoredTuner(problem, options, target).left_out
     measurement = measurer.measure(problem, asked, selection.limit_of(options, free), left_out)
     if measurement.faults:
-        key, text = key_of(problem, options, target), choice_text(problem, options)
+        key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
         layers.current().add_faults(key, text, measurement.faults)
     if measurement.entry is None:
         raise RuntimeError(f"nothing was measured: {measurement.reason}")

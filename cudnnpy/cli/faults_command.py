@@ -37,7 +37,9 @@ def run(options: argparse.Namespace) -> int:
     chosen, is_removal = options.remove, options.remove is not None
     try:
         with store.open(options.store, read_only=options.store is not None and not is_removal) as kept:
-            faults = [fault for fault in kept.faults() if chosen in (None, "all", fault.text)]
+            everything = kept.faults()
+            keys = {fault.key for fault in everything if chosen in (None, "all", fault.text)}
+            faults = [fault for fault in everything if fault.key in keys]
             if not faults and chosen not in (None, "all"):
                 raise ValueError(f"--remove must be a problem that cudnnpy faults lists, or all; got {chosen!r}")
             if is_removal:

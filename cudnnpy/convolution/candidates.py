@@ -14,7 +14,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import KINDS, Given, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_text import READERS
-from cudnnpy._planning.problem import Read, is_strict
+from cudnnpy._planning.problem import Read, Values, is_strict, values_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.convolution import first_guess, legacy, notation
 from cudnnpy.convolution.exact import exact_elements
@@ -46,6 +46,11 @@ class ConvolutionProblem(Problem):
     def is_finite(self) -> bool:
         """True: sums of products of finite numbers are finite."""
         return True
+
+    @property
+    def value_ranges(self) -> tuple[Values, ...]:
+        """The numbers that each operand is drawn from: any, for sums of products."""
+        return tuple(map(values_of, self.specs))
 
     def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> tuple[list[float], list[float]]:
         """Return elements of the result in float64, and the size that the rounding errors of each are relative to."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logical
-from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device
 from cudnnpy._options.checks import check_option, check_shape
@@ -18,7 +18,7 @@ from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.layer import Layer, shape_argument
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import INPUTS, OPERATIONS
-from cudnnpy.handle import Handle, on_device
+from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, ConvolutionOperation, Shape, Stream
 
 
@@ -287,14 +287,10 @@ class Convolution(Layer):
         problem = self._problem(operation, first, second, shape, bias, activation, out, alpha, beta, device)
         arrays = [array for array in (first, second, bias) if array is not None]
         real = not any(isinstance(array, TensorSpec) for array in (*arrays, out))
-        inputs = tuple(read(array, "array")[0] for array in arrays) if real and (out is not None or not beta) else ()
-        result = read(out, "out")[0] if inputs and out is not None else None
         with on_device(problem.device):
             stream = library_of(first).current_stream(problem.device) if real else 0
             refuse_capture("plan", stream, "Plan before the capture, and keep the plan")
-            return self._operation.choose_plan(
-                problem, LocalMeasurer(Handle.default(problem.device), inputs, result, stream)
-            )
+            return self._operation.choose_plan(problem, Tuner(problem.device, stream))
 
     def candidates(
         self,

@@ -17,7 +17,7 @@ from cudnnpy._core.layouts import (
     same_memory,
     to_logical,
 )
-from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import FusedOptions
@@ -31,7 +31,6 @@ from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
-from cudnnpy.handle import Handle
 from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
@@ -138,8 +137,7 @@ class FusedConvolution(FusedOptions, Identified):
         wanted = [operand.spec if operand.name in _PARAMETERS else _last(operand.spec) for operand in operands]
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
-        addresses = () if copies or not has_channels else tuple(call.addresses[node.name] for node in graph.inputs)
-        tuner = LocalMeasurer(Handle.default(call.device), addresses, None, call.stream)
+        tuner = Tuner(call.device, call.stream)
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
         cap = call.cap_beside(*copies, *sizes.values())
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)

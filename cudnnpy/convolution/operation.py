@@ -16,7 +16,7 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
-from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
 from cudnnpy._options.arguments import check_no_beta, check_scales
@@ -180,8 +180,7 @@ class Operation:
 
     def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
-        result = call.addresses.get("out") if inputs else None
-        tuner = LocalMeasurer(Handle.default(call.device), inputs, result, call.stream)
+        tuner = Tuner(call.device, call.stream)
         cap = call.cap_beside(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)

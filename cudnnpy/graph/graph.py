@@ -24,7 +24,7 @@ from typing import Self
 
 from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, same_memory
-from cudnnpy._measuring.local_measurer import LocalMeasurer
+from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.convolution import TUNE_SECONDS
 from cudnnpy._planning import engines
 from cudnnpy._planning.options import PlanningOptions, checked
@@ -116,7 +116,7 @@ class Graph(Nodes):
         if empty := self._empty():
             raise ValueError(f"a planned graph must have elements; got none in {', '.join(empty)}")
         with on_device(device):
-            return plan_for(self.problem(device), self.options, LocalMeasurer(Handle.default(device), (), None, 0))
+            return plan_for(self.problem(device), self.options, Tuner(device))
 
     def executable(self, device: int, pick: int = 0) -> engines.GraphExecutable | None:
         """Return the executable of the first candidate that can be planned, or None if there is none.
@@ -194,8 +194,7 @@ class Graph(Nodes):
         problem = self.problem(call.device, call.specs)
         if self._empty():
             return self._without_elements(call, problem), [node.spec for node in self.outputs]
-        addresses = tuple(call.addresses[node.name] for node in self.inputs)
-        tuner = LocalMeasurer(Handle.default(call.device), addresses, None, call.stream)
+        tuner = Tuner(call.device, call.stream)
         plan = plan_to_keep(problem, self.options, tuner, cap=call.cap)
         return plan, [node.spec for node in self.outputs]
 

@@ -32,6 +32,24 @@ from cudnnpy.typing import Array, Dtype, ElementName
 
 _MOST_AXES = 8  # the most axes of a tensor (CUDNN_DIM_MAX)
 
+# Operands that must be positive for a result to be a number, and those of flags, by the mode of an elementwise operation or
+# the kind of another; then those that must be positive for a positive result.
+_POSITIVE = {
+    **dict.fromkeys(("sqrt", "rsqrt", "log", "pow", "reciprocal"), ("XDESC",)),
+    **dict.fromkeys(("div", "mod", "floor_mod"), ("BDESC",)),
+    "OPERATION_NORM_FORWARD": ("INPUT_RUNNING_VAR_DESC",),
+    "OPERATION_NORM_BACKWARD": ("INV_VARIANCE_DESC",),
+}
+_FLAGS = {
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), ("XDESC", "BDESC")),
+    "binary_select": ("TDESC",),
+}
+_SAME_SIGN = {
+    **dict.fromkeys(("add", "mul", "div", "max", "min", "identity", "add_square"), ("XDESC", "BDESC")),
+    **dict.fromkeys(("OPERATION_REDUCTION", "OPERATION_RESAMPLE_FWD"), ("XDESC",)),
+    "OPERATION_CONVOLUTION_FORWARD": ("X", "W"),
+    "OPERATION_MATMUL": ("ADESC", "BDESC"),
+}
 
 Call = tuple[str, dict[str, Any]]  # a method of a graph, with its arguments in canonical form
 
@@ -174,6 +192,22 @@ class Tensors:
             self._modes("POINTWISE", "MODE", "CUDNN_POINTWISE_"),
             self._modes("REDUCTION", "OPERATOR", "CUDNN_REDUCE_TENSOR_"),
         )
+
+    def restricted(self) -> tuple[set[int], set[int]]:
+        """Return the tensors that must be positive for results to be numbers, and those that are flags, by unique id."""
+        positive: set[int] = set()
+        flags: set[int] = set()
+        for kind, _, attributes in reversed(self._nodes):  # from the results on
+            name = kind
+            if kind == "OPERATION_POINTWISE":
+                name = attributes["PW_DESCRIPTOR"][1]["MODE"].name.removeprefix("CUDNN_POINTWISE_").lower()
+            tensors = {name: node.uid for name, node in attributes.items() if isinstance(node, Node)}
+            needed = set(_POSITIVE.get(name, ()))
+            if not positive.isdisjoint(tensors.get(result, 0) for result in ("Y", "YDESC", "CDESC")):
+                needed.update(_SAME_SIGN.get(name, ()))
+            positive.update(uid for operand, uid in tensors.items() if operand in needed)
+            flags.update(uid for operand, uid in tensors.items() if operand in _FLAGS.get(name, ()))
+        return positive, flags
 
     def _modes(self, kind: str, attribute: str, prefix: str) -> frozenset[str]:
         """Return the values of an attribute in the descriptors of a kind, by name: "tanh" for CUDNN_POINTWISE_TANH_FWD."""

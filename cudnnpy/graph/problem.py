@@ -17,7 +17,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of
 from cudnnpy._planning.plan_json import names as listed
 from cudnnpy._planning.plan_text import READERS
-from cudnnpy._planning.problem import Read
+from cudnnpy._planning.problem import FLAGS, POSITIVE, Read, Values, values_of
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.graph.nodes import Call
@@ -72,6 +72,16 @@ class GraphProblem:
         if not isinstance(options.algorithm, Engine):
             raise ValueError(f"algorithm must be a cudnnpy.Engine for a graph; got {options.algorithm!r}")
         return with_engine(GraphLowering(self), target, options.algorithm)
+
+    @property
+    def value_ranges(self) -> tuple[Values, ...]:
+        """The numbers that each operand is drawn from: positive for a divisor, a logarithm or a variance, flags for a mask."""
+        positive, flags = self.graph.restricted()
+        nodes = (*self.graph.inputs, *self.graph.outputs)
+        return tuple(
+            POSITIVE if node.uid in positive else FLAGS if node.uid in flags else values_of(spec)
+            for node, spec in zip(nodes, self.specs, strict=True)
+        )
 
     def exact_elements(self, positions: Sequence[tuple[int, ...]], read: Read) -> None:
         """Return None: single elements of a graph are not computed."""

@@ -1,7 +1,7 @@
 """The measuring process with candidates that crash, hang or read outside their operands: a program for WorkerProcess.
 
-Its first argument names the faults. Each is a candidate that comes after the first one that can be used. Endless work ends itself
-after 20 s, so that no GPU stays busy for ever.
+Its first argument names the faults. Each is a candidate that comes after the first one that can be used. Endless work ends
+itself after 20 s, so that no GPU stays busy for ever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy import Engine, _worker
-from cudnnpy._measuring import service
+from cudnnpy._measuring import local_measurer
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -76,9 +76,9 @@ def planted(fault: str, problem: ConvolutionProblem) -> Candidate:
 
 
 def main(faults: list[str]) -> None:
-    real, forced = selection.to_measure, ConvolutionProblem.forced
+    real, forced = selection.tuning_order, ConvolutionProblem.forced
 
-    def to_measure(problem: Any, options: Any, target: Any) -> Iterator[Candidate]:
+    def tuning_order(problem: Any, options: Any, target: Any) -> Iterator[Candidate]:
         candidates = real(problem, options, target)
         for candidate in candidates:
             yield candidate
@@ -93,7 +93,7 @@ def main(faults: list[str]) -> None:
             return planted(FAULTS[given.index - FIRST], problem)
         return forced(problem, options, target)
 
-    service.selection.to_measure = to_measure  # type: ignore[attr-defined]
+    local_measurer.tuning_order = tuning_order
     ConvolutionProblem.forced = with_planted  # type: ignore[method-assign, assignment]
     _worker.main()
 

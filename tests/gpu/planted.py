@@ -1,58 +1,90 @@
-"""A candidate that a test plants among real ones, and autotune on these."""
+"""A search among real candidates, and one among these and a candidate that a test plants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from whole_numbers import whole_numbers
-
-from cudnnpy import Candidate, Convolution
+from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._measuring.search import Search
+from cudnnpy._planning import selection
 from cudnnpy._planning.engines import Target
-from cudnnpy.handle import Handle
+from cudnnpy.handle import Handle, on_device
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
 X, W, Y = (8, 32, 14, 14), (32, 32, 3, 3), (8, 32, 14, 14)  # with padding 1
 
 
 def arguments(operation: str) -> tuple[Any, ...]:
+    from whole_numbers import whole_numbers
+
     x, w, dy = whole_numbers(*X, seed=1), whole_numbers(*W, seed=2), whole_numbers(*Y, seed=3)
     return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
+
+
+def specs(operation: str) -> tuple[Any, ...]:
+    x, w, dy = (TensorSpec(shape) for shape in (X, W, Y))
+    return {"forward": (x, w), "backward_data": (dy, w, X), "backward_filter": (dy, x, W)}[operation]
+
+
+def searched(
+    operation: str, *given: Any, out: TensorSpec | None = None, beta: float = 0.0, **options: Any
+) -> tuple[Candidate, list[Candidate]]:
+    """The candidate that measurement chooses in this process, and all that were considered."""
+    conv = Convolution(**{"padding": 1, **options})
+    problem = conv._problem(operation, *given, *(None,) * (3 - len(given)), None, None, out, 1.0, beta, 0)  # type: ignore[arg-type, call-arg]
+    planning = conv.options.planning._replace(prefer="autotune")
+    with on_device(0):
+        handle = Handle.default(0)
+        return selection.choose(problem, planning, Target(handle), 1 << 50, Search(handle))
 
 
 class Planted:
     """An executable around a real one, that spoils its result."""
 
-    def __init__(self, real: Any, spoil: Callable[[Handle, int], int] | None, run: bool = True, size: int = 0) -> None:
-        self.real, self.spoil, self.run = real, spoil, run
+    def __init__(
+        self,
+        real: Any,
+        spoil: Callable[[Handle, tuple[int, ...], int], int] | None,
+        run: bool = True,
+        size: int = 0,
+        before: Callable[[tuple[int, ...]], object] | None = None,
+    ) -> None:
+        self.real, self.spoil, self.run, self.before = real, spoil, run, before
         self.workspace_size = size
 
     def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
         launch = self.real.bind(handle, pointers, workspace)
 
         def spoiled() -> int:
+            if self.before is not None:
+                self.before(pointers)
             status = launch() if self.run else 0
-            return status or (self.spoil(handle, pointers[-1]) if self.spoil else 0)
+            return status or (self.spoil(handle, pointers, workspace) if self.spoil else 0)
 
         return spoiled
 
 
 def tune(
-    planted: Callable[[Any], Planted], limit: int | None = None, guess: bool = False
+    planted: Callable[[Any], Planted],
+    limit: int | None = None,
+    default: bool = False,
+    guarded: bool = True,
+    out: TensorSpec | None = None,
 ) -> tuple[Candidate, Candidate, list[Candidate]]:
     """Tunes a few real candidates and a planted one: what was chosen, the planted one, and the real ones."""
-    x, w = arguments("forward")
+    x, w = specs("forward")
     conv = Convolution(padding=1, tf32=False)
-    usable = [c for c in conv.candidates("forward", x, w) if not c.refused and c.source != "legacy"]
+    usable = [c for c in conv.candidates("forward", x, w, out=out) if not c.refused and c.source != "legacy"]
     plain = next(c for c in usable if not c.workspace_size and not APPROXIMATE & set(c.notes))
     real = [c for c in usable if c is not plain][:3]
     bad = Candidate("heuristics", "planted", (), True, lambda: planted(plain.executable))
-    problem = conv.plan("forward", x, w).problem
-    tuner = Search(Handle.default(0), (x.data_ptr(), w.data_ptr()), None, torch.cuda.current_stream().cuda_stream)
-    given = [bad, plain, *real] if guess else [plain, bad, *real]
+    problem = conv.plan("forward", x, w, out=out).problem
+    given = [bad, plain, *real] if default else [plain, bad, *real]
     options = conv.options.planning._replace(workspace_limit=limit)
-    chosen = tuner(problem, options, Target(Handle.default(0)), given, 1 << 50 if limit is None else limit)
+    with on_device(0):
+        handle = Handle.default(0)
+        tuner = Search(handle, guarded=guarded)
+        chosen = tuner(problem, options, Target(handle), given, 1 << 50 if limit is None else limit)
     assert chosen is not None
     return chosen, bad, [plain, *real]

@@ -18,7 +18,7 @@ from typing import Any
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.layouts import channels_last_strides
-from cudnnpy._measuring.search import Search
+from cudnnpy._planning.recall import StoredTuner
 
 BATCH = 16
 # channels, filters, size of the image, size of the filter, stride: those of ResNet-50
@@ -37,8 +37,8 @@ TIMES = 10
 seconds = 0.0
 
 
-def timed(tuner: Search, *given: Any) -> Any:
-    """In place of Search.__call__: notes how long it takes."""
+def timed(tuner: StoredTuner, *given: Any) -> Any:
+    """In place of StoredTuner._measured: notes how long it takes."""
     global seconds
     begin = time.perf_counter()
     try:
@@ -47,7 +47,7 @@ def timed(tuner: Search, *given: Any) -> Any:
         seconds += time.perf_counter() - begin
 
 
-measure = Search.__call__
+measure = StoredTuner._measured
 
 
 def problems() -> list[tuple[int, int, str, tuple[Any, ...]]]:
@@ -73,7 +73,7 @@ def milliseconds(conv: Convolution, operation: Any, given: tuple[Any, ...]) -> f
 
 
 def main(tune_seconds: float, start: Path | None = None) -> None:
-    Search.__call__ = timed  # type: ignore[method-assign]
+    StoredTuner._measured = timed  # type: ignore[method-assign]
     cudnnpy.Handle.default(0)
     while start is not None and not start.exists():
         time.sleep(0.01)

@@ -18,10 +18,13 @@ import torch.nn.functional as F
 import cudnnpy
 import cudnnpy.torch
 from cudnnpy import Convolution, ConvolutionTranspose, FusedConvolution, TensorSpec
-from cudnnpy._measuring.search import Search
+from cudnnpy._measuring import local_measurer
+from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._planning import remembered
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.selection import plan_for
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.graph import Graph
@@ -35,6 +38,7 @@ X, W = (8, 64, 28, 28), (64, 64, 3, 3)
 def started(store: Path, tune_seconds: float, *start: Path) -> subprocess.Popen[str]:
     command = [sys.executable, str(HERE / "store_child.py"), str(tune_seconds), *map(str, start)]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1]), "CUDNNPY_STORE": str(store)}
+    environment["CUDNNPY_STORED_CHOICES"] = "autotune"  # so that "fastest" is timed by itself
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -139,7 +143,7 @@ def test_every_road_takes_the_stored_choice(
     def never(*_: Any) -> Any:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(Search, "__call__", never)
+    monkeypatch.setattr(StoredTuner, "_measured", never)
     new_process()
     torch.manual_seed(0)
     torch.testing.assert_close(road(), first, rtol=1e-2, atol=5e-2)
@@ -167,16 +171,41 @@ def of_another_driver() -> Entry:
 
 
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the candidates that are run once to be checked."""
+    """The problems whose stored choice is run once to be checked."""
     seen: list[str] = []
-    confirm = Search.confirm
+    confirmed = StoredTuner._confirmed
 
-    def noted(self: Search, problem: Any, options: Any, target: Any, given: Any, limit: int) -> None:
-        seen.append(given.name)
-        confirm(self, problem, options, target, given, limit)
+    def noted(self: StoredTuner, entry: Entry, limit: int) -> str:
+        seen.append(entry.text)
+        return confirmed(self, entry, limit)
 
-    monkeypatch.setattr(Search, "confirm", noted)
+    monkeypatch.setattr(StoredTuner, "_confirmed", noted)
     return seen
+
+
+def test_the_other_preferences_take_a_choice_once_it_was_checked(new_process: Callable[[], None]) -> None:
+    fastest = Convolution(padding=1)
+    tuned = CONVOLUTION.plan("forward", *SPECS)
+    new_process()
+    assert (fastest.plan("forward", *SPECS).name, fastest.plan("forward", *SPECS).remembered) == (tuned.name, "user")
+    of_another_driver()
+    new_process()
+    assert fastest.plan("forward", *SPECS).remembered == ""
+    CONVOLUTION.plan("forward", *SPECS)
+    new_process()
+    assert fastest.plan("forward", *SPECS).remembered == "user"
+
+
+def test_an_engine_with_a_stored_fault_is_not_chosen(new_process: Callable[[], None]) -> None:
+    fastest = Convolution(padding=1)
+    first = fastest.plan("forward", *SPECS)
+    key = remembered.key_of(first.problem, PlanningOptions(), Target(Handle.default(0)))
+    layers.current().add_faults(key, "its text", [(first.name, "access outside", "by a test", remembered.driver())])
+    new_process()
+    second = fastest.plan("forward", *SPECS)
+    assert second.name != first.name
+    (rejected,) = [one.refused for one in fastest.candidates("forward", *SPECS) if one.name == first.name]
+    assert rejected.startswith("access outside on ")
 
 
 def test_a_right_choice_of_another_machine_is_checked_once(
@@ -194,9 +223,13 @@ def test_a_right_choice_of_another_machine_is_checked_once(
 def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
     new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an engine is that has an issue nobody knows of: some of its results are overwritten."""
+    """As an engine is that has an issue nobody knows of: some of its results are overwritten.
+
+    It is measured in this process, where the engine can be spoiled.
+    """
     from cuda.bindings import driver
 
+    problem = CONVOLUTION.plan("forward", *SPECS).problem
     of_another_driver()
     seen = checks(monkeypatch)
     read = remembered.candidate_of
@@ -225,13 +258,14 @@ def test_a_wrong_choice_of_another_machine_is_found_and_forgotten(
         found.make = made
         return found
 
-    monkeypatch.setattr(remembered, "candidate_of", spoiled)
+    monkeypatch.setattr(local_measurer, "candidate_of", spoiled)
     new_process()
-    plan = CONVOLUTION.plan("forward", *SPECS)
+    options = PlanningOptions(prefer="autotune", tune_seconds=0.3)
+    plan = plan_for(problem, options, LocalMeasurer(Handle.default(0)))
     assert (len(seen), plan.remembered) == (1, "")
     (forgotten,) = layers.current().user.forgotten()
     assert "wrong result" in forgotten.reason
-    monkeypatch.setattr(remembered, "candidate_of", read)
+    monkeypatch.undo()
     new_process()
     assert CONVOLUTION.plan("forward", *SPECS).remembered == "user"
 

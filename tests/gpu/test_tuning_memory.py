@@ -35,15 +35,14 @@ def held_unused() -> int:
         return workspace._unused(0)
 
 
-@pytest.mark.parametrize("is_aside", [False, True], ids=["current stream", "another stream"])
-def test_memory_to_tune_in_goes_back_to_the_driver(is_aside: bool) -> None:
-    before = held_unused()
-    stream = torch.cuda.Stream() if is_aside else torch.cuda.current_stream()
-    with torch.cuda.stream(stream):
-        _, planted, _ = tune(lambda executable: Planted(executable, None, size=SIZE), limit=SIZE)
+@pytest.mark.parametrize("guarded", [False, True])
+def test_memory_to_tune_in_goes_back_to_the_driver(guarded: bool) -> None:
+    before, free = held_unused(), torch.cuda.mem_get_info()[0]
+    _, planted, _ = tune(lambda executable: Planted(executable, None, size=SIZE), limit=SIZE, guarded=guarded)
     assert not planted.refused
     assert planted.milliseconds
     assert held_unused() <= max(before, GIB)
+    assert torch.cuda.mem_get_info()[0] >= free - GIB - LITTLE
 
 
 def test_what_needs_most_of_the_memory_is_measured_only_within_a_limit_that_is_given() -> None:
@@ -95,7 +94,9 @@ def test_a_capture_during_which_workspace_is_released_stays_intact() -> None:
     x, w = arguments("forward")
     conv = Convolution(padding=1, prefer="no_workspace")
     right = conv.forward(x, w)
-    tune(lambda executable: Planted(executable, None, size=GIB // 2), limit=GIB)  # which stays in the pool
+    tune(
+        lambda executable: Planted(executable, None, size=GIB // 2), limit=GIB, guarded=False
+    )  # which stays in the pool
     torch.cuda.synchronize()
     before = held_unused()
     assert before >= GIB // 2
@@ -110,7 +111,7 @@ def test_a_capture_during_which_workspace_is_released_stays_intact() -> None:
 
 
 def test_a_workspace_of_another_allocator_leaves_the_pool_alone() -> None:
-    tune(lambda executable: Planted(executable, None, size=GIB // 2), limit=GIB)
+    tune(lambda executable: Planted(executable, None, size=GIB // 2), limit=GIB, guarded=False)
     torch.cuda.synchronize()
     before = held_unused()
     assert before >= GIB // 2

@@ -20,6 +20,7 @@ from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, r
 from cudnnpy._planning.engines import Target, engine_name
 from cudnnpy._planning.known_issues import Facts
 from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Values, values_of
 from cudnnpy._planning.recall import StoredTuner
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Layers
@@ -115,6 +116,10 @@ class MadeUp:
     is_finite: bool = True
 
     @property
+    def value_ranges(self) -> tuple[Values, ...]:
+        return tuple(map(values_of, self.specs))
+
+    @property
     def specs(self) -> tuple[TensorSpec, ...]:
         return (TensorSpec((4,), self.dtype, (1,), self.alignment), TensorSpec((4,), self.dtype, (1,), self.alignment))
 
@@ -164,7 +169,7 @@ class Cudnn:
         self.confirmed: list[str] = []  # the candidates that were run once, of choices from a store
         self.wrong: set[str] = set()  # those whose results are wrong then
         self.clock = 0.0  # seconds
-        self.guess: Candidate | None = None  # what every candidate is measured against
+        self.default: Candidate | None = None  # what every candidate is measured against
         self.memory = 4 * LOTS  # bytes of the device
         self.log: list[str] = []  # when memory is taken, freed, and given back
 
@@ -239,8 +244,8 @@ def cudnn(monkeypatch: pytest.MonkeyPatch) -> Cudnn:
                 candidate.milliseconds = executable.made.time(executable.knobs)
             return not candidate.refused
 
-        def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
-            there.guess = guess
+        def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
+            there.default = default
             return ran
 
         def note_error(self, candidate: Candidate) -> None:

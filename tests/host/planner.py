@@ -132,7 +132,7 @@ class Bench:
             candidate.refused = "failed when run: it has no time"
         return not candidate.refused
 
-    def finalists(self, ran: list[Candidate], guess: Candidate | None) -> list[Candidate]:
+    def finalists(self, ran: list[Candidate], default: Candidate | None) -> list[Candidate]:
         """The times by name do not change."""
         return ran
 

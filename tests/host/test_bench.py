@@ -11,6 +11,9 @@ import pytest
 
 from cudnnpy import TensorSpec
 from cudnnpy._measuring.bench import Bench
+from cudnnpy._measuring.bench_buffers import FIRST, Fills
+from cudnnpy._measuring.timing import Timer
+from cudnnpy._measuring.watch import SILENT
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.convolution import problem
@@ -35,17 +38,18 @@ def test_a_first_run_is_timed_without_what_the_host_spends(
         assert launches[0]() == 0
         return whole
 
-    bench = Bench.__new__(Bench)
-    monkeypatch.setattr(bench, "_run", run)
-    assert math.isclose(bench._first(lambda: launched.append(1) or 0), expected, abs_tol=1e-6)
-    assert launched == [1]
+    timer = Timer.__new__(Timer)
+    monkeypatch.setattr(timer, "run", run)
+    found = timer.first(lambda: launched.append(1) or 0, lambda: launched.append(2))
+    assert math.isclose(found, expected, abs_tol=1e-6)
+    assert launched == [1, 2]
 
 
 def test_a_first_run_that_fails_is_told_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench.__new__(Bench)
+    timer = Timer.__new__(Timer)
     seen: list[int] = []
-    monkeypatch.setattr(bench, "_run", lambda launches, count: seen.append(launches[0]()) or 1.0)
-    bench._first(lambda: 3000)
+    monkeypatch.setattr(timer, "run", lambda launches, count: seen.append(launches[0]()) or 1.0)
+    timer.first(lambda: 3000, lambda: None)
     assert seen == [3000]
 
 
@@ -61,14 +65,14 @@ def test_a_first_run_that_fails_is_told_to_the_clock(monkeypatch: pytest.MonkeyP
 def test_runs_that_the_gpu_may_have_waited_for_are_timed_again(
     monkeypatch: pytest.MonkeyPatch, count: int, first: tuple[float, float], expected: float, busy: list[float]
 ) -> None:
-    bench, seen = Bench.__new__(Bench), list[float]()
+    timer, seen = Timer.__new__(Timer), list[float]()
 
     def run_after(busy: float, launches: Any, count: int) -> tuple[float, float]:
         seen.append(busy)
         return first if len(seen) == 1 else (0.05, 0.2)
 
-    monkeypatch.setattr(bench, "_run_after", run_after)
-    assert bench._run([], count) == pytest.approx(expected)
+    monkeypatch.setattr(timer, "_run_after", run_after)
+    assert timer.run([], count) == pytest.approx(expected)
     assert seen == pytest.approx(busy)
 
 
@@ -85,9 +89,9 @@ def test_the_time_of_the_host_counts_for_dozens_of_kernels(
     monkeypatch: pytest.MonkeyPatch, queued: tuple[float, float], expected: float
 ) -> None:
     """64 kernels of a grouped convolution took the GPU 0.5 ms, and the host 1.2."""
-    bench, left = Bench.__new__(Bench), iter(queued)
-    monkeypatch.setattr(bench, "_run_after", lambda busy, launches, count: (5.0, next(left)))
-    assert bench._run([], 10) == pytest.approx(expected)
+    timer, left = Timer.__new__(Timer), iter(queued)
+    monkeypatch.setattr(timer, "_run_after", lambda busy, launches, count: (5.0, next(left)))
+    assert timer.run([], 10) == pytest.approx(expected)
 
 
 # A bench whose GPU computes one number: a candidate's result
@@ -96,48 +100,51 @@ def test_the_time_of_the_host_counts_for_dozens_of_kernels(
 class Memory:
     """In place of the memory that candidates run in: the number that the last run left, and the one that is kept."""
 
+    has_copies = is_at_end = True
+
     def __init__(self, results: Any) -> None:
         self.results, self.scratch, self.kept = results, [0], [0]
-        self.has_random_inputs = False
         self.number = self.kept_number = math.nan
-
-    def reset(self) -> None:
-        self.number = math.nan
-
-    def copy_inputs(self) -> None: ...
 
     def keep(self) -> None:
         self.kept_number = self.number
 
-    def use_random_inputs(self) -> None:
-        self.has_random_inputs = True
+    def have_gaps_changed(self) -> bool:
+        return False
 
 
 class Sketch(Bench):
     """A bench that is told each candidate's result, its time, and the right result, which an arbiter may know."""
 
     def __init__(self, results: dict[str, float], times: dict[str, float] | None = None, given: Any = None) -> None:
-        self.problem, self.options = given or convolution(), PlanningOptions()
+        self.problem, self.options, self._watch = given or convolution(), PlanningOptions(), SILENT
         self.memory: Any = Memory(self.problem.specs[-1:])
+        self.timer: Any = SimpleNamespace(name="", run=self.run)
         self._largest = self.largest  # type: ignore[assignment]
         self._arbiter: Any = SimpleNamespace(errors=self.errors)
-        self.anchor, self.anchored, self.right, self.best = [], None, {}, math.inf
+        self.baseline, self.baseline_of, self.verified, self.best, self._ran = [], None, {}, math.inf, None
         self.results, self.times = results, times or {}
-        self.random: dict[str, float] = {}  # the results for random numbers
+        self.others: dict[str, float] = {}  # the results of second runs, if they differ
         self.truth: float | None = None
         self.firsts: dict[str, float] = {}  # first runs that take longer
-        self.runs: list[str] = []  # the names of the candidates of timed rounds, and the numbers of their runs
+        self.guarded: list[str] = []  # the names of the candidates of first and second runs
+        self.runs: list[str] = []  # those of the candidates of timed rounds, and the numbers of their runs
         self.counts: list[int] = []
 
-    def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
+    def _timed_launches(self, candidate: Candidate) -> Any:
         return [candidate.name]
 
-    def _first(self, launch: Any) -> float:
-        results = self.random if self.memory.has_random_inputs and self.random else self.results
-        self.memory.number = results[launch]
-        return self.firsts.get(launch, self.times.get(launch, 1.0))
+    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
+        name = candidate.name
+        self.guarded.append(name)
+        self._ran = candidate if fills == FIRST else None
+        self.memory.number = self.results[name] if fills == FIRST else self.others.get(name, self.results[name])
+        return self.firsts.get(name, self.times.get(name, 1.0))
 
-    def _run(self, launches: Any, count: int) -> float:
+    def _explained(self, candidate: Candidate, reason: str) -> str:
+        return reason
+
+    def run(self, launches: Any, count: int) -> float:
         self.runs.append(launches[0])
         self.counts.append(count)
         return self.times.get(launches[0], 1.0)
@@ -154,7 +161,7 @@ class Sketch(Bench):
         return abs(self.memory.number - self.truth), abs(self.memory.kept_number - self.truth)
 
     def tuned(self, *candidates: Candidate) -> list[str]:
-        """The names of the finalists, where the first candidate is the guess."""
+        """The names of the finalists, where the first candidate is the default choice."""
         ran = [candidate for candidate in candidates if self.measure(candidate)]
         return [candidate.name for candidate in self.finalists(ran, candidates[0])]
 
@@ -171,40 +178,22 @@ def candidate(name: str, *notes: str) -> Candidate:
     return made
 
 
-# Which data candidates are compared on
+# The baseline
 
 
-@pytest.mark.parametrize("first", [math.nan, math.inf, 0.0], ids=["no numbers", "infinite", "zeros"])
-def test_data_that_tell_nothing_are_replaced_by_random_numbers(first: float) -> None:
-    """As empty memory holds in a warm-up: else the first candidate would win, however slow, or wrong ones pass."""
-    bench = Sketch({"slow": first, "fast": first, "wrong": first}, {"slow": 9.0, "wrong": 0.5})
-    bench.random = {"slow": 3.0, "fast": 3.0, "wrong": 5.0}
-    slow, fast, wrong = candidate("slow"), candidate("fast"), candidate("wrong")
-    assert bench.tuned(slow, fast, wrong) == ["fast"]
-    assert bench.memory.has_random_inputs
-    assert "off by 2 from another candidate" in wrong.refused
-
-
-def test_good_data_stay() -> None:
-    bench = Sketch({"slow": 3.0})
-    assert bench.measure(candidate("slow"))
-    assert not bench.memory.has_random_inputs
-
-
-def test_a_candidate_that_leaves_results_unwritten_is_no_anchor() -> None:
+def test_a_candidate_that_leaves_results_unwritten_is_no_baseline() -> None:
     bench = Sketch({"bad": math.nan, "slow": 3.0})
     bad = candidate("bad")
     assert bench.tuned(bad, candidate("slow")) == ["slow"]
     assert bad.refused == "wrong result: infinite or no number for random numbers"
     assert bad.executable is None
-    assert bench.anchor == [3.0]
+    assert bench.baseline == [3.0]
 
 
 def test_a_result_may_be_0_whatever_the_numbers() -> None:
     """With alpha 0, say."""
     bench = Sketch({"slow": 0.0, "fast": 0.0, "wrong": 1.0}, {"slow": 9.0, "wrong": 0.5})
     assert bench.tuned(candidate("slow"), candidate("fast"), candidate("wrong")) == ["fast"]
-    assert bench.memory.has_random_inputs
 
 
 def test_what_a_graph_makes_need_not_be_finite() -> None:
@@ -221,89 +210,89 @@ def test_what_a_graph_makes_need_not_be_finite() -> None:
 
 @pytest.mark.parametrize("result", [math.nan, math.inf, -3.0, 3.1, 0.0, 1e30])
 def test_a_wrong_result_is_never_chosen_however_fast(result: float) -> None:
-    bench = Sketch({"guess": 3.0, "bad": result, "fast": 3.0}, {"guess": 4.0, "bad": 0.1, "fast": 3.9})
+    bench = Sketch({"default": 3.0, "bad": result, "fast": 3.0}, {"default": 4.0, "bad": 0.1, "fast": 3.9})
     bad = candidate("bad")
-    assert bench.tuned(candidate("guess"), bad, candidate("fast")) == ["fast", "guess"]
+    assert bench.tuned(candidate("default"), bad, candidate("fast")) == ["fast", "default"]
     assert bad.refused.startswith("wrong result: off by ")
     assert bad.executable is None
     assert bench.best == 3.9  # others are not measured against a wrong one
 
 
 def test_results_are_compared_of_candidates_that_may_win_alone() -> None:
-    bench = Sketch({"guess": 3.0, "slow": 3.5, "fast": 3.0}, {"guess": 4.0, "slow": 30.0, "fast": 3.0})
+    bench = Sketch({"default": 3.0, "slow": 3.5, "fast": 3.0}, {"default": 4.0, "slow": 30.0, "fast": 3.0})
     slow = candidate("slow")
-    bench.tuned(candidate("guess"), candidate("fast"), slow)
+    bench.tuned(candidate("default"), candidate("fast"), slow)
     assert slow.milliseconds == 30.0
     assert not slow.refused
-    assert "slow" not in bench.right
+    assert "slow" not in bench.verified
 
 
 @pytest.mark.parametrize("truth", [3.0, None], ids=["the arbiter", "plain arithmetic"])
-@pytest.mark.parametrize("guess_ms", [0.5, 20.0])
-def test_a_wrong_guess_is_replaced(truth: float | None, guess_ms: float) -> None:
-    """The one that the arbiter finds right, else the plain one, decides; those that agreed with the guess are wrong, too."""
+@pytest.mark.parametrize("default_ms", [0.5, 20.0])
+def test_a_wrong_default_is_replaced(truth: float | None, default_ms: float) -> None:
+    """The one that the arbiter finds right, else the plain one, decides; those that agreed with the default are wrong, too."""
     bench = Sketch(
-        {"guess": 4.0, "alike": 4.0, "plain": 3.0, "fast": 3.0},
-        {"guess": guess_ms, "alike": 15.0, "plain": 2.0, "fast": 1.0},
+        {"default": 4.0, "alike": 4.0, "plain": 3.0, "fast": 3.0},
+        {"default": default_ms, "alike": 15.0, "plain": 2.0, "fast": 1.0},
     )
     bench.truth = truth
-    guess, alike = candidate("guess", "winograd"), candidate("alike", "winograd")
-    assert bench.tuned(guess, alike, candidate("plain"), candidate("fast")) == ["fast"]
-    assert guess.refused.startswith("wrong result: off by 1 ")
-    assert guess.executable is None
+    default, alike = candidate("default", "winograd"), candidate("alike", "winograd")
+    assert bench.tuned(default, alike, candidate("plain"), candidate("fast")) == ["fast"]
+    assert default.refused.startswith("wrong result: off by 1 ")
+    assert default.executable is None
 
 
 def test_agreement_with_the_same_engine_confirms_nothing() -> None:
     """Its other knobs are as wrong; they are rejected with it, though their check had passed."""
     bench = Sketch(
-        {"guess": 4.0, "alike": 4.0, "fast": 3.0, "other": 3.0},
-        {"guess": 20.0, "alike": 0.5, "fast": 1.0, "other": 9.0},
+        {"default": 4.0, "alike": 4.0, "fast": 3.0, "other": 3.0},
+        {"default": 20.0, "alike": 0.5, "fast": 1.0, "other": 9.0},
     )
     bench.truth = 3.0
-    guess, alike = candidate("guess"), candidate("alike")
-    guess.engine, alike.engine = Engine(7), Engine(7, {1: 2})
-    assert bench.tuned(guess, alike, candidate("fast"), candidate("other")) == ["fast"]
-    assert guess.refused
+    default, alike = candidate("default"), candidate("alike")
+    default.engine, alike.engine = Engine(7), Engine(7, {1: 2})
+    assert bench.tuned(default, alike, candidate("fast"), candidate("other")) == ["fast"]
+    assert default.refused
     assert alike.refused
 
 
-def test_a_guess_is_not_confirmed_by_a_run_of_seconds() -> None:
-    bench = Sketch({"guess": 3.0, "slow": 4.0}, {"guess": 1.0, "slow": 5000.0})
+def test_a_default_is_not_confirmed_by_a_run_of_seconds() -> None:
+    bench = Sketch({"default": 3.0, "slow": 4.0}, {"default": 1.0, "slow": 5000.0})
     slow = candidate("slow")
-    assert bench.tuned(candidate("guess"), slow) == ["guess"]
+    assert bench.tuned(candidate("default"), slow) == ["default"]
     assert not slow.refused
 
 
 @pytest.mark.parametrize("huge", [1e30, 4.0])
 def test_the_first_plain_candidate_is_not_right_by_definition(huge: float) -> None:
-    bench = Sketch({"guess": huge, "fast": 3.0}, {"guess": 4.0})
+    bench = Sketch({"default": huge, "fast": 3.0}, {"default": 4.0})
     bench.truth = 3.0
-    guess = candidate("guess")
-    assert bench.tuned(guess, candidate("fast", "tensor_core", "winograd")) == ["fast"]
-    assert guess.refused
+    default = candidate("default")
+    assert bench.tuned(default, candidate("fast", "tensor_core", "winograd")) == ["fast"]
+    assert default.refused
 
 
-def test_the_arbiter_keeps_a_right_guess_whatever_the_others_arithmetic() -> None:
-    bench = Sketch({"guess": 3.0, "plain": 4.0}, {"guess": 4.0})
+def test_the_arbiter_keeps_a_right_default_whatever_the_others_arithmetic() -> None:
+    bench = Sketch({"default": 3.0, "plain": 4.0}, {"default": 4.0})
     bench.truth = 3.0
     plain = candidate("plain")
-    assert bench.tuned(candidate("guess", "winograd"), plain) == ["guess"]
+    assert bench.tuned(candidate("default", "winograd"), plain) == ["default"]
     assert plain.refused.startswith("wrong result")
 
 
 def test_results_that_are_both_near_the_exact_one_are_both_right() -> None:
     share = 16 * (2.0**-11 + 2.0**-24 * math.sqrt(72)) + 1e-6
-    bench = Sketch({"guess": 1.0, "fast": 1.0 + 1.5 * share}, {"guess": 4.0})
+    bench = Sketch({"default": 1.0, "fast": 1.0 + 1.5 * share}, {"default": 4.0})
     bench.truth = 1.0 + 0.75 * share
     fast = candidate("fast")
-    assert bench.tuned(candidate("guess"), fast) == ["fast"]
+    assert bench.tuned(candidate("default"), fast) == ["fast"]
     assert not fast.refused
 
 
-def test_where_neither_is_right_the_guess_stays() -> None:
-    bench = Sketch({"guess": 3.0, "fast": 4.0}, {"guess": 4.0})
+def test_where_neither_is_right_the_default_stays() -> None:
+    bench = Sketch({"default": 3.0, "fast": 4.0}, {"default": 4.0})
     bench.truth = 7.0
-    assert bench.tuned(candidate("guess"), candidate("fast")) == ["guess"]
+    assert bench.tuned(candidate("default"), candidate("fast")) == ["default"]
 
 
 @pytest.mark.parametrize(("result", "passes"), [("int8", True), ("int32", False)])
@@ -314,12 +303,12 @@ def test_whole_numbers_may_be_rounded_up_or_down(result: str, passes: bool) -> N
 
 def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn() -> None:
     class Scarce(Sketch):
-        def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
+        def _timed_launches(self, candidate: Candidate) -> Any:
             if candidate.name == "hungry":
                 raise MemoryError("no more")
-            return super()._bind(candidate)
+            return super()._timed_launches(candidate)
 
-    bench = Scarce({"slow": 3.0})
+    bench = Scarce({"slow": 3.0, "hungry": 3.0})
     hungry = candidate("hungry")
     assert not bench.measure(hungry)
     assert "out of memory" in hungry.refused
@@ -330,16 +319,16 @@ def test_a_candidate_for_which_there_is_no_memory_leaves_the_others_their_turn()
 
 
 def test_one_run_tells_that_a_candidate_is_hopeless() -> None:
-    bench = Sketch(dict.fromkeys(("guess", "slow", "fair"), 3.0), {"guess": 1.0, "fair": 1.5})
+    bench = Sketch(dict.fromkeys(("default", "slow", "fair"), 3.0), {"default": 1.0, "fair": 1.5})
     bench.firsts = {"slow": 4.2, "fair": 4.0}
     slow, fair = candidate("slow"), candidate("fair")
-    assert all(map(bench.measure, (candidate("guess"), slow, fair)))
+    assert all(map(bench.measure, (candidate("default"), slow, fair)))
     assert "slow" not in bench.runs
     assert (slow.milliseconds, fair.milliseconds) == (4.2, 1.5)
 
 
 def test_the_nearer_to_the_best_the_longer_a_candidate_is_timed() -> None:
-    times = {"guess": 1.0, "far": 1.5, "near": 1.1, "fast": 0.9}
+    times = {"default": 1.0, "far": 1.5, "near": 1.1, "fast": 0.9}
     bench = Sketch(dict.fromkeys(times, 3.0), times)
     for name in times:
         assert bench.measure(candidate(name))
@@ -347,18 +336,18 @@ def test_the_nearer_to_the_best_the_longer_a_candidate_is_timed() -> None:
 
 
 def test_long_runs_are_single_runs() -> None:
-    bench = Sketch({"guess": 3.0, "long": 3.0}, {"guess": 30.0, "long": 31.0})
-    assert bench.measure(candidate("guess"))
+    bench = Sketch({"default": 3.0, "long": 3.0}, {"default": 30.0, "long": 31.0})
+    assert bench.measure(candidate("default"))
     assert bench.measure(candidate("long"))
-    assert bench.runs == ["guess", "long"]
+    assert bench.runs == ["default", "long"]
     assert bench.counts == [1, 1]
 
 
 def test_a_first_run_that_seems_short_is_followed_by_a_few() -> None:
     """The host waited for it, say while it loaded code: the run itself may take a second."""
-    bench = Sketch({"guess": 3.0, "long": 3.0}, {"guess": 0.01, "long": 1000.0})
+    bench = Sketch({"default": 3.0, "long": 3.0}, {"default": 0.01, "long": 1000.0})
     bench.firsts = {"long": 0.0}
-    assert bench.measure(candidate("guess"))
+    assert bench.measure(candidate("default"))
     assert bench.measure(candidate("long"))
     assert bench.runs[-1] == "long"
     assert bench.runs.count("long") == 1
@@ -373,41 +362,98 @@ def test_the_final_comparison_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> N
     clock = iter(range(100))
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))  # a second for each round
     bench = Sketch({})
-    ran = [timed(name, 100.0, bench) for name in ("guess", "first")]
+    ran = [timed(name, 100.0, bench) for name in ("default", "first")]
     bench.finalists(ran, ran[0])
-    assert bench.runs == ["guess", "first"]
+    assert bench.runs == ["default", "first"]
 
 
 def timed(name: str, milliseconds: float, bench: Sketch) -> Candidate:
     made = candidate(name)
     made.milliseconds, made.workspace_size = milliseconds, 0
-    bench.right[name] = name
+    bench.verified[name] = name
     return made
 
 
-def test_the_fastest_and_the_guess_are_timed_again_in_alternation() -> None:
-    bench = Sketch({}, {"guess": 1.0, "first": 1.2, "second": 1.1})
-    times = {"guess": 1.4, "first": 1.0, "second": 1.05, "slow": 1.3}
-    guess, first, second, slow = (timed(name, ms, bench) for name, ms in times.items())
-    found = bench.finalists([guess, first, second, slow], guess)
+def test_the_fastest_and_the_default_are_timed_again_in_alternation() -> None:
+    bench = Sketch({}, {"default": 1.0, "first": 1.2, "second": 1.1})
+    times = {"default": 1.4, "first": 1.0, "second": 1.05, "slow": 1.3}
+    default, first, second, slow = (timed(name, ms, bench) for name, ms in times.items())
+    found = bench.finalists([default, first, second, slow], default)
     assert {c.name: c.milliseconds for c in found} == bench.times
-    assert bench.runs[:6] == ["first", "second", "guess"] * 2
+    assert bench.runs[:6] == ["first", "second", "default"] * 2
     assert slow.milliseconds == 1.3
 
 
-def test_a_guess_that_is_much_slower_is_not_timed_again() -> None:
+def test_a_default_that_is_much_slower_is_not_timed_again() -> None:
     bench = Sketch({})
-    guess, first = timed("guess", 9.0, bench), timed("first", 1.0, bench)
-    assert bench.finalists([guess, first], guess) == [first]
+    default, first = timed("default", 9.0, bench), timed("first", 1.0, bench)
+    assert bench.finalists([default, first], default) == [first]
     assert set(bench.runs) == {"first"}
 
 
 def test_a_final_comparison_that_fails_leaves_the_times_from_before() -> None:
     class Scarce(Sketch):
-        def _bind(self, candidate: Candidate, most: int | None = None) -> Any:
+        def _timed_launches(self, candidate: Candidate) -> Any:
             raise MemoryError("no more")
 
     bench = Scarce({})
-    guess, first = timed("guess", 1.05, bench), timed("first", 1.0, bench)
-    assert bench.finalists([guess, first], guess) == [first, guess]
-    assert (guess.milliseconds, first.milliseconds) == (1.05, 1.0)
+    default, first = timed("default", 1.05, bench), timed("first", 1.0, bench)
+    assert bench.finalists([default, first], default) == [first, default]
+    assert (default.milliseconds, first.milliseconds) == (1.05, 1.0)
+
+
+def test_a_finalist_that_is_slower_in_every_round_is_left_out_of_the_next() -> None:
+    bench = Sketch({}, {"first": 1.0, "second": 1.05})
+    first, second = timed("first", 1.0, bench), timed("second", 1.05, bench)
+    bench.finalists([first, second], first)
+    assert bench.runs == ["first", "second"] * 2 + ["first"]
+    assert second.spread == 0.0
+
+
+def test_finalists_that_overlap_run_in_every_round() -> None:
+    bench = Sketch({}, {})
+    left = iter([1.0, 1.1, 1.2, 1.0] * 9)
+    bench.timer.run = lambda launches, count: bench.runs.append(launches[0]) or next(left)
+    bench.finalists([timed("first", 1.0, bench), timed("second", 1.05, bench)], None)
+    assert bench.runs == ["first", "second"] * 5
+
+
+@pytest.mark.parametrize("is_default", [False, True])
+def test_a_second_run_must_agree(is_default: bool) -> None:
+    """At other addresses, with other content in memory before: also that of the default choice, alone."""
+    bench = Sketch(dict.fromkeys(("bad", "right"), 3.0), {"bad": 0.1})
+    bench.others = {"bad": 4.0}
+    bad, right = candidate("bad"), candidate("right")
+    assert bench.tuned(*((bad, right) if is_default else (right, bad))) == ["right"]
+    assert bad.refused.startswith("wrong result: off by 1 ")
+    assert bench.best == 1.0
+
+
+def test_a_second_run_is_right_that_float64_finds_right() -> None:
+    share = 16 * (2.0**-11 + 2.0**-24 * math.sqrt(72)) + 1e-6
+    bench = Sketch({"default": 1.0, "fast": 1.0 + 1.5 * share}, {"default": 4.0})
+    bench.others, bench.truth = {"fast": 1.0 + 1.5 * share}, 1.0 + 0.75 * share
+    assert bench.tuned(candidate("default"), candidate("fast")) == ["fast"]
+
+
+def test_a_first_run_serves_the_time_and_the_comparison() -> None:
+    bench = Sketch(dict.fromkeys(("default", "fast", "slow"), 3.0), {"default": 1.0, "fast": 0.5})
+    assert bench.measure(candidate("default"))
+    assert bench.measure(candidate("fast"))
+    assert bench.measure(candidate("slow"))
+    assert bench.guarded == ["default", "default", "fast", "fast", "slow"]
+
+
+def test_without_copies_a_result_is_made_again_before_it_is_compared() -> None:
+    """Timed runs have used the same memory, and with beta they add up."""
+    bench = Sketch(dict.fromkeys(("default", "fast"), 3.0), {"default": 1.0, "fast": 0.5})
+    launches = bench._timed_launches
+
+    def overwriting(candidate: Candidate) -> Any:
+        bench._ran = None
+        return launches(candidate)
+
+    bench._timed_launches = overwriting  # type: ignore[method-assign]
+    bench.measure(candidate("default"))
+    bench.measure(candidate("fast"))
+    assert bench.guarded == ["default", "default", "fast", "fast", "fast"]

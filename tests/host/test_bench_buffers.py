@@ -2,68 +2,43 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_stand_in import GRAIN, Memory, view
+from numpy_machine import tensor_in
 
 from cudnnpy import TensorSpec
 from cudnnpy._core.layouts import extent
-from cudnnpy._measuring import bench_buffers
-from cudnnpy._measuring.bench_buffers import TimingMemory
+from cudnnpy._measuring.bench_buffers import SECOND, BenchBuffers
+from cudnnpy._measuring.drawing import have_gaps_changed, image, numbers, without_gaps
+from cudnnpy._measuring.guarded_memory import GuardedMemory
+from cudnnpy._planning.problem import Values, values_of
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 
-STREAM, INPUTS, RESULT, LIMIT = 0x5000, (1 << 40, 2 << 40), 3 << 40, 1 << 30
+SHAPES = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
 CACHE = 1 << 12
 
 
-def asked(beta: float = 0.0) -> ConvolutionProblem:
-    shapes = ((1, 8, 4, 4), (4, 8, 3, 3), (1, 4, 2, 2))
+def asked(beta: float = 0.0, gaps: int = 0, alignment: int = 16, dtype: Any = "float32") -> ConvolutionProblem:
     options = problem.checked(problem.Options())
-    specs = (TensorSpec(shape, "float32") for shape in shapes)
+    specs = [TensorSpec(shape, dtype, alignment=alignment) for shape in SHAPES]
+    if gaps:
+        for at in (0, 2):
+            _, c, h, w = SHAPES[at]
+            specs[at] = specs[at]._replace(strides=((c + 2) * h * (w + gaps), h * (w + gaps), w + gaps, 1))
     return ConvolutionProblem(*problem.make_problem(options, "forward", *specs, beta=beta))
 
 
-class Gpu:
-    """Memory that is taken, and what the driver does with it."""
-
-    def __init__(self) -> None:
-        self.taken: list[tuple[int, int]] = []
-        self.most = 1 << 40  # bytes of one allocation
-        self.copies: list[tuple[int, int, int]] = []  # (to, from, size)
-        self.filled: dict[int, int] = {}  # bytes by their first address
-
-    def take(self, size: int, device: int, stream: int) -> tuple[int, int, Any]:
-        assert (device, stream) == (0, STREAM)
-        if size > self.most:
-            raise MemoryError("no more")
-        self.taken.append(((len(self.taken) + 1) << 32, size))
-        return (*self.taken[-1], object())
-
-    def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        assert stream == STREAM
-        self.copies.append((to, source, size))
-
-    def fill(self, address: int, byte: int, size: int, stream: int) -> None:
-        assert stream == STREAM
-        self.filled[address] = byte
-
-    def holds(self, address: int, size: int) -> bool:
-        return any(start <= address and address + size <= start + length for start, length in self.taken)
-
-
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
-    made = Gpu()
-    monkeypatch.setattr(bench_buffers, "take", made.take)
-    monkeypatch.setattr(bench_buffers, "_cache_size", lambda device: CACHE)
-    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyDtoDAsync", made.copy)
-    monkeypatch.setattr("cuda.bindings.driver.cuMemsetD8Async", made.fill)
-    return made
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    return Memory(monkeypatch, CACHE)
 
 
 def are_disjoint(parts: list[tuple[int, int]]) -> bool:
@@ -71,104 +46,222 @@ def are_disjoint(parts: list[tuple[int, int]]) -> bool:
     return all(start + size <= after for (start, size), (after, _) in pairwise(ordered))
 
 
+def elements(address: int, spec: TensorSpec) -> np.ndarray:
+    return tensor_in(view(address, extent(spec)), spec)
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_candidates_read_the_callers_inputs_and_write_to_memory_of_their_own(gpu: Gpu, beta: float) -> None:
-    given = asked(beta)
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, beta: float, gaps: int) -> None:
+    given = asked(beta, gaps)
     sizes = [extent(spec) for spec in given.specs]
-    memory = TimingMemory(given, INPUTS, RESULT, LIMIT, STREAM)
+    memory = BenchBuffers(given)
     assert len(gpu.taken) == 1
-    first, *others = memory.sets
-    assert len(others) * sum(sizes) >= 2 * CACHE
-    assert first[:2] == INPUTS
-    for copies in others:
-        assert {(*pair, size) for *pair, size in zip(copies, INPUTS, sizes, strict=False)} <= set(gpu.copies)
-    parts = [(address, size) for pointers in others for address, size in zip(pointers, sizes, strict=True)]
-    parts += [(first[2], sizes[2]), (memory.kept[0], sizes[2]), memory.filler]
-    parts.append((memory.workspace(5000), 5000))
-    assert all(gpu.holds(*part) for part in parts)
+    assert len(memory.timing_sets) * sum(sizes) >= 3 * CACHE
+    parts = [(at, size) for pointers in memory.timing_sets for at, size in zip(pointers, sizes, strict=True)]
     assert all(address % 256 == 0 for address, _ in parts)
+    parts += zip(memory.pointers, sizes, strict=True)
+    parts += [(memory.kept[0], sizes[2]), memory.filler, (memory.workspace(5000), 5000)]
+    parts += [(memory.start, sizes[2])] if memory.start else []
+    assert bool(memory.start) == bool(beta)
+    assert all(gpu.holds(*part) for part in parts)
     assert are_disjoint(parts)
-    memory.reset()
+
+
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_the_inputs_are_the_same_wherever_they_are(gpu: Memory, gaps: int) -> None:
+    given = asked(gaps=gaps)
+    memory = BenchBuffers(given)
+    for at in range(2):
+        spec = given.specs[at]
+        ends = elements(memory.inputs[at], spec).copy()
+        assert len(np.unique(ends)) > 100
+        memory.place(at_end=False)
+        np.testing.assert_array_equal(elements(memory.inputs[at], spec), ends)
+        for copies in memory.timing_sets:
+            np.testing.assert_array_equal(elements(copies[at], spec), ends)
+        memory.place(at_end=True)
+        has_gaps = bool(np.isnan(view(memory.inputs[at], extent(spec)).view(np.float32)).any())
+        assert has_gaps == bool(gaps and at == 0)
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+@pytest.mark.parametrize("gaps", [0, 3])
+def test_results_and_workspace_are_filled_before_each_run(gpu: Memory, beta: float, gaps: int) -> None:
+    given = asked(beta, gaps)
+    memory = BenchBuffers(given)
+    spec, seen = given.specs[2], []
+    for fills, element in (((), np.nan), ((SECOND,), None)):
+        workspace = memory.workspace(100)
+        view(workspace, 100)[:] = 1
+        elements(memory.scratch[0], spec)[...] = 9.0
+        memory.reset(100, *fills)
+        seen.append(elements(memory.scratch[0], spec).copy())
+        if not beta and element is not None:
+            assert np.isnan(seen[-1]).all()
+        assert len({*view(workspace, 100)}) == 1
     if beta:
-        assert (first[2], RESULT, sizes[2]) in gpu.copies
+        np.testing.assert_array_equal(*seen)
+        assert np.abs(seen[0]).max() <= 1
     else:
-        assert gpu.filled[first[2]] == 0xFF  # NaN, so that an element that is not written shows
-    memory.keep()
-    assert (memory.kept[0], first[2], sizes[2]) in gpu.copies
-    assert not {to for to, *_ in gpu.copies} & {*INPUTS, RESULT}
-    assert not gpu.filled.keys() & {*INPUTS, RESULT}
+        assert (seen[1] > 1e30).all()
 
 
-def test_without_memory_for_copies_the_inputs_are_used_alone(gpu: Gpu) -> None:
+@pytest.mark.parametrize("place", [3, 4, 7])
+def test_gaps_that_change_are_noticed_and_cleared(gpu: Memory, place: int) -> None:
+    """Of elements that are 2 to a row and 3 apart from the next."""
+    given = asked(gaps=3)
+    memory = BenchBuffers(given)
+    memory.reset(0, SECOND)
+    assert not memory.have_gaps_changed()
+    memory.reset(0, SECOND)
+    elements(memory.scratch[0], given.specs[2])[...] = 2.0
+    view(memory.scratch[0], extent(given.specs[2])).view(np.float32)[place] = 0.0
+    assert memory.have_gaps_changed()
+    found = view(memory.scratch[0], extent(given.specs[2])).view(np.float32)
+    assert set(found) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize("alignment", [4, 8, 16, 256])
+def test_copies_have_the_alignment_that_is_declared_and_no_more(gpu: Memory, alignment: int) -> None:
+    memory = BenchBuffers(asked(alignment=alignment))
+    for pointers in memory.timing_sets:
+        for address in pointers:
+            assert address % alignment == 0
+            assert address % 16 == (alignment if alignment < 16 else 0)
+
+
+def test_without_memory_for_copies_the_guarded_operands_are_timed(gpu: Memory) -> None:
     gpu.most = 2 * CACHE
-    memory = TimingMemory(asked(), INPUTS, None, LIMIT, STREAM)
-    assert memory.sets == [(*INPUTS, memory.scratch[0])]
+    memory = BenchBuffers(asked())
+    assert memory.timing_sets == [memory.pointers]
+    assert not memory.has_copies
     gpu.most = 100
+    before = gpu.count
     with pytest.raises(MemoryError):
-        TimingMemory(asked(), INPUTS, None, LIMIT, STREAM)
+        BenchBuffers(asked())
+    assert gpu.count == before
 
 
-def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Gpu) -> None:
-    memory = TimingMemory(asked(), INPUTS, None, 9000, STREAM)
-    gpu.taken.clear()
-    for size in (0, 100, 3000, 4000, 5000, 9000, 100):
-        address = memory.workspace(size)
-        assert not size or gpu.holds(address, size)
-    assert [size for _, size in gpu.taken] == [100, 3000, 6000, 9000]
+# Mappings
 
 
-def test_a_limit_does_not_bind_what_was_admitted_beyond_it(gpu: Gpu) -> None:
-    """The guess; what others need is rounded up to no more than the limit."""
-    memory = TimingMemory(asked(), INPUTS, None, 9000, STREAM)
-    gpu.taken.clear()
-    for size in (20_000, 8000, 30_000):
-        assert gpu.holds(memory.workspace(size), size)
-    assert [size for _, size in gpu.taken] == [20_000, 30_000]
+def guarded(sizes: tuple[int, ...] = (100, 5000), alignment: int = 4, **options: Any) -> GuardedMemory:
+    return GuardedMemory([TensorSpec((size // 4,), "float32", (1,), alignment) for size in sizes], 0, **options)
 
 
-def test_the_workspace_grows_by_what_is_needed_where_memory_is_scarce(gpu: Gpu) -> None:
-    memory = TimingMemory(asked(), INPUTS, None, LIMIT, STREAM)
-    memory.workspace(3000)
-    gpu.most = 4000
-    assert gpu.holds(memory.workspace(4000), 4000)
-    assert gpu.taken[-1][1] == 4000
+@pytest.mark.parametrize("slack", [0, 4, 512])
+@pytest.mark.parametrize("alignment", [4, 16])
+def test_operands_are_flush_with_one_end_of_a_mapping_of_their_own(gpu: Memory, slack: int, alignment: int) -> None:
+    sizes = (100, 3 * GRAIN, 5000)
+    memory = guarded(sizes, alignment, slack=slack)
+    assert len(gpu.mapped) == len(gpu.reserved) == 3
+    for address, size, (start, mapped) in zip(memory.addresses(True), sizes, gpu.mapped.items(), strict=True):
+        assert start <= address
+        assert 0 <= start + mapped - slack - (address + size) < alignment
+    assert list(memory.addresses(False)) == list(gpu.mapped)
+    for (start, mapped), (base, reserved) in zip(gpu.mapped.items(), gpu.reserved.items(), strict=True):
+        assert min(start - base, base + reserved - (start + mapped)) >= max(sizes)
+    memory.close()
+    assert gpu.count == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=6), st.sampled_from([0, 16, 512]), st.booleans())
+def test_a_workspace_is_inside_its_mapping_and_aligned_to_16_bytes_alone(
+    sizes: list[int], slack: int, is_guarded: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        gpu = Memory(patch)
+        memory = guarded(slack=slack, guarded=is_guarded)
+        for size in sizes:
+            for at_end in (True, False):
+                address = memory.workspace(size, at_end)
+                assert bool(address) == bool(size)
+                if size:
+                    assert gpu.holds(address, size + slack * at_end)
+                    assert address % 16 == 0 != address % 256
+            aligned = memory.aligned_workspace(size)
+            assert not size or (gpu.holds(aligned, size) and aligned % 256 == 0)
+        memory.close()
+        assert gpu.count == 0
+
+
+def test_the_workspace_grows_a_few_times_within_the_limit(gpu: Memory) -> None:
+    memory = guarded(limit=9 * GRAIN)
+    before = len(gpu.ever_mapped)
+    for size in (0, 100, 3 * GRAIN, 4 * GRAIN, 5 * GRAIN, 8 * GRAIN, 100, 20 * GRAIN):
+        memory.workspace(size, True)
+    assert [size // GRAIN for _, size in gpu.ever_mapped[before:]] == [1, 4, 8, 9, 21]
+    assert len(gpu.mapped) == 3
+
+
+def test_the_workspace_grows_by_what_is_needed_where_memory_is_scarce(gpu: Memory) -> None:
+    memory = guarded()
+    memory.workspace(3000, True)
+    gpu.most = GRAIN
     with pytest.raises(MemoryError):
-        memory.workspace(4001)
+        memory.workspace(GRAIN, True)
+    assert gpu.trimmed == 2  # the pool gave back what it held unused
+    gpu.most = 2 * GRAIN
+    assert memory.workspace(GRAIN, True)
+    memory.close()
+    assert gpu.count == 0
 
 
-def test_random_numbers_take_the_place_of_the_inputs(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyHtoDAsync", lambda *_: None)
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
-    memory = TimingMemory(asked(0.5), INPUTS, RESULT, LIMIT, STREAM)
-    memory.use_random_inputs()
-    gpu.copies.clear()
-    memory.copy_inputs()
-    first, *others = memory.sets
-    assert not {*first, memory.start} & {*INPUTS, RESULT}
-    sources = {source for _, source, _ in gpu.copies}
-    assert sources == set(first[:2])
-    assert len(others) > 1
+def test_memory_that_runs_out_between_operands_leaves_nothing(gpu: Memory) -> None:
+    gpu.most = GRAIN
+    with pytest.raises(MemoryError):
+        guarded((100, 5000))
+    assert gpu.count == 0
 
 
-def test_made_up_tensors_are_not_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_error_of_a_mapping_is_told(gpu: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    from cudnnpy.errors import CudnnError
+
+    refused = (driver.CUresult.CUDA_ERROR_NOT_SUPPORTED,)
+    monkeypatch.setattr(driver, "cuMemSetAccess", lambda *_: refused)
+    with pytest.raises(CudnnError, match="could not be mapped: the driver reported CUDA_ERROR_NOT_SUPPORTED"):
+        guarded()
+    assert gpu.count == 0
+
+
+# What is drawn
+
+
+def test_drawn_tensors_are_not_alike() -> None:
     """Of x and dy alike a gradient to w sums squares, which overflow float16."""
-    made: list[np.ndarray] = []
-
-    def copy(to: int, at: int, size: int, stream: int) -> None:
-        made.append(np.frombuffer((ctypes.c_char * size).from_address(at), np.float16).copy())
-
-    monkeypatch.setattr("cuda.bindings.driver.cuMemcpyHtoDAsync", copy)
-    monkeypatch.setattr("cuda.bindings.driver.cuStreamSynchronize", lambda stream: None)
-    monkeypatch.setattr(bench_buffers, "take", lambda size, device, stream: (0, size, None))
-    options = problem.checked(problem.Options(padding=1))
-    shape = (8, 64, 56, 56)
-    x, w, y = (TensorSpec(s, "float16") for s in (shape, (64, 64, 3, 3), shape))
-    memory = TimingMemory.__new__(TimingMemory)
-    memory._problem = ConvolutionProblem(*problem.make_problem(options, "backward_filter", x, w, y))
-    memory.results, memory._stream, memory._owners = memory._problem.specs[-1:], 0, []
-    memory.use_random_inputs()
-    half = len(made) // 2
-    one, two = (np.concatenate(part).astype(np.float64) for part in (made[:half], made[half:]))
-    assert one.size == two.size == math.prod(shape)
+    values = values_of(TensorSpec((1,), "float16"))
+    one, two = (numbers("float16", seed, values).astype(np.float64) for seed in range(2))
     assert abs(one @ two) < 1e-2 * (one @ one)
     assert -1 <= one.min() < -0.99 < 0.99 < one.max() <= 1
+    assert all(one.size % prime for prime in range(2, math.isqrt(one.size) + 1))  # no two images are alike
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("int8", set(range(-4, 5))), ("uint8", set(range(5))), ("int32", set(range(-4, 5)))]
+)
+def test_whole_numbers_are_small(dtype: Any, expected: set[int]) -> None:
+    assert set(numbers(dtype, 0, values_of(TensorSpec((1,), dtype))).tolist()) == expected
+
+
+def test_flags_are_0_or_1_in_any_type() -> None:
+    assert set(numbers("float16", 0, Values(0.0, 1.0, is_whole=True)).tolist()) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int8", "float8_e4m3fn", "bfloat16"])
+def test_a_tensor_with_gaps_keeps_elements_and_gaps_apart(dtype: Any) -> None:
+    spec = TensorSpec((3, 4), dtype, (6, 1))
+    drawn = numbers(dtype, 0, values_of(spec))
+    memory = image(spec, drawn, 0x5A)
+    found = tensor_in(memory, spec)
+    assert found.tobytes() == drawn[:12].tobytes()
+    assert not have_gaps_changed(memory, spec, 0x5A)
+    tensor_in(memory, spec)[...] = 1
+    assert not have_gaps_changed(memory, spec, 0x5A)
+    memory[4 * found.itemsize] ^= 1
+    assert have_gaps_changed(memory, spec, 0x5A)
+    cleared = without_gaps(memory, spec)
+    assert (cleared.view(found.dtype) == 1).sum() == 12

@@ -291,8 +291,8 @@ def test_what_fastest_would_choose_is_measured_first(cudnn: Cudnn, notes: tuple[
     assert tuned(tune_seconds=1e-9).name == cudnn.measured[0] == guess.name
     assert len(cudnn.measured) == 1
     tuned()
-    assert cudnn.guess is not None
-    assert cudnn.guess.name == guess.name
+    assert cudnn.default is not None
+    assert cudnn.default.name == guess.name
 
 
 @pytest.mark.parametrize(("time", "best"), [(9.0, "engine 2"), (0.5, "engine 1"), (1.004, "engine 1")])
@@ -310,6 +310,41 @@ def test_engines_that_are_compiled_at_run_time_stay_where_the_heuristics_rank_th
     cudnn.add(Made(3), Made(2, compiled=True), Made(1))
     tuned()
     assert cudnn.measured[:3] == ["engine 3", "engine 2", "engine 1"]
+
+
+def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 4.1), Made(3, lambda knobs: 3.9), Made(4))
+    cudnn.proposed += [(index, {SPLIT: number}) for index in (2, 3) for number in range(1, 9)]
+    entry = tuner().measure(ASKED, PlanningOptions(prefer="autotune"), LOTS, {}).entry
+    assert entry is not None
+    tried = entry.candidates
+    assert [name for name in cudnn.measured if name.startswith("engine 3 (")]
+    far = [one for one in tried if one.name.startswith("engine 2 (") and one.name not in cudnn.measured]
+    assert {one.refused for one in far} == {"not measured: engine 2 took 4.1 times as long as the fastest"}
+
+
+def test_an_engine_that_is_much_too_slow_is_not_tried_in_another_lowering(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 1.0), *(Made(index) for index in range(3, 12)))
+    cudnn.add(Made(20, lambda knobs: 15.0), Made(21, lambda knobs: 17.0), propose=False)
+    tuned()
+    assert {"engine 20", "engine 20 + blocks", "engine 21"} < set(cudnn.measured)
+    assert "engine 21 + blocks" not in cudnn.measured
+
+
+def test_the_first_proposals_are_measured_however_slow_their_engine_is(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 99.0 if not knobs else 0.5))
+    cudnn.proposed.append((2, {SPLIT: 1}))
+    assert tuned().name == "engine 2 (split_k=1)"
+
+
+def test_knobs_are_varied_of_engines_that_are_near_the_fastest(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1, lambda knobs: 1.0))
+    cudnn.add(Made(2, lambda knobs: 1.9, ranges=RANGES, default=START))
+    cudnn.add(Made(3, lambda knobs: 2.1, ranges=RANGES, default=START))
+    tuned()
+    names = [name for name in cudnn.measured if "blocks" not in name]
+    assert len([name for name in names if name.startswith("engine 2 (")]) > 1
+    assert len([name for name in names if name.startswith("engine 3 (")]) == 1
 
 
 # One that is forced, or served before

@@ -22,6 +22,7 @@ from cudnnpy._planning import profile
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.measured import Configuration, file_name
 from cudnnpy._planning.notation import parse, text_of
+from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._planning.remembered import choice_text, environment_of
 from cudnnpy._planning.usable import FoundFault, Measurement
@@ -489,7 +490,7 @@ def test_what_is_measured_has_the_limit_of_the_preference(options, limit):
     assert explaining._measured(*given) == entry
     assert seen == [("autotune", limit, (1 << 36) if limit is None else limit, {})]
     (fault,) = explaining.layers.current().user.faults()
-    assert (fault.candidate, fault.text) == ("engine 9", choice_text(*parsed))
+    assert (fault.candidate, fault.text) == ("engine 9", choice_text(parsed[0], PlanningOptions()))
 
 
 def test_where_nothing_was_measured_the_reason_is_one_line(monkeypatch, capsys):

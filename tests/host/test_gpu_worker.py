@@ -196,4 +196,4 @@ def test_a_stored_choice_is_confirmed_in_the_process() -> None:
         there = Processes(answer)
         worker = GpuWorker("GPU-1", start=there)
         assert worker.confirm("a", ENTRY, 10, time.monotonic() + 9) == expected
-        assert there.requests == [{"do": "confirm", "text": "a", "plan": ENTRY.plan, "limit": 10}]
+        assert there.requests == [{"do": "confirm", "text": "a", "entry": ENTRY.plain(), "limit": 10}]

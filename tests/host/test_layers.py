@@ -45,6 +45,7 @@ ORDER = [
     "reference",
     "torch",
     "availability",
+    "_worker",
     "cli",
     "_worker",
     "__main__",

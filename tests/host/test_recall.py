@@ -519,6 +519,29 @@ def test_an_absent_store_is_not_made_by_a_look_up(
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_problem_that_cannot_be_stored_is_not_looked_up(cudnn: Cudnn) -> None:
+    cudnn.add(Made(1))
+    planned()
+    assert planned(MadeUp(float("nan")), prefer="fastest").name == "engine 1"  # type: ignore[arg-type]
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_faults_and_choices_of_a_read_only_store_count_and_new_ones_stay_in_memory(
+    cudnn: Cudnn, tmp_path: Path
+) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0), Made(3))
+    layers.use(str(tmp_path / "store.sqlite"))
+    planned()
+    add_fault("engine 1", problem=MadeUp("others"))
+    before = (tmp_path / "store.sqlite").read_bytes()
+    layers.use(Store(tmp_path / "store.sqlite", read_only=True))
+    assert (planned(prefer="fastest").remembered, planned().remembered) == ("user", "user")
+    found = FoundFault("engine 2", "process ended", "signal 6", "13.0")
+    assert measured(Child(Measurement(None, faults=(found,))), MadeUp("others")).name == "engine 3"
+    assert planned(MadeUp("others"), prefer="fastest").name == "engine 3"
+    assert (tmp_path / "store.sqlite").read_bytes() == before
+
+
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
 def test_a_locked_store_is_as_an_empty_one(cudnn: Cudnn, tmp_path: Path, prefer: Any) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
@@ -593,6 +616,17 @@ def test_the_faults_that_measuring_finds_are_stored_and_applied_at_once(cudnn: C
     assert planned(prefer="fastest", tf32=False).name == "engine 2"
     (stored,) = layers.current().user.faults()
     assert (stored.text, stored.key.options) == ("made up sums", "{}")
+
+
+def test_a_choice_whose_fault_was_found_now_is_not_taken_in_place_of_a_result(cudnn: Cudnn) -> None:
+    """An incomplete choice was to be measured for longer, and ended the process."""
+    cudnn.add(Made(1), Made(3), Made(2, lambda knobs: 1.0, runs_for=1.0))
+    assert planned(tune_seconds=0.9).name == "engine 2"
+    assert not standing().complete
+    found = FoundFault("engine 2", "context lost", "an illegal address", "13.0")
+    assert measured(Child(), tune_seconds=9.0).name == "engine 2"
+    assert measured(Child(Measurement(None, faults=(found,))), tune_seconds=9.0).name == "engine 1"
+    assert planned(prefer="fastest").name == "engine 1"
 
 
 # Untrusted text, and choices that fail

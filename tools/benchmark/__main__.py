@@ -54,6 +54,7 @@ SAMPLES = {"networks": networks.main, "operations": families.main}  # runs of th
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
     os.environ.setdefault("CUDNNPY_STORE", "")  # what an earlier run chose is not taken for what this one measures
+    os.environ.setdefault("CUDNNPY_STORED_CHOICES", "autotune")  # nor what autotune chose for the choice of "fastest"
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"), help="folder for the results")
     parser.add_argument("--quick", action="store_true", help=f"about {QUICK_SECONDS:.0f} s: less tuning and repetition")

@@ -155,16 +155,16 @@ def serve(gpus: int) -> int:
 def choices(path: Path, device: int) -> int:
     """Plan problems on a device with what the store has; prints the digest of the choices."""
     import cudnnpy
-    from cudnnpy._measuring.local_measurer import LocalMeasurer
+    from cudnnpy._measuring.tuner import Tuner
     from cudnnpy._planning.selection import plan_for
     from cudnnpy.cli.tuning import options_to_tune
-    from cudnnpy.handle import Handle, on_device
+    from cudnnpy.handle import on_device
 
     names, begin = [], time.perf_counter()
     with cudnnpy.freeze() as frozen, on_device(device):
         for request in problem_file.read(path, device):
             options = options_to_tune(request.options, 0.1)
-            plan = plan_for(request.problem, options, LocalMeasurer(Handle.default(device), (), None, 0))
+            plan = plan_for(request.problem, options, Tuner(device))
             names.append((request.text, plan.name, plan.workspace_size))
     digest = hashlib.sha256(repr(names).encode()).hexdigest()[:16]
     seconds = round(time.perf_counter() - begin, 1)

@@ -1,0 +1,63 @@
+"""Tensors as bytes on the host: random numbers for the operands of a measurement, and gaps between elements."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from cudnnpy._core.dtypes import dtype_of, numpy_dtype
+from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._planning.problem import Values
+
+# The random numbers of a tensor, which repeat in memory. It is prime, so that no two images of a batch are alike.
+_NUMBERS = 262_139
+
+
+@lru_cache(maxsize=32)
+def numbers(dtype: str, seed: int, values: Values) -> Any:
+    """Return random numbers as an array of an element type."""
+    import numpy as np
+
+    drawn = np.random.default_rng(seed).uniform(values.low, values.high, _NUMBERS)
+    return (np.rint(drawn) if values.is_whole else drawn).astype(numpy_dtype(dtype))
+
+
+def image(spec: TensorSpec, elements: Any, gaps: int) -> Any:
+    """Return the bytes of a tensor: its elements from an array, which repeats, or all of one byte; the gaps of another."""
+    import numpy as np
+
+    memory = np.full(extent(spec), gaps, np.uint8)
+    view = _elements(memory, spec)
+    if isinstance(elements, int):
+        elements = np.full(view.itemsize, elements, np.uint8)
+    view[...] = np.resize(elements.view(view.dtype), spec.shape)
+    return memory
+
+
+def have_gaps_changed(memory: Any, spec: TensorSpec, gaps: int) -> bool:
+    """Return whether the gaps in the bytes of a tensor hold anything but one byte."""
+    import numpy as np
+
+    others = memory.copy()
+    view = _elements(others, spec)
+    view[...] = np.full(view.itemsize, gaps, np.uint8).view(view.dtype)
+    return bool((others != gaps).any())
+
+
+def without_gaps(memory: Any, spec: TensorSpec) -> Any:
+    """Return the bytes of a tensor with gaps of 0."""
+    import numpy as np
+
+    cleared = np.zeros_like(memory)
+    _elements(cleared, spec)[...] = _elements(memory, spec)
+    return cleared
+
+
+def _elements(memory: Any, spec: TensorSpec) -> Any:
+    """Return the elements in the bytes of a tensor, as unsigned integers of their size."""
+    import numpy as np
+
+    assert spec.strides is not None
+    size = dtype_of(spec.dtype).itemsize
+    strides = [size * stride for stride in spec.strides]
+    return np.lib.stride_tricks.as_strided(memory.view(f"u{size}"), spec.shape, strides)

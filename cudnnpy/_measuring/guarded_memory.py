@@ -1,0 +1,200 @@
+"""Device memory in which an access outside an operand or the workspace is an error of the GPU, reads included.
+
+Each operand and the workspace have a mapping of their own (cuMemAddressReserve, cuMemCreate, cuMemMap), with unmapped addresses
+on both sides. An operand is placed flush with the end of its mapping, as far as its alignment allows, or with the beginning.
+
+Results never share memory with another operand (check_pointers in plan.py), and inputs are only read. Therefore operands that
+share memory need no run of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._memory.workspace import release_workspace, take
+from cudnnpy.errors import CudnnError
+
+STREAM = 0  # all work of a measurement goes to the default stream
+_WORKSPACE_ALIGNMENT = 16  # bytes, as Plan.execute requires
+_POOL_ALIGNMENT = 256  # bytes, of ordinary memory
+
+
+class _Space(Protocol):
+    """Device memory of `size` bytes from `start`."""
+
+    start: int
+    size: int
+
+    def close(self) -> None:
+        """Free the memory, which no work uses any more."""
+
+
+class _Mapping:
+    """Memory between at least `guard` bytes of unmapped addresses on each side."""
+
+    def __init__(self, size: int, guard: int, device: int) -> None:
+        from cuda.bindings import driver
+
+        memory = driver.CUmemAllocationProp()
+        memory.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        memory.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        memory.location.id = device
+        least = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        grain = int(_checked(driver.cuMemGetAllocationGranularity(memory, least)))
+        guard, self.size = (-(-max(length, 1) // grain) * grain for length in (guard, size))
+        self._reserved = self.size + 2 * guard
+        self._base = int(_checked(driver.cuMemAddressReserve(self._reserved, 0, 0, 0)))
+        self.start, self._is_mapped = self._base + guard, False
+        try:
+            handle = _checked(driver.cuMemCreate(self.size, memory, 0))
+            try:
+                _checked(driver.cuMemMap(self.start, self.size, 0, handle, 0))
+                self._is_mapped = True
+            finally:
+                driver.cuMemRelease(handle)  # the mapping keeps the memory
+            access = driver.CUmemAccessDesc()
+            access.location = memory.location
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            _checked(driver.cuMemSetAccess(self.start, self.size, [access], 1))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        from cuda.bindings import driver
+
+        if self._is_mapped:
+            driver.cuMemUnmap(self.start, self.size)
+        driver.cuMemAddressFree(self._base, self._reserved)
+
+
+class _Ordinary:
+    """Memory from the allocator, without guards."""
+
+    def __init__(self, size: int, device: int) -> None:
+        self.size = -(-size // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
+        address, _, self._owner = take(self.size + _POOL_ALIGNMENT, device, STREAM)
+        self.start = -(-address // _POOL_ALIGNMENT) * _POOL_ALIGNMENT
+
+    def close(self) -> None:
+        self._owner = None
+
+
+class GuardedMemory:
+    """The memory of a problem's operands and of a workspace that grows, each in a mapping of its own.
+
+    Parameters
+    ----------
+    specs : sequence of TensorSpec
+        The operands.
+    device : int
+        The ordinal of the device.
+    limit : int
+        The most workspace in bytes that is taken in advance. A larger request is still served.
+    guarded : bool
+        Whether the memory is mapped between guards; otherwise it is ordinary memory.
+    slack : int
+        The bytes of mapped memory after each operand that is flush with the end, and after the workspace.
+
+    Raises
+    ------
+    MemoryError
+        There is no memory for the operands.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        device: int,
+        *,
+        limit: int = sys.maxsize,
+        guarded: bool = True,
+        slack: int = 0,
+    ) -> None:
+        self._specs, self._device, self._limit, self._slack = specs, device, limit, slack
+        self._guard = max(map(extent, specs)) if guarded else None
+        self._spaces: list[_Space] = []
+        self._workspace: _Space | None = None
+        try:
+            for spec in specs:
+                self._spaces.append(self._obtained(extent(spec)))
+        except BaseException:
+            self.close()  # the traceback must not keep the memory
+            raise
+
+    def close(self) -> None:
+        """Free the memory once the GPU does not use it any more."""
+        _wait()
+        for space in (*self._spaces, *([self._workspace] if self._workspace else [])):
+            space.close()
+        self._spaces.clear()
+        self._workspace = None
+
+    def addresses(self, at_end: bool) -> tuple[int, ...]:
+        """Return the addresses of the operands, flush with the ends of their mappings or with the beginnings."""
+        if not at_end:
+            return tuple(space.start for space in self._spaces)
+        return tuple(
+            (space.start + space.size - self._slack - extent(spec)) // spec.alignment * spec.alignment
+            for space, spec in zip(self._spaces, self._specs, strict=True)
+        )
+
+    def workspace(self, size: int, at_end: bool) -> int:
+        """Return the address of a workspace that is a multiple of 16 and not of 256; 0 for no bytes. Raises MemoryError.
+
+        The workspace of before is gone if it has to grow.
+        """
+        if not size:
+            return 0
+        space = self._grown(size)
+        if not at_end:
+            return space.start + _WORKSPACE_ALIGNMENT
+        address = (space.start + space.size - self._slack - size) // _WORKSPACE_ALIGNMENT * _WORKSPACE_ALIGNMENT
+        return address if address % _POOL_ALIGNMENT else address - _WORKSPACE_ALIGNMENT
+
+    def aligned_workspace(self, size: int) -> int:
+        """Return the address of a workspace for timing, aligned as ordinary memory; 0 for no bytes. Raises MemoryError."""
+        return self._grown(size).start if size else 0
+
+    def _grown(self, size: int) -> _Space:
+        size += 2 * _WORKSPACE_ALIGNMENT
+        held = 0 if self._workspace is None else self._workspace.size - self._slack
+        if self._workspace is None or size > held:
+            if self._workspace is not None:
+                _wait()
+                self._workspace.close()  # before the larger one is allocated
+                self._workspace = None
+            try:
+                self._workspace = self._obtained(max(size, min(2 * held, self._limit)))  # it grows a few times only
+            except MemoryError:
+                self._workspace = self._obtained(size)
+        return self._workspace
+
+    def _obtained(self, size: int) -> _Space:
+        size += self._slack
+        if self._guard is None:
+            return _Ordinary(size, self._device)
+        try:
+            return _Mapping(size, self._guard, self._device)
+        except MemoryError:
+            release_workspace()  # the pool may hold unused memory, which no mapping can have
+            return _Mapping(size, self._guard, self._device)
+
+
+def _wait() -> None:
+    from cuda.bindings import driver
+
+    driver.cuStreamSynchronize(STREAM)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """Return the result of a driver call. Raises MemoryError without memory, and CudnnError for other errors."""
+    status, *result = answer
+    if not int(status):
+        return result[0] if result else None
+    if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
+        raise MemoryError("the device has no memory for a mapping of an operand or workspace")
+    raise CudnnError(f"device memory could not be mapped: the driver reported {status.name}")

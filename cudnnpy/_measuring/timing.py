@@ -1,0 +1,102 @@
+"""Times of launches on the GPU, between two events, and the check that the CUDA context survived them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from cudnnpy import raw
+from cudnnpy._measuring.guarded_memory import STREAM
+from cudnnpy._measuring.watch import ContextLost
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy.errors import CudnnError
+
+LONG_MS = 20.0  # a candidate whose run takes longer is timed by single runs
+_QUEUEING_MS = 0.012  # fills keep the GPU busy for this long per run, so that launch overhead on the host is not timed
+_FILL_GB_S = 2000.0  # the approximate rate of these fills
+_MANY_KERNELS_MS = 0.1  # what the host takes for a launch of dozens of kernels, and for none of eight
+_SURELY = 1.5  # the fills of a second try take this many times as long as the host needed
+
+
+class Timer:
+    """Times launches. `filler` is the address and size of memory that is filled to keep the GPU busy before."""
+
+    def __init__(self, filler: tuple[int, int]) -> None:
+        from cuda.bindings import driver
+
+        self._filler = filler
+        self._events = [driver.cuEventCreate(0)[1] for _ in range(2)]
+        self.running: Candidate | None = None
+
+    def close(self) -> None:
+        """Destroy the events."""
+        from cuda.bindings import driver
+
+        for event in self._events:
+            driver.cuEventDestroy(event)
+
+    def first(self, launch: Callable[[], int], queued: Callable[[], object]) -> float:
+        """Return the milliseconds of a first run on the GPU, without the time in which the host loads code.
+
+        `queued` is called when the host is done.
+        """
+        host: list[float] = []
+
+        def timed() -> int:
+            begin = time.perf_counter()
+            status = launch()
+            host.append((time.perf_counter() - begin) * 1e3)
+            queued()
+            return status
+
+        whole = self.run([timed], 1)
+        return max(whole - host[0], 0.0)
+
+    def run(self, launches: list[Callable[[], int]], count: int) -> float:
+        """Return the mean milliseconds of `count` runs on rotated buffers.
+
+        If the host took longer to queue them than the GPU was kept busy, so that the GPU may have waited, they run again.
+        Dozens of kernels take the host longer than the GPU, and cannot be passed to the driver directly: then the host's
+        time counts.
+        """
+        busy = count * _QUEUEING_MS
+        whole, queued = self._run_after(busy, launches, count)
+        if count > 1 and queued > max(busy, whole / 2):
+            whole, again = self._run_after(min(_SURELY * queued, LONG_MS), launches, count)
+            queued = min(queued, again)
+            if queued > count * _MANY_KERNELS_MS:
+                whole = max(whole, queued)
+        return whole / count
+
+    def _run_after(self, busy: float, launches: list[Callable[[], int]], count: int) -> tuple[float, float]:
+        """Return the milliseconds of `count` runs, measured between two events, and those in which the host queued them.
+
+        The GPU is kept busy before for about `busy` milliseconds.
+        """
+        from cuda.bindings import driver
+
+        (begin, end), (filler, size) = self._events, self._filler
+        for _ in range(math.ceil(busy * _FILL_GB_S * 1e6 / size)):
+            driver.cuMemsetD8Async(filler, 0, size, STREAM)
+        driver.cuEventRecord(begin, STREAM)
+        started = time.perf_counter()
+        for number in range(count):
+            if failed := launches[number % len(launches)]():
+                self._check_context()
+                raw.check(failed, "timed run")
+        queued = (time.perf_counter() - started) * 1e3
+        driver.cuEventRecord(end, STREAM)
+        (status,) = driver.cuStreamSynchronize(STREAM)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            self._check_context()
+            raise CudnnError(f"the GPU reported {status.name} while a candidate ran")
+        return float(driver.cuEventElapsedTime(begin, end)[1]), queued
+
+    def _check_context(self) -> None:
+        """Raise ContextLost if the context is lost: then every call repeats the error."""
+        from cuda.bindings import driver
+
+        (status,) = driver.cuStreamSynchronize(STREAM)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise ContextLost("a candidate" if self.running is None else self.running.name, status.name)

@@ -1,0 +1,251 @@
+"""Run candidates in guarded memory, and verify their results: each is compared with the baseline.
+
+The baseline is the result of the first candidate that runs, the default choice. A result is compared with it on the device
+(result_comparison.py). So is the result of a second run, with operands flush with the beginnings of their mappings and with
+other content in results, workspace and gaps. Where two results differ by more than `tolerance`, float64 elements
+(float64_check.py) decide which one is right; without them, conventional arithmetic does. A wrong baseline is replaced, and all
+candidates that agreed with it are verified again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from cudnnpy._core.layouts import extent
+from cudnnpy._measuring.bench_buffers import FIRST, SECOND, BenchBuffers, Fills
+from cudnnpy._measuring.float64_check import Arbiter
+from cudnnpy._measuring.guarded_memory import STREAM
+from cudnnpy._measuring.result_comparison import Largest, tolerance
+from cudnnpy._measuring.timing import Timer
+from cudnnpy._measuring.watch import SILENT, Watch
+from cudnnpy._memory.workspace import take
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy.errors import CudnnError
+from cudnnpy.handle import Handle
+
+PLANNING_SECONDS = 5.0  # the most for planning a candidate
+COMPARING_SECONDS = 30.0  # the most for comparing two results, some of whose elements the host may compute
+_LOADING_SECONDS = 5.0  # the most for loading and compiling the kernels of a candidate in its first run
+_TIMES, _RUN_SECONDS = 50.0, 0.5  # a run may take this many times as long as the best, or this long
+
+# Three runs tell why a result is wrong: from the first to the second the results' content before changes, from the first to
+# the third the workspace's.
+_PLAIN, _OTHER_RESULTS, _OTHER_WORKSPACE = Fills(0, 0, 0x7B), Fills(0x7B, 0, 0x7B), Fills(0, 0xFF, 0x7B)
+
+
+def engine_of(candidate: Candidate) -> Any:
+    """Return what candidates of one engine have in common, with any knobs and in any lowering."""
+    return candidate.name if candidate.engine is None else candidate.engine.index
+
+
+class Verifier:
+    """The memory of one problem, the runs of its candidates there, and the baseline.
+
+    Any method raises ContextLost if a candidate ends the CUDA context.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        options: PlanningOptions,
+        handle: Handle,
+        limit: int,
+        *,
+        watch: Watch = SILENT,
+        guarded: bool = True,
+        times: bool = True,
+    ) -> None:
+        """Allocate the memory: with `times` false, that of verified runs (`confirm`)."""
+        self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
+        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times)
+        self.timer = Timer(self.memory.filler)
+        self._largest = Largest(handle, problem.device)
+        self._arbiter = Arbiter(problem, self.memory, handle)
+        self.baseline: list[float] = []  # the largest element of each of its results
+        self.baseline_of: Candidate | None = None
+        self.verified: dict[str, Any] = {}  # the engines of the candidates that agree with it, by the candidates' names
+        self.best = math.inf  # the time of the fastest candidate that was verified
+        self._ran: Candidate | None = None  # the candidate whose result of a first run is in guarded memory
+
+    def close(self) -> None:
+        """Free the memory. Exceptions and their tracebacks may outlive it."""
+        self.memory.close()
+        self._largest.close()
+        self.timer.close()
+
+    @property
+    def _tolerance(self) -> float:
+        return tolerance(self.problem, self.options.tf32)
+
+    @property
+    def _run_seconds(self) -> float:
+        """The most seconds that a candidate may run."""
+        if self.best == math.inf:
+            return max(self.options.tune_seconds, _RUN_SECONDS)
+        return max(_TIMES * self.best / 1e3, _RUN_SECONDS)
+
+    def _begin(self, seconds: float) -> None:
+        self._watch.begin(self.timer.running, seconds)
+
+    def verify(self, candidate: Candidate) -> bool:
+        """Return whether the results of a candidate are right. This may reject the candidate of the baseline instead."""
+        if candidate.refused or candidate.name in self.verified:
+            return not candidate.refused
+        return self._attempt(candidate, self._verified)
+
+    def _attempt(self, candidate: Candidate, action: Callable[[Candidate], object]) -> bool:
+        """Return whether a candidate is not rejected by an action, which may fail or set the reason."""
+        self.timer.running = candidate
+        try:
+            action(candidate)
+        except MemoryError as error:
+            candidate.refused = f"out of memory: {error}"
+        except CudnnError as error:
+            candidate.refused = f"failed when run: {error}"
+        if candidate.refused:
+            candidate.executable = None
+            if candidate is self.baseline_of:
+                self.baseline, self.baseline_of, self.verified = [], None, {}
+        return not candidate.refused
+
+    def _run_guarded(self, candidate: Candidate, fills: Fills = FIRST, at_end: bool = True) -> float:
+        """Run a candidate once in guarded memory, and return its time."""
+        if candidate.executable is None:  # it was measured in another process
+            self._begin(PLANNING_SECONDS)
+            if candidate.prepare() is None:
+                raise CudnnError(candidate.refused)
+        assert candidate.executable is not None
+        size = candidate.executable.workspace_size
+        self.memory.place(at_end)
+        launch = candidate.executable.bind(self.handle, self.memory.pointers, self.memory.workspace(size))
+        self.memory.reset(size, fills)
+        self._ran = candidate if fills == FIRST else None
+        return self._first(launch)
+
+    def _first(self, launch: Callable[[], int]) -> float:
+        """Return the milliseconds of a first run, which loads and compiles its kernels."""
+        allowed = self._run_seconds
+        self._begin(_LOADING_SECONDS + allowed)
+        return self.timer.first(launch, lambda: self._begin(allowed))
+
+    # Results
+
+    def _verified(self, candidate: Candidate) -> None:
+        if self._ran is not candidate and candidate is not self.baseline_of:
+            self._run_guarded(candidate)
+        if not self.baseline:
+            self._become_baseline(candidate)
+        elif candidate is not self.baseline_of and (reason := self._compare(candidate)):
+            self._run_guarded(candidate)  # the comparison has overwritten the result
+            self._judge(candidate, reason)
+        if not candidate.refused and self._agrees_at_start(candidate):
+            self.verified[candidate.name] = engine_of(candidate)
+
+    def _agrees_at_start(self, candidate: Candidate) -> bool:
+        """Reject a candidate whose result differs at other addresses and with other content in memory before."""
+        self._run_guarded(candidate, SECOND, at_end=False)
+        reason = self._changed_gaps() or self._compare(candidate)
+        if not reason or (candidate is not self.baseline_of and self._is_exact(candidate)):
+            return True
+        candidate.refused = self._explained(candidate, reason)
+        return False
+
+    def _is_exact(self, candidate: Candidate) -> bool:
+        """Return whether float64 elements tell that the result of a second run is right."""
+        self._run_guarded(candidate, SECOND, at_end=False)
+        if self._changed_gaps():
+            return False
+        errors = self._arbiter.errors(self.memory.scratch[0], self.memory.kept[0])
+        return errors is not None and errors[0] <= self._tolerance
+
+    def _judge(self, candidate: Candidate, reason: str) -> None:
+        """Reject a candidate whose result, in guarded memory, is not the baseline's; or the baseline, if that is wrong."""
+        wrong, memory = self.baseline_of, self.memory
+        assert wrong is not None
+        errors = self._arbiter.errors(memory.scratch[0], memory.kept[0])
+        if errors is None:
+            is_right, baseline_is_right = candidate.is_plain and not wrong.is_plain, False
+        else:
+            is_right, baseline_is_right = (error <= self._tolerance for error in errors)
+        if not is_right:
+            candidate.refused = self._explained(candidate, reason)
+        elif not baseline_is_right:
+            self._become_baseline(candidate)
+            if not candidate.refused:
+                wrong.refused, wrong.executable, self.best = reason, None, math.inf
+
+    def _become_baseline(self, candidate: Candidate) -> None:
+        """Keep the results in guarded memory as the baseline; reject the candidate if they cannot be it."""
+        largest = self._all_largest()
+        if not all(map(math.isfinite, largest)):
+            is_wrong = "wrong result: infinite or no number for random numbers" if self.problem.is_finite else ""
+            candidate.refused = self._explained(candidate, is_wrong)
+            if candidate.refused:
+                return
+            self._run_guarded(candidate)
+        self.memory.keep()
+        self.baseline, self.baseline_of, self.verified = largest, candidate, {}
+
+    def _all_largest(self) -> list[float]:
+        """Return the largest absolute element of each result in guarded memory."""
+        self._watch.begin(None, COMPARING_SECONDS)
+        memory = self.memory
+        return [
+            self._largest(spec, address, extent(spec))
+            for spec, address in zip(memory.results, memory.scratch, strict=True)
+        ]
+
+    def _compare(self, candidate: Candidate) -> str:
+        """Return why a candidate's result in guarded memory is wrong; "" if all are right. Note the largest error."""
+        self._watch.begin(None, COMPARING_SECONDS)
+        errors: list[float] = []
+        for difference, largest, spec in zip(
+            self._differences(self.memory.kept), self.baseline, self.memory.results, strict=True
+        ):
+            if not math.isfinite(largest):  # the result of a graph, which cannot be compared
+                continue
+            allowed = self._allowed(largest, spec.dtype)
+            if allowed:
+                errors.append(difference / allowed)
+            if not difference <= allowed:
+                return f"wrong result: off by {difference:.3g} from another candidate, {allowed:.3g} is allowed"
+        candidate.error = max(errors, default=None)
+        return ""
+
+    def _differences(self, others: Iterable[int]) -> Iterable[float]:
+        """Yield the largest difference of each result in guarded memory, which it replaces, from another."""
+        memory = self.memory
+        for spec, address, other in zip(memory.results, memory.scratch, others, strict=True):
+            yield self._largest(spec, address, extent(spec), minus=other)
+
+    def _allowed(self, largest: float, dtype: str) -> float:
+        return self._tolerance * largest + (dtype == "int8")  # integers may be rounded up or down
+
+    def _changed_gaps(self) -> str:
+        return "wrong result: changes the gaps of its result" if self.memory.have_gaps_changed() else ""
+
+    def _explained(self, candidate: Candidate, reason: str) -> str:
+        """Return why a result is wrong, from runs with other content in memory before; the given reason if they are alike."""
+        with suppress(MemoryError, CudnnError):
+            owned = [take(extent(spec), self.problem.device, STREAM) for spec in self.memory.results]
+            first = [address for address, *_ in owned]
+            self._run_guarded(candidate, _PLAIN, self.memory.is_at_end)
+            if changed := self._changed_gaps():
+                return changed
+            self.memory.copy_results(first)
+            sizes = self._all_largest()
+            for fills, found in (
+                (_OTHER_RESULTS, "leaves results unwritten"),
+                (_OTHER_WORKSPACE, "depends on the workspace's content"),
+            ):
+                self._run_guarded(candidate, fills, self.memory.is_at_end)
+                self.memory.have_gaps_changed()
+                for difference, size, spec in zip(self._differences(first), sizes, self.memory.results, strict=True):
+                    if math.isfinite(size) and not difference <= self._allowed(size, spec.dtype):
+                        return f"wrong result: {found}"
+        return reason

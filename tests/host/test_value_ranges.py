@@ -1,0 +1,76 @@
+"""The numbers that the operands of a graph are drawn from, so that results are numbers that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cudnnpy import TensorSpec
+from cudnnpy._planning.problem import FLAGS, POSITIVE, Values
+from cudnnpy.graph import Graph
+
+ANY, WHOLE = Values(-1.0, 1.0), Values(-4.0, 4.0, is_whole=True)
+X = TensorSpec((2, 8, 4, 4))
+
+
+def ranges(build: Callable[..., Any], count: int, spec: TensorSpec = X) -> list[Values]:
+    """The ranges of `count` inputs of a graph, which `build` makes a result of."""
+    g = Graph()
+    made = build(g, *(g.tensor(f"x{at}", spec) for at in range(count)))
+    g.output("y", made[0] if isinstance(made, tuple) else made, dtype="float32")
+    *found, result = g.problem(0).value_ranges
+    assert result == ANY
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("add", [ANY, ANY]),
+        ("div", [ANY, POSITIVE]),
+        ("mod", [ANY, POSITIVE]),
+        ("pow", [POSITIVE, ANY]),
+        ("sqrt", [POSITIVE]),
+        ("rsqrt", [POSITIVE]),
+        ("log", [POSITIVE]),
+        ("exp", [ANY]),
+        ("logical_and", [FLAGS, FLAGS]),
+        ("logical_not", [FLAGS]),
+        ("binary_select", [ANY, ANY, FLAGS]),
+    ],
+)
+def test_operands_of_elementwise_operations(mode: str, expected: list[Values]) -> None:
+    assert ranges(lambda g, *x: g.pointwise(mode, *x), len(expected)) == expected
+
+
+def test_what_a_square_root_is_computed_from_is_positive_too() -> None:
+    """rsqrt(variance + x), and a sum of products whose logarithm is taken."""
+    found = ranges(lambda g, x, v, e: g.pointwise("mul", x, g.pointwise("rsqrt", g.pointwise("add", v, e))), 3)
+    assert found == [ANY, POSITIVE, POSITIVE]
+    assert ranges(lambda g, x: g.pointwise("log", g.reduction("add", x, [1])), 1) == [POSITIVE]
+    assert ranges(lambda g, x: g.pointwise("sqrt", g.pointwise("exp", x)), 1) == [ANY]
+    square = TensorSpec((2, 4, 4))
+    assert ranges(lambda g, a, b: g.pointwise("log", g.matmul(a, b)), 2, square) == [POSITIVE] * 2
+
+
+def test_variances_of_normalizations_are_positive() -> None:
+    g = Graph()
+    x = g.tensor("x", X)
+    names = ("scale", "bias", "mean", "variance")
+    scale, bias, mean, variance = (g.tensor(name, TensorSpec((1, 8, 1, 1))) for name in names)
+    y, *_ = g.normalization("batch_norm", x, scale, bias, 1e-5, running=(mean, variance))
+    g.output("y", y)
+    found = dict(zip(g.problem(0).operands, g.problem(0).value_ranges, strict=True))
+    assert [name for name, values in found.items() if values == POSITIVE] == ["variance"]
+    g = Graph()
+    dy, x = g.tensor("dy", X), g.tensor("x", X)
+    scale, mean, inverse = (g.tensor(name, TensorSpec((1, 8, 1, 1))) for name in ("scale", "mean", "inverse"))
+    g.output("dx", g.normalization_backward("batch_norm", dy, x, scale, mean, inverse)[0])
+    found = dict(zip(g.problem(0).operands, g.problem(0).value_ranges, strict=True))
+    assert [name for name, values in found.items() if values == POSITIVE] == ["inverse"]
+
+
+def test_whole_numbers_are_drawn_for_integers() -> None:
+    assert ranges(lambda g, x: g.pointwise("identity", x), 1, X._replace(dtype="int8")) == [WHOLE]
