@@ -26,6 +26,7 @@ from typing import Any
 from cudnnpy import store as stores
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import text_of
+from cudnnpy._planning.options import with_limit
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import in_order
 from tools.measured.problems import problem_of
@@ -157,13 +158,12 @@ def choices(path: Path, device: int) -> int:
     import cudnnpy
     from cudnnpy._measuring.tuner import Tuner
     from cudnnpy._planning.selection import plan_for
-    from cudnnpy.cli.tuning import options_to_tune
     from cudnnpy.handle import on_device
 
     names, begin = [], time.perf_counter()
     with cudnnpy.freeze() as frozen, on_device(device):
         for request in problem_file.read(path, device):
-            options = options_to_tune(request.options, 0.1)
+            options = with_limit(request.options)._replace(prefer="autotune")
             plan = plan_for(request.problem, options, Tuner(device))
             names.append((request.text, plan.name, plan.workspace_size))
     digest = hashlib.sha256(repr(names).encode()).hexdigest()[:16]
