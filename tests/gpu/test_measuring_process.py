@@ -39,7 +39,7 @@ def new_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[store
     tuner.end_processes()
     tuner._by_uuid.clear()
     cudnnpy.clear_cache()
-    yield store.current()
+    yield store.default()
     tuner.end_processes()
     tuner._by_uuid.clear()
 
