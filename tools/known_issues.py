@@ -29,11 +29,26 @@ INTRODUCTION = """\
 # Known issues of cuDNN
 
 cuDNN offers the configurations below. They give a wrong result without an error, or they end the CUDA context. The property
-tests of cudnnpy found them, and cudnnpy avoids them, except where the tables say otherwise.
+tests of cudnnpy found most of them, others were reported to other projects. cudnnpy avoids them, except where the tables say
+otherwise.
 
-"Measured in" names the releases and GPUs on which an issue was seen. "Assumed in" names the releases in which cudnnpy avoids
-it as well, though it was not measured there: a release is taken to have an issue until a measurement shows that it does not.
-All GPUs are treated alike.
+"Measured in" names the releases and GPUs on which an issue was seen; a report by others is linked instead. "Assumed in" names
+the releases in which cudnnpy avoids an issue as well, though it was not measured there. A release is taken to have an issue
+until a measurement shows that it does not, and one that others reported only in the releases that the report is about.
+
+## GPUs on which nothing was measured
+
+All measurements are from {devices}. On every other GPU:
+
+- The tables apply unchanged, and an engine may be rejected that is right there.
+- An issue that only such a GPU has is not in the tables. A choice that is not from tuning is cuDNN's own proposal, and nothing
+  checks its result.
+- Tuning checks each candidate on the very GPU: between unmapped pages, and its result against float64 or other engines. A fault
+  that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
+- `pytest tests/gpu/test_known_issues.py` reports which of the issues the GPU has, and `python -m tools.hunt` looks for others
+  ([Hunting for faults](dev/hunt.md)).
+
+## How this page is made
 
 `python -m tools.known_issues` writes this page. The table of engines is in `cudnnpy/_planning/known_issues.py`, and
 `pytest tests/gpu/test_known_issues.py` runs each engine on a problem that it gets wrong, and reports whether the loaded
@@ -223,9 +238,12 @@ AVOIDED: tuple[Avoided, ...] = (
 def rendered() -> str:
     """The page's text."""
     release, device = ISSUES[0].measured[0]
+    devices = " and ".join(dict.fromkeys(f"an {name}" for issue in ISSUES for _, name in issue.measured))
     found_in = FOUND_IN.format(release=raw.version_text(release), device=device)
     functions = "".join(f"| {' | '.join(avoided[:5])} |\n" for avoided in AVOIDED)
-    return "\n".join((INTRODUCTION, ENGINES, "".join(_engines()), FUNCTIONS + functions + found_in))
+    return "\n".join(
+        (INTRODUCTION.format(devices=devices), ENGINES, "".join(_engines()), FUNCTIONS + functions + found_in)
+    )
 
 
 def _engines() -> Iterator[str]:
@@ -235,6 +253,8 @@ def _engines() -> Iterator[str]:
     for issue in ISSUES:
         happens = issue.reason + (f" ({issue.detail})" if issue.detail else "")
         measured = ", ".join(f"{raw.version_text(release)} on an {device}" for release, device in issue.measured)
+        if issue.source:
+            measured = f"{measured or 'nothing'}; [report]({issue.source})"
         row = (
             issue.id,
             ", ".join(issue.operations),
@@ -250,7 +270,7 @@ def _engines() -> Iterator[str]:
 
 def _of(issue: Issue) -> str:
     numbers = ", ".join(map(str, issue.engines))
-    return f"{issue.kind} ({numbers})" if issue.kind else numbers
+    return f"{issue.kind} ({numbers or 'not reported'})" if issue.kind else numbers
 
 
 def _assumed(first: int, after: int | None) -> str:

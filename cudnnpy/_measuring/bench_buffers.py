@@ -39,8 +39,8 @@ SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every element type
 class BenchBuffers:
     """The operands of one problem, the baseline's results, and the workspace.
 
-    With `times` false there are no copies for timed runs. Without memory for copies, timed runs take the guarded operands.
-    Raises MemoryError without memory for the operands.
+    With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. If there is a copy, only
+    candidates are given guarded operands, so that an access outside is no other function's. Raises MemoryError without memory for the operands.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class BenchBuffers:
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The addresses of the guarded inputs."""
-        return self.pointers[: -len(self.results)]
+        """The addresses of the inputs for the host's elements: in ordinary memory, if there is a copy."""
+        return self.timing_sets[0][: -len(self.results)]
 
     @property
     def scratch(self) -> tuple[int, ...]:
@@ -112,15 +112,16 @@ class BenchBuffers:
         sizes = [extent(spec) + _offset(spec) for spec in specs]
         count = min(max(1, -(-_COLD * cache // sum(sizes))), _MAX_SETS)
         if not times:
-            count, cache = 0, min(cache, _MIN_FILLER)
-        fixed = [*results, *templates]
+            count, cache = 1, min(cache, _MIN_FILLER)
+        fixed = [*results, *results, *templates]
         try:
             parts = self._take([*fixed, cache, *(sizes * count)])
         except MemoryError:
             count, cache = 0, min(cache, _MIN_FILLER)
             parts = self._take([*fixed, cache])
         self.kept = parts[: len(results)]  #: the addresses of the baseline's results
-        given = iter(parts[len(results) : len(fixed)])
+        self.compared = parts[len(results) : 2 * len(results)]  #: the addresses of results while they are compared
+        given = iter(parts[2 * len(results) : len(fixed)])
         self._templates = [next(given) if is_needed else None for is_needed in needs_template]
         self.filler = parts[len(fixed)], cache  #: memory that is filled to keep the GPU busy: its address and size
         copies = iter(parts[len(fixed) + 1 :])
@@ -142,6 +143,7 @@ class BenchBuffers:
         """Fill the inputs, what beta applies to, and the copies."""
         from cuda.bindings import driver
 
+        specs = self._problem.specs
         self._draw_inputs()
         for at, (spec, address) in enumerate(zip(self.results, self._templates, strict=True)):
             if address is not None and is_dense(spec):
@@ -149,9 +151,9 @@ class BenchBuffers:
             elif address is not None:
                 self._upload(address, self._result_image(at, FIRST))
         for copies in self._copies:
-            for at, (spec, address) in enumerate(zip(self._problem.specs, copies, strict=True)):
-                if at < len(self.inputs):
-                    driver.cuMemcpyDtoDAsync(address, self.inputs[at], extent(spec), STREAM)
+            for at, (spec, address) in enumerate(zip(specs, copies, strict=True)):
+                if at < len(specs) - len(self.results):
+                    driver.cuMemcpyDtoDAsync(address, self.pointers[at], extent(spec), STREAM)
                 else:
                     driver.cuMemsetD8Async(address, 0, extent(spec), STREAM)
 
@@ -205,7 +207,8 @@ class BenchBuffers:
     def _draw_inputs(self) -> None:
         """Fill the guarded inputs with random numbers, the same at every placement, and their gaps with NaN or extremes."""
         ranges = self._problem.value_ranges
-        for at, (spec, address) in enumerate(zip(self._problem.specs, self.inputs, strict=False)):
+        inputs = self._problem.specs[: -len(self.results)]
+        for at, (spec, address) in enumerate(zip(inputs, self.pointers, strict=False)):
             drawn = numbers(spec.dtype, at, ranges[at])
             if is_dense(spec):
                 self._repeat(spec, address, drawn)
@@ -215,7 +218,7 @@ class BenchBuffers:
             self._upload(address, self._images[at])
 
     def _start_elements(self) -> Any:
-        at = len(self.inputs)
+        at = len(self._problem.specs) - len(self.results)
         return numbers(self.results[0].dtype, at, self._problem.value_ranges[at])
 
     def _result_image(self, at: int, fills: Fills) -> Any:

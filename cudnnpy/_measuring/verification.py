@@ -59,10 +59,11 @@ class Verifier:
         watch: Watch = SILENT,
         guarded: bool = True,
         times: bool = True,
+        slack: int = 0,
     ) -> None:
-        """Allocate the memory: with `times` false, that of verified runs (`confirm`)."""
+        """Allocate the memory: with `times` false, that of verified runs (`confirm`). `slack` is that of GuardedMemory."""
         self.problem, self.options, self.handle, self._watch = problem, options, handle, watch
-        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times)
+        self.memory = BenchBuffers(problem, limit, guarded=guarded, times=times, slack=slack)
         self.timer = Timer(self.memory.filler)
         self._largest = Largest(handle, problem.device)
         self._arbiter = Arbiter(problem, self.memory, handle)
@@ -141,7 +142,6 @@ class Verifier:
         if not self.baseline:
             self._become_baseline(candidate)
         elif candidate is not self.baseline_of and (reason := self._compare(candidate)):
-            self._run_guarded(candidate)  # the comparison has overwritten the result
             self._judge(candidate, reason)
         if not candidate.refused and self._agrees_at_start(candidate):
             self.verified[candidate.name] = engine_of(candidate)
@@ -149,17 +149,15 @@ class Verifier:
     def _agrees_at_start(self, candidate: Candidate) -> bool:
         """Reject a candidate whose result differs at other addresses and with other content in memory before."""
         self._run_guarded(candidate, SECOND, at_end=False)
-        reason = self._changed_gaps() or self._compare(candidate)
-        if not reason or (candidate is not self.baseline_of and self._is_exact(candidate)):
+        changed = self._changed_gaps()
+        reason = changed or self._compare(candidate)
+        if not reason or (not changed and candidate is not self.baseline_of and self._is_exact()):
             return True
         candidate.refused = self._explained(candidate, reason)
         return False
 
-    def _is_exact(self, candidate: Candidate) -> bool:
-        """Return whether float64 elements tell that the result of a second run is right."""
-        self._run_guarded(candidate, SECOND, at_end=False)
-        if self._changed_gaps():
-            return False
+    def _is_exact(self) -> bool:
+        """Return whether float64 elements tell that the result in guarded memory is right."""
         errors = self._arbiter.errors(self.memory.scratch[0], self.memory.kept[0])
         return errors is not None and errors[0] <= self._tolerance
 
@@ -195,9 +193,10 @@ class Verifier:
         """Return the largest absolute element of each result in guarded memory."""
         self._watch.begin(None, COMPARING_SECONDS)
         memory = self.memory
+        memory.copy_results(memory.compared)
         return [
             self._largest(spec, address, extent(spec))
-            for spec, address in zip(memory.results, memory.scratch, strict=True)
+            for spec, address in zip(memory.results, memory.compared, strict=True)
         ]
 
     def _compare(self, candidate: Candidate) -> str:
@@ -218,9 +217,10 @@ class Verifier:
         return ""
 
     def _differences(self, others: Iterable[int]) -> Iterable[float]:
-        """Yield the largest difference of each result in guarded memory, which it replaces, from another."""
+        """Yield the largest difference of each result in guarded memory from another."""
         memory = self.memory
-        for spec, address, other in zip(memory.results, memory.scratch, others, strict=True):
+        memory.copy_results(memory.compared)
+        for spec, address, other in zip(memory.results, memory.compared, others, strict=True):
             yield self._largest(spec, address, extent(spec), minus=other)
 
     def _allowed(self, largest: float, dtype: str) -> float:

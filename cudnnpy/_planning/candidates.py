@@ -11,7 +11,7 @@ from cudnnpy._options.frozen import Frozen
 from cudnnpy._options.limits import MAX_KNOBS
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._runtime.executables import Executable
 from cudnnpy.backend import Descriptor
 from cudnnpy.errors import StatusError

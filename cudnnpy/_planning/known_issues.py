@@ -2,12 +2,13 @@
 
 An issue is a configuration that cuDNN offers and that gives a wrong result or ends the CUDA context, though no call returns
 an error. An entry names the releases in which the issue was measured, and those in which it is assumed: a release is taken
-to have an issue until a measurement shows that it does not. The candidates and the lowerings read the table,
-tools/known_issues.py writes docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
+to have an issue until a measurement shows that it does not. An issue that others reported names its source and is assumed
+only in the releases of the report. The candidates and the lowerings read the table, tools/known_issues.py writes
+docs/known-issues.md from it, and tests/gpu/test_known_issues.py runs each issue.
 
-To add an issue, write a condition, an entry, problems that show it (tests/gpu/known_issue_problems.py), and problems on both
-sides of the condition (tests/host/test_known_issues_table.py). If a measurement shows that a release does not have an issue,
-its `assumed` ends before that release.
+To add an issue, write a condition (issue_conditions.py), an entry, problems that show it
+(tests/gpu/known_issue_problems.py), and problems on both sides of the condition (tests/host/test_known_issues_table.py).
+If a measurement shows that a release does not have an issue, its `assumed` ends before that release.
 """
 
 from __future__ import annotations
@@ -16,7 +17,28 @@ from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import TensorSpec, channels_last_strides, have_one_order, is_dense
+from cudnnpy._planning.issue_conditions import (
+    Facts,
+    adds,
+    always,
+    fuses_bias_channels_first,
+    fuses_bias_in_tf32,
+    fuses_in_mixed_orders,
+    fuses_misaligned,
+    fuses_tanh,
+    has_alpha,
+    has_beta,
+    has_gaps_channels_first,
+    is_float32_of_three_axes,
+    is_grouped_with_long_filters,
+    is_half_of_three_axes,
+    is_int8_to_float32_channels_first,
+    is_int8_to_int32,
+    is_misaligned,
+    is_not_float16,
+    mixes_orders,
+    pads_unevenly,
+)
 
 Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
 Remedy = Literal[
@@ -24,105 +46,8 @@ Remedy = Literal[
 ]
 Kind = Literal["with tensor cores", "without tensor cores", "compiled at run time", "noted down_convert_inputs", "any"]
 
+_XLA_LIST = "https://github.com/openxla/xla/blob/main/xla/service/gpu/hlo_algorithm_denylist.cc"
 _ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
-
-
-class Facts(NamedTuple):
-    """The properties of a problem that an issue may depend on, from Problem.facts or Graph.facts.
-
-    `convolutions` are the (x, w, y) of each convolution, also for a gradient. `fused` names the operations that the same
-    plan applies to the result ("bias", "tanh"). `is_aligned` means that every address is a multiple of 16.
-    """
-
-    operation: str
-    convolutions: tuple[tuple[TensorSpec, TensorSpec, TensorSpec], ...] = ()
-    fused: frozenset[str] = frozenset()
-    reductions: frozenset[str] = frozenset()
-    is_aligned: bool = True
-    pads_evenly: bool = True
-    alpha: float = 1.0
-    beta: float = 0.0
-
-
-# Conditions. Their docstrings are the column "when" of docs/known-issues.md.
-
-
-def always(facts: Facts) -> bool:
-    """all problems"""
-    return True
-
-
-def is_misaligned(facts: Facts) -> bool:
-    """an address that is not a multiple of 16"""
-    return not facts.is_aligned
-
-
-def fuses_misaligned(facts: Facts) -> bool:
-    """a bias or an activation fused, and an address that is not a multiple of 16"""
-    return bool(facts.fused) and not facts.is_aligned
-
-
-def fuses_tanh(facts: Facts) -> bool:
-    """tanh fused after a convolution"""
-    return bool(facts.convolutions) and "tanh" in facts.fused
-
-
-def mixes_orders(facts: Facts) -> bool:
-    """a convolution with some tensors channels last, or x or y of one position, and others channels first"""
-    return not all(have_one_order(x, w, y) for x, w, y in facts.convolutions)
-
-
-def fuses_in_mixed_orders(facts: Facts) -> bool:
-    """a bias or an activation fused; some tensors channels last, or x or y of one position, and others channels first"""
-    return bool(facts.fused) and mixes_orders(facts)
-
-
-def has_gaps_channels_first(facts: Facts) -> bool:
-    """x with gaps between its elements and channels that are not innermost"""
-    return any(not is_dense(x) and x.strides is not None and x.strides[1] != 1 for x, _, _ in facts.convolutions)
-
-
-def has_alpha(facts: Facts) -> bool:
-    """alpha other than 1"""
-    return facts.alpha != 1.0
-
-
-def is_int8_to_int32(facts: Facts) -> bool:
-    """x of int8, y of int32"""
-    return any((x.dtype, y.dtype) == ("int8", "int32") for x, _, y in facts.convolutions)
-
-
-def is_int8_to_float32_channels_first(facts: Facts) -> bool:
-    """x of int8, y of float32 and not channels last"""
-    return any(
-        (x.dtype, y.dtype) == ("int8", "float32") and y.strides != channels_last_strides(y.shape)
-        for x, _, y in facts.convolutions
-    )
-
-
-def has_beta(facts: Facts) -> bool:
-    """beta other than 0"""
-    return facts.beta != 0.0
-
-
-def pads_unevenly(facts: Facts) -> bool:
-    """padding that differs before and after"""
-    return not facts.pads_evenly
-
-
-def adds(facts: Facts) -> bool:
-    """a reduction other than a minimum or a maximum"""
-    return not facts.reductions <= {"min", "max", "amax"}
-
-
-def fuses_bias_in_tf32(facts: Facts) -> bool:
-    """float32 with a bias fused, where tf32 is allowed"""
-    return "bias" in facts.fused and any(x.dtype == "float32" for x, _, _ in facts.convolutions)
-
-
-def is_not_float16(facts: Facts) -> bool:
-    """x of another type than float16, or no convolution"""
-    return all(x.dtype != "float16" for x, _, _ in facts.convolutions)
 
 
 class Issue(NamedTuple):
@@ -131,7 +56,7 @@ class Issue(NamedTuple):
     `engines` are the global indices of the engines that were seen to have the issue; with a `kind`, every engine of that
     kind is assumed to have it. `reason` is the rejection reason of a candidate, and `detail` is further text for the page.
     Releases are numbers from cudnnGetVersion. `assumed` is a half-open range: the first release, and the first one without
-    the issue, or None. `test` shows the issue on a GPU.
+    the issue, or None. `source` is the address of the report if others found the issue. `test` shows the issue on a GPU.
     """
 
     id: str
@@ -144,6 +69,7 @@ class Issue(NamedTuple):
     detail: str = ""
     measured: tuple[tuple[int, str], ...] = ((91900, "NVIDIA H200"),)
     assumed: tuple[int, int | None] = (90000, None)
+    source: str = ""
 
     @property
     def test(self) -> str:
@@ -332,6 +258,54 @@ ISSUES: tuple[Issue, ...] = (
         "accepted",
         detail="whole numbers are rounded, too",
     ),
+    # reported by others, and measured nowhere
+    Issue(
+        "three-axes-half",
+        ("forward",),
+        (),
+        is_half_of_three_axes,
+        "gives wrong results for some problems with three spatial axes",
+        kind="with tensor cores",
+        detail="reported for bfloat16, x of 1x16x124x1282x722 and filters of 1x3x3; PyTorch does not use "
+        "cuDNN for such problems, whatever their size",
+        measured=(),
+        assumed=(90800, 91500),
+        source="https://github.com/pytorch/pytorch/issues/163539",
+    ),
+    Issue(
+        "three-axes-tf32",
+        ("forward", "backward_data", "backward_filter"),
+        (),
+        is_float32_of_three_axes,
+        "gives wrong results in tf32 for some problems with three spatial axes",
+        kind="with tensor cores",
+        detail="reported without the problems' limits; PyTorch does not use tf32 for such problems",
+        measured=(),
+        assumed=(91000, 91600),
+        source="https://github.com/pytorch/pytorch/pull/167024",
+    ),
+    Issue(
+        "long-filters",
+        ("forward",),
+        (0,),
+        is_grouped_with_long_filters,
+        "is on the list of engines that XLA does not use",
+        detail="6 groups, filters of 129, 257 and 513 positions, on GPUs of compute capability 9.0; the list gives no symptom",
+        measured=(),
+        assumed=(91000, 91100),
+        source=_XLA_LIST,
+    ),
+    Issue(
+        "fused-bias-float32",
+        ("forward",),
+        (14,),
+        fuses_bias_channels_first,
+        "is on the list of engines that XLA does not use",
+        detail="images of 7x7 and 32x32, on GPUs of compute capability 7.0 and 7.5; the list gives no symptom",
+        measured=(),
+        assumed=(90000, 90200),
+        source=_XLA_LIST,
+    ),
 )
 
 
@@ -357,6 +331,11 @@ def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
     """
     issue = _found(facts, engine, notes, "rejected")
     return "" if issue is None else issue.reason
+
+
+def rejects_tensor_cores(facts: Facts) -> bool:
+    """Return whether every engine with tensor cores is rejected for a problem."""
+    return bool(rejection(facts, -1, ("tensor_core",)))
 
 
 def is_only_proposed(facts: Facts, engine: int, notes: Collection[str]) -> bool:

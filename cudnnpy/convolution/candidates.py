@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.checks import shown
-from cudnnpy._planning import measured
+from cudnnpy._planning import known_issues, measured
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.notation import KINDS, Given, text_of
@@ -73,10 +73,11 @@ class ConvolutionProblem(Problem):
     def likely(self, options: PlanningOptions, target: Target) -> Iterator[Candidate]:
         """Yield what was fast for near problems, then the proposals of cuDNN's heuristics for each lowering.
 
-        The best proposal of each lowering comes before the others, since autotune may have no time for all.
+        The best proposal of each lowering comes before the others, since autotune may have no time for all. A lowering whose
+        engines with tensor cores are rejected comes after one that can use them.
         """
         strict = is_strict(self, options)
-        found = list(lowerings(self, strict))
+        found = sorted(lowerings(self, strict), key=lambda one: known_issues.rejects_tensor_cores(one.facts))
         known = measured.candidates(features(self, strict), found, target)
         rankings = [_proposals(lowering, strict, target) for lowering in found]
         for candidate in chain(known, _best_of_each_first(rankings)):

@@ -32,7 +32,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.candidates import WAYS, Engine
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._runtime.executables import Executable, Step, Steps, copy
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import cudnn_text, operation_graph

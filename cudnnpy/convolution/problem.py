@@ -25,7 +25,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._options import convolution as given_options
 from cudnnpy._options.arguments import check_activation, check_scales
 from cudnnpy._options.checks import check_channels, check_layout_rank, check_shape, for_each_axis, shown
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy.typing import ConvolutionMode, ElementName, Layout, Policy, Preference
 

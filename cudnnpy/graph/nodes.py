@@ -26,7 +26,7 @@ from cudnnpy._core.layouts import (
 from cudnnpy._memory.arrays import read, spec_of
 from cudnnpy._options.checks import check_integer, check_number, shown
 from cudnnpy._planning import engines
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy.backend import Descriptor
 from cudnnpy.typing import Array, Dtype, ElementName
 

@@ -11,7 +11,7 @@ from typing import Any
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._planning.candidates import Candidate, Engine, every, proposed, with_engine
 from cudnnpy._planning.engines import GraphExecutable, Target
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.notation import KINDS, Given, Kind, ProblemTextError
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan_json import invalid_text, parsed, spec_of

@@ -4,7 +4,8 @@
 
 A line of JSON for each run says what is about to run, and the last one what was found: {"fault": ...} at the first wrong
 result or failure of the device, else {"ran": how many}. Some of these engines end the CUDA context, so each issue has a
-process of its own. Nothing but NumPy and the package is needed.
+process of its own. Nothing but NumPy, ml_dtypes and the package is
+needed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from itertools import chain
 from math import gcd, prod
 from typing import Any
 
+import ml_dtypes  # noqa: F401  (NumPy's bfloat16)
 import numpy as np
 
 import cudnnpy
@@ -248,6 +250,28 @@ TRIALS: dict[str, list[Trial]] = {
             "forward", (2, 64, 9, 8), (64, 64, 3, 3), last=last, bias=True, activation="relu", largest=15, allowed=0.0
         )
         for last in ("xwy", "")
+    ],
+    # reported with x of 3.7 GB, of which NumPy's result would take minutes
+    "three-axes-half": [
+        Convolved("forward", (1, 16, depth, size + 2, size + 2), (16, 16, 1, 3, 3), dtype)
+        for depth, size in ((124, 16), (12, 80))
+        for dtype in ("bfloat16", "float16")
+    ]
+    + [Convolved("forward", (2, 32, 9, 16, 16), (64, 32, 3, 3, 3), "bfloat16", options={"padding": 1})],
+    "three-axes-tf32": [
+        Convolved(operation, (2, 32, 9, 16, 16), (64, 32, *taps), last=last, options={"padding": "same"})
+        for operation in ("forward", "backward_data", "backward_filter")
+        for taps in ((3, 3, 3), (1, 3, 3))
+        for last in ("", "xwy")
+    ],
+    "long-filters": [
+        Convolved("forward", (2, 48, 500), (48, 8, taps), last=last, options={"padding": taps // 2, "groups": 6})
+        for taps in (129, 257, 513)
+        for last in ("xwy", "")
+    ],
+    "fused-bias-float32": [
+        Convolved("forward", (64, 64, 7, 7), (64, 64, 3, 3), options={"padding": 1}, bias=True),
+        Convolved("forward", (27, 32, 32, 32), (32, 32, 3, 3), options={"padding": 1}, bias=True, activation="relu"),
     ],
 }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from cudnnpy import Candidate, Convolution, TensorSpec
 from cudnnpy._measuring.search import Search
-from cudnnpy._planning import selection
+from cudnnpy._measuring.watch import Watch
 from cudnnpy._planning.engines import Target
+from cudnnpy._planning.selection import tuning_order
 from cudnnpy.handle import Handle, on_device
 
 APPROXIMATE = {"winograd", "fft", "reduced_precision_reduction"}
@@ -30,13 +31,29 @@ def specs(operation: str) -> tuple[Any, ...]:
 def searched(
     operation: str, *given: Any, out: TensorSpec | None = None, beta: float = 0.0, **options: Any
 ) -> tuple[Candidate, list[Candidate]]:
-    """The candidate that measurement chooses in this process, and all that were considered."""
+    """The candidate that measurement chooses for a convolution in this process, and all that were considered."""
     conv = Convolution(**{"padding": 1, **options})
-    problem = conv._problem(operation, *given, *(None,) * (3 - len(given)), None, None, out, 1.0, beta, 0)  # type: ignore[arg-type, call-arg]
-    planning = conv.options.planning._replace(prefer="autotune")
+    shape = given[2] if len(given) > 2 else None
+    problem = conv._problem(operation, *given[:2], shape, None, None, out, 1.0, beta, 0)  # type: ignore[arg-type]
+    return search(problem, conv.options.planning)
+
+
+def search(problem: Any, options: Any) -> tuple[Candidate, list[Candidate]]:
+    """The candidate that measurement chooses for a problem in this process, and all that were considered."""
+    options, ordered, measured = options._replace(prefer="autotune"), list[Candidate](), list[Candidate]()
+
+    def noted() -> Iterator[Candidate]:
+        for candidate in tuning_order(problem, options, target):
+            ordered.append(candidate)
+            yield candidate
+
     with on_device(0):
         handle = Handle.default(0)
-        return selection.choose(problem, planning, Target(handle), 1 << 50, Search(handle))
+        target = Target(handle)
+        watch = Watch(measured=measured.append)
+        chosen = Search(handle, watch=watch)(problem, options, target, noted(), options.workspace_limit or 1 << 50)
+    assert chosen is not None
+    return chosen, [*ordered, *(one for one in measured if one.source == "knobs")]
 
 
 class Planted:

@@ -18,7 +18,7 @@ from cudnnpy._planning import candidates, notation, plan_text, selection
 from cudnnpy._planning import plan as plans
 from cudnnpy._planning.candidates import Candidate, Lowering, every, proposed, rejected, with_engine
 from cudnnpy._planning.engines import Target, engine_name
-from cudnnpy._planning.known_issues import Facts
+from cudnnpy._planning.issue_conditions import Facts
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Values, values_of
 from cudnnpy._planning.recall import StoredTuner

@@ -109,6 +109,9 @@ class Memory:
         ctypes.memset(to, byte, size)
         return DONE
 
+    def is_mapped(self, address: int) -> bool:
+        return any(start <= address < start + size for start, size in self.mapped.items())
+
     def holds(self, address: int, size: int) -> bool:
         every = (*self.mapped.items(), *self.taken)
         return any(start <= address and address + size <= start + length for start, length in every)

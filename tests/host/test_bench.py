@@ -103,11 +103,13 @@ class Memory:
     has_copies = is_at_end = True
 
     def __init__(self, results: Any) -> None:
-        self.results, self.scratch, self.kept = results, [0], [0]
+        self.results, self.scratch, self.kept, self.compared = results, [0], [0], [0]
         self.number = self.kept_number = math.nan
 
     def keep(self) -> None:
         self.kept_number = self.number
+
+    def copy_results(self, to: Any) -> None: ...
 
     def have_gaps_changed(self) -> bool:
         return False
@@ -152,8 +154,7 @@ class Sketch(Bench):
     def largest(self, spec: Any, address: int, size: int, minus: int | None = None) -> float:
         if minus is None:
             return abs(self.memory.number)
-        self.memory.number -= self.memory.kept_number  # as on the device, the result is overwritten
-        return abs(self.memory.number)
+        return abs(self.memory.number - self.memory.kept_number)
 
     def errors(self, one: int, other: int) -> tuple[float, float] | None:
         if self.truth is None:

@@ -61,7 +61,7 @@ def test_all_parts_are_disjoint_and_the_copies_outlast_the_cache(gpu: Memory, be
     parts = [(at, size) for pointers in memory.timing_sets for at, size in zip(pointers, sizes, strict=True)]
     assert all(address % 256 == 0 for address, _ in parts)
     parts += zip(memory.pointers, sizes, strict=True)
-    parts += [(memory.kept[0], sizes[2]), memory.filler, (memory.workspace(5000), 5000)]
+    parts += [(memory.kept[0], sizes[2]), (memory.compared[0], sizes[2]), memory.filler, (memory.workspace(5000), 5000)]
     parts += [(memory.start, sizes[2])] if memory.start else []
     assert bool(memory.start) == bool(beta)
     assert all(gpu.holds(*part) for part in parts)
@@ -74,14 +74,14 @@ def test_the_inputs_are_the_same_wherever_they_are(gpu: Memory, gaps: int) -> No
     memory = BenchBuffers(given)
     for at in range(2):
         spec = given.specs[at]
-        ends = elements(memory.inputs[at], spec).copy()
+        ends = elements(memory.pointers[at], spec).copy()
         assert len(np.unique(ends)) > 100
         memory.place(at_end=False)
-        np.testing.assert_array_equal(elements(memory.inputs[at], spec), ends)
+        np.testing.assert_array_equal(elements(memory.pointers[at], spec), ends)
         for copies in memory.timing_sets:
             np.testing.assert_array_equal(elements(copies[at], spec), ends)
         memory.place(at_end=True)
-        has_gaps = bool(np.isnan(view(memory.inputs[at], extent(spec)).view(np.float32)).any())
+        has_gaps = bool(np.isnan(view(memory.pointers[at], extent(spec)).view(np.float32)).any())
         assert has_gaps == bool(gaps and at == 0)
 
 

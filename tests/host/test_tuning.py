@@ -68,6 +68,7 @@ class Device(Memory):
             self.held_after.append(self.count)
 
     def largest(self, spec: TensorSpec, address: int, size: int, minus: int | None = None) -> float:
+        assert not self.is_mapped(address)  # that cuDNN's own functions read nothing outside is not known
         found = view(address, size).view(spec.dtype)
         with np.errstate(all="ignore"):
             if minus is not None:
@@ -77,6 +78,7 @@ class Device(Memory):
     def copy(self, source: TensorSpec, packed: TensorSpec) -> Any:
         def bind(handle: Any, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
             def launch() -> int:
+                assert not self.is_mapped(pointers[0])
                 assert source.strides is not None
                 count = 1 + sum((n - 1) * s for n, s in zip(source.shape, source.strides, strict=True))
                 itemsize = np.dtype(source.dtype).itemsize
