@@ -25,10 +25,15 @@ def uuid_of(device: int) -> str:
 @cache
 def why_not_measured(device: int) -> str:
     """Return why no other process can measure on a GPU without harm to this one; "" if one can."""
-    driver = cuda_python("bindings.driver")
-    attribute = driver.CUdevice_attribute
+    attribute = cuda_python("bindings.driver").CUdevice_attribute
     if _value(attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device) not in (None, 0):
         return "the GPU's compute mode is exclusive or prohibited, so that no second process may use it"
+    return why_not_safe(device)
+
+
+def why_not_safe(device: int) -> str:
+    """Return why no process may measure on a GPU, whether or not another one uses it; "" if one may."""
+    attribute = cuda_python("bindings.driver").CUdevice_attribute
     mps = _value(getattr(attribute, "CU_DEVICE_ATTRIBUTE_MPS_ENABLED", None), device)
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)
     if mps or (mps is None and os.path.exists(os.path.join(folder, "control"))):

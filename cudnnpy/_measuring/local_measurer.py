@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
@@ -82,7 +83,8 @@ class LocalMeasurer:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:
                 failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
-                return Measurement(None, "no candidate could be run", search.lacked_memory, rejected=failed)
+                reason = f"no candidate can be used: {_reasons(considered)}"
+                return Measurement(None, reason, search.lacked_memory, rejected=failed)
             made = entry(choice, is_complete=search.is_complete)
         except MemoryError as error:
             return Measurement(None, str(error), lacked_memory=True)
@@ -114,3 +116,9 @@ class LocalMeasurer:
         except MemoryError:
             return None
         return candidate.refused
+
+
+def _reasons(candidates: Sequence[Candidate]) -> str:
+    """Return the three most frequent rejection reasons, in one line."""
+    counts = Counter(" ".join(candidate.refused.split()) for candidate in candidates if candidate.refused)
+    return "; ".join(reason for reason, _ in counts.most_common(3)) or "there is no candidate"

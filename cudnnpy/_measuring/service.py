@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from cudnnpy._measuring import gpus
 from cudnnpy._measuring.local_measurer import LocalMeasurer
 from cudnnpy._measuring.watch import Watch
 from cudnnpy._memory import workspace
@@ -61,6 +62,8 @@ class Service:
                 self._profile = DeviceProfile(**request["profile"])
                 profile.target_of(self._profile)
             else:
+                if why := gpus.why_not_safe(0):
+                    raise CudnnError(why)
                 with on_device(0):
                     Handle.default(0)
         return __version__

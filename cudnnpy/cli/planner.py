@@ -97,9 +97,8 @@ class Planner:
             left_out[answer.begun] = f"the process that planned it ended: {answer.how}"
 
     def _started(self) -> WorkerProcess:
-        stub = None if self._stub is None else self._stub.fileno()
-        opening = {"profile": self._profile._asdict(), "stub": stub}
+        stub = {} if self._stub is None else {"stub": self._stub.fileno()}
         try:
-            return WorkerProcess(opening, inherited=() if stub is None else (stub,))
+            return WorkerProcess({"profile": self._profile._asdict(), **stub}, inherited=tuple(stub.values()))
         except StartError as error:
             raise (ProfileError if error.kind == "ProfileError" else PlanningError)(str(error)) from None

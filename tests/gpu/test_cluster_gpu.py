@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import cudnnpy
 from cudnnpy import raw
 from cudnnpy import store as stores
-from cudnnpy.cli.tuning import key_for, kinds_of_gpus, tune_one
+from cudnnpy._measuring.tuner import Tuner
+from cudnnpy._planning.selection import plan_for
+from cudnnpy.cli.tuning import Job, key_for, tuning_gpus
 from cudnnpy.cli.tuning_cluster import Cluster
-from cudnnpy.cli.tuning_workers import Job
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "host"
@@ -50,12 +52,13 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     from cudnnpy._planning.notation import parse
 
     with closing(Cluster(scheduler)) as cluster:
-        assert [kind for _, kind in cluster.devices] == kinds_of_gpus()
+        assert [kind for _, kind in cluster.devices] == [gpu.kind for gpu in tuning_gpus()]
         kind = cluster.devices[0][1]
         jobs = [Job(text, 0.5, kind, key_for(*parse(text), kind)) for text in PROBLEMS]
         jobs.append(jobs[0]._replace(text="forward nonsense"))
         found = {one.job.text: one for one in cluster.run(jobs)}
     assert found.pop("forward nonsense").reason.startswith("column 9: word must be one of ")
+    assert {one.faults for one in found.values()} == {()}
     for text, one in found.items():
         assert one.reason == ""
         assert one.entry is not None
@@ -68,7 +71,13 @@ def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
             store.put(one.entry)
         stores.use(store)
         try:
-            assert [tune_one(text, 0, 0.5) for text in PROBLEMS] == [found[text].entry for text in PROBLEMS]
+            with cudnnpy.freeze() as frozen:
+                for text in PROBLEMS:
+                    problem, options = parse(text)
+                    plan, entry = plan_for(problem, options._replace(prefer="autotune"), Tuner(0)), found[text].entry
+                    assert entry is not None
+                    assert (plan.remembered, plan.milliseconds) == ("user", entry.milliseconds)
+            assert frozen.unknown == ()
         finally:
             stores.use(None)
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 import cudnnpy
 from cudnnpy import TensorSpec, reference
 from cudnnpy import store as stores
+from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.notation import parse
 from cudnnpy.availability import visible_gpus
 from cudnnpy.cli import tuning
@@ -136,7 +138,7 @@ def test_what_a_program_plans_is_tuned() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_worker_that_is_killed_is_replaced() -> None:
+def test_a_process_that_is_killed_is_replaced() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.toml"],
         stdout=subprocess.DEVNULL,
@@ -153,7 +155,7 @@ def test_a_worker_that_is_killed_is_replaced() -> None:
 
 
 def workers_of(parent: int) -> list[int]:
-    """The worker processes of a process."""
+    """The processes that measure for a process."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -161,21 +163,58 @@ def workers_of(parent: int) -> list[int]:
             command = (folder / "cmdline").read_text()
         except OSError:
             continue
-        if of == parent and "spawn_main" in command:
+        if of == parent and "cudnnpy._worker" in command:
             found.append(int(folder.name))
     return found
 
 
 def test_the_parent_knows_the_keys_of_its_workers() -> None:
     """It looks them up by what the driver says of GPUs on which it has no context."""
-    kinds = tuning.kinds_of_gpus()
-    assert len(kinds) == len(visible_gpus())
+    gpus = tuning.tuning_gpus()
+    assert len(gpus) == len(visible_gpus())
     problem, options = parse(PROBLEMS[0])
-    for device, kind in enumerate(kinds):
-        key = tuning.key_for(problem, options, kind)
-        stores.use("")
+    for gpu in gpus:
+        worker = GpuWorker(gpu.uuid)
         try:
-            entry = tuning.tune_one(PROBLEMS[0], device, 0.2)
+            entry = tuning.tune_on(worker, PROBLEMS[0], 0.2).entry
         finally:
-            stores.use(None)
-        assert entry.key == key
+            worker.close()
+        assert entry is not None
+        assert entry.key == tuning.key_for(problem, options, gpu.kind)
+        assert entry.tune_seconds == 0.2
+
+
+CONTEXTS = """
+from cuda.bindings import driver
+from cudnnpy.cli.tuning import tuning_gpus
+for gpu in tuning_gpus():
+    print(int(driver.cuDevicePrimaryCtxGetState(driver.cuDeviceGet(gpu.device)[1])[2]))
+"""
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_the_command_asks_of_gpus_makes_no_context() -> None:
+    done = subprocess.run([sys.executable, "-c", CONTEXTS], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"0"}
+
+
+@pytest.mark.usefixtures("folder")
+def test_no_process_is_left_of_a_command_that_is_killed() -> None:
+    """The next command goes on from what was stored."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "cudnnpy", "tune", "--seconds", "5", "--gpus", "0", "problems.toml"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("[1/3] ")
+        (worker,) = workers_of(process.pid)
+        process.kill()
+    until = time.monotonic() + 30
+    while Path(f"/proc/{worker}/cmdline").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not Path(f"/proc/{worker}/cmdline").exists()
+    assert len(stored()) == 1
+    assert tune("problems.toml", "--gpus", "0").returncode == 0
+    assert len(stored()) == 3

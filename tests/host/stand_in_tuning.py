@@ -128,7 +128,7 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
         os.kill(os.getpid(), signal.SIGABRT)
     yield {"begin": "", "seconds": 2.0 if request["text"].startswith("hang") else 30.0}
     if behaviour == "scarce":
-        yield {"answer": {"entry": tuned(request["text"], device, 1.0).plain(), "lacked_memory": True}}
+        yield answer(tuned(request["text"], device, 1.0), lacked_memory=True)
         return
     work = tune if behaviour == "faulty" else globals()[behaviour]
     try:
@@ -136,7 +136,12 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
     except ValueError as error:
         yield {"error": str(error), "kind": "ValueError"}
     else:
-        yield {"answer": {"entry": found.plain(), "lacked_memory": False}}
+        yield answer(found)
+
+
+def answer(found: Entry, *, lacked_memory: bool = False) -> Message:
+    """The answer to a request to measure."""
+    return {"answer": {"entry": found.plain(), "reason": "", "lacked_memory": lacked_memory, "rejected": {}}}
 
 
 def refuse_to_start(gpu: str, behaviour: str) -> None:

@@ -332,6 +332,17 @@ def test_what_is_too_large_to_be_measured_is_not_missing(cudnn: Cudnn) -> None:
 # Without an entry
 
 
+def test_a_problem_without_a_candidate_has_the_reasons_in_one_line(cudnn: Cudnn) -> None:
+    """The most frequent first."""
+    cudnn.add(Made(1), *(Made(number, size=lambda knobs: 500) for number in (2, 3, 4)))
+    left_out = {f"engine 1{suffix}": "access outside:\nx" for suffix in ("", " + blocks")} | {"plain": "slow"}
+    found = tuner().measure(SUMS, PlanningOptions(prefer="autotune"), 499, left_out)
+    assert (found.entry, found.rejected) == (None, {})
+    assert found.reason.startswith(
+        "no candidate can be used: needs 500 bytes, the limit is 499 bytes; access outside: x; not supported here"
+    )
+
+
 def test_where_nothing_can_be_measured_the_choice_is_that_of_fastest(cudnn: Cudnn) -> None:
     cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     child = Child()

@@ -131,7 +131,7 @@ def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_
 def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, inherited, stub):
     monkeypatch.setattr(stub_driver, "has_driver", lambda: True)
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
-    answer = f"print('{json.dumps({'answer': __version__})}', flush=True); input()"
+    answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
     monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
     with Planner(profile.read(profile_file()), stub=stub):
         assert inherited == [[]]

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from cudnnpy import __version__
-from cudnnpy._measuring import process
+from cudnnpy._measuring import gpus, process
 from cudnnpy._measuring.process import Ended, StartError, WorkerProcess
+from cudnnpy._measuring.service import Service
 
 # Answers the opening, and then does with each request what it says.
 SCRIPT = f"""
@@ -217,3 +218,10 @@ def test_ctrl_c_ends_a_request_whose_answer_would_be_taken_for_another(monkeypat
     with pytest.raises(KeyboardInterrupt):
         asked(worker, "say({'measured': 1}); time.sleep(600)", note=stop)
     assert not worker.is_alive
+
+
+def test_no_process_measures_where_its_faults_would_end_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of parent starts such processes: one that has no context of its own may be the only user of the GPU."""
+    monkeypatch.setattr(gpus, "why_not_safe", lambda device: "CUDA MPS runs")
+    answer = Service(print).answer({"do": "open", "version": __version__, "libraries": [], "gpu": "GPU-1"})
+    assert answer == {"error": "CUDA MPS runs", "kind": "CudnnError"}
