@@ -23,6 +23,7 @@ from cudnnpy._planning.candidates import Candidate
 from cudnnpy.errors import CudnnError
 
 HOPELESS = 4.0  # a candidate whose first run takes more than this many times as long as the best is not timed further
+_SLOW_HOST_MS = 1.0  # after a first launch that took the host longer, a single run is timed before rounds of runs
 _COLD_MS = 0.1  # what a first run may take in addition
 _NEAR = 1.15  # a candidate that takes up to this many times as long as the best is timed in a second round
 _TRY_MS, _ROUND_MS = 0.2, 1.0  # the approximate duration of a short round, and of a long one
@@ -190,6 +191,10 @@ class Bench(Verifier):
         self._begin(_FEW * self._run_seconds)
         if first > LONG_MS:
             return min(first, self.timer.run(launches, 1))
+        if self.timer.first_queued_ms > _SLOW_HOST_MS:  # it loaded code, or it queued kernels no faster than they ran
+            once = self.timer.run(launches, 1)
+            if once > HOPELESS * self.best + _COLD_MS:
+                return once
         # Few runs at first: a first run seems short that the host waited for while it loaded code.
         once = self.timer.run(launches, min(_FEW, _count(first, _TRY_MS)))
         if once > _NEAR * self.best:

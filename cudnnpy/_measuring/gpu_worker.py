@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
+from cudnnpy._options.checks import printable
 from cudnnpy._planning.remembered import driver
 from cudnnpy._planning.usable import FoundFault, Measurement, Symptom
-from cudnnpy._store.entry import Entry
+from cudnnpy._store.entry import Entry, Measured
 
 _MAX_ENDS = 20  # of processes for one problem
 _CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own
@@ -148,7 +149,7 @@ class _Search:
                 reason = str(error)
                 break
             if not isinstance(answer, Ended):
-                return self._answered(answer)._replace(faults=self._faults())
+                return self._with_faults(self._answered(answer))
             reason = f"the process that measures ended: {answer.how}"
             if answer.cause == "deadline" or not answer.begun or answer.begun in self._left_out:
                 break
@@ -156,7 +157,7 @@ class _Search:
             self._left_out[answer.begun] = f"not measured: {symptom_of(answer)} ({answer.how})"
             if time.monotonic() > self._deadline:
                 break
-        return Measurement(self._best, "" if self._best else reason, faults=self._faults())
+        return self._with_faults(Measurement(self._best, "" if self._best else reason))
 
     def _request(self) -> dict[str, Any]:
         return {
@@ -175,11 +176,24 @@ class _Search:
             self._best = Entry.of(message["best"])
 
     def _answered(self, answer: Message) -> Measurement:
+        """Return the measurement of an answer, or the best choice of an earlier process if there is none in it."""
         if "error" in answer:
-            raise MeasureError(answer["error"])
+            if self._best is None:
+                raise MeasureError(answer["error"])
+            return Measurement(self._best)
         given = answer["answer"]
-        entry = None if given["entry"] is None else Entry.of(given["entry"])
+        entry = self._best if given["entry"] is None else Entry.of(given["entry"])
         return Measurement(entry, given["reason"], given["lacked_memory"], rejected=given["rejected"])
+
+    def _with_faults(self, measurement: Measurement) -> Measurement:
+        """Return a measurement with its faults. Each candidate that ended a process is listed with the reason."""
+        entry = measurement.entry
+        if entry is not None:
+            reasons = {suspect.begun: self._left_out[suspect.begun] for suspect in self._suspects}
+            rows = [row for row in entry.candidates if row.name not in reasons]
+            rows += [Measured(name, "", None, None, (), True, printable(reason)) for name, reason in reasons.items()]
+            entry = entry._replace(candidates=tuple(rows))
+        return measurement._replace(entry=entry, faults=self._faults())
 
     def _faults(self) -> tuple[FoundFault, ...]:
         """Return the suspected faults that repeat alone in a new process, as far as there is time before the deadline.
@@ -198,5 +212,5 @@ class _Search:
             except StartError:
                 break
             if isinstance(answer, Ended) and answer.cause != "deadline":
-                found.append(FoundFault(suspect.begun, symptom_of(answer), answer.how, driver()))
+                found.append(FoundFault(suspect.begun, symptom_of(answer), printable(answer.how), driver()))
         return tuple(found)

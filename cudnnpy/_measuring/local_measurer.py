@@ -65,7 +65,6 @@ class LocalMeasurer:
 
         def ordered() -> Iterator[Candidate]:
             for candidate in tuning_order(problem, options, self._target):
-                candidate.refused = candidate.refused or left_out.get(candidate.name, "")
                 considered.append(candidate)
                 yield candidate
 

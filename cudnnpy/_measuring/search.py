@@ -56,6 +56,8 @@ class Search:
     known : mapping of str to Measured, optional
         What was measured of candidates before, by their names, by a process that ended. They are not measured again, except
         for the default choice, and verified only if they are among the finalists.
+    left_out : mapping of str to str, optional
+        The rejection reasons of candidates that do not run, by their names, also with knobs that the search tries by itself.
     guarded : bool
         Whether candidates first run between unmapped addresses.
     """
@@ -69,9 +71,11 @@ class Search:
         *,
         watch: Watch = SILENT,
         known: Mapping[str, Measured] | None = None,
+        left_out: Mapping[str, str] | None = None,
         guarded: bool = True,
     ) -> None:
-        self._handle, self._watch, self._known, self._guarded = handle, watch, known or {}, guarded
+        self._handle, self._watch, self._guarded = handle, watch, guarded
+        self._known, self._left_out = known or {}, left_out or {}
 
     def __call__(
         self, problem: Problem, options: PlanningOptions, target: Target, candidates: Iterable[Candidate], limit: int
@@ -111,7 +115,7 @@ class Search:
     ) -> Candidate | None:
         self.is_complete = self.lacked_memory = False
         most = _largest_workspace(problem, options)
-        search = _Progress(problem, options, limit, most, self._watch, self._known)
+        search = _Progress(problem, options, limit, most, self._watch, self._known, self._left_out)
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
@@ -134,9 +138,10 @@ class _Progress:
         most: int,
         watch: Watch,
         known: Mapping[str, Measured],
+        left_out: Mapping[str, str],
     ) -> None:
         self._problem, self._options, self._limit, self._most = problem, options, limit, most
-        self._watch, self._known = watch, known
+        self._watch, self._known, self._left_out = watch, known, left_out
         self._deadline = time.monotonic() + options.tune_seconds
         self._ran: list[Candidate] = []
         self._slow: dict[tuple[int, str], float] = {}  # the seconds that engines of lowerings took, if they are many
@@ -198,6 +203,7 @@ class _Progress:
 
         Raises MemoryError if there is no memory for the default choice.
         """
+        candidate.refused = candidate.refused or self._left_out.get(candidate.name, "")
         row = self._known.get(candidate.name)
         if row is not None and (row.refused or self.default is not None):
             self._take_over(candidate, row)
@@ -220,9 +226,20 @@ class _Progress:
         self._fastest[engine] = min(milliseconds(candidate), self._fastest.get(engine, math.inf))
 
     def _is_far(self, candidate: Candidate) -> bool:
-        """Reject a candidate whose engine took far longer than the fastest, in another lowering even longer."""
-        if candidate.engine is None or candidate.refused:
+        """Reject a candidate that is not expected to win and may take long.
+
+        That is one whose engine took far longer than the fastest, in another lowering even longer, and one that is compiled
+        at run time where the fastest is not. Of 1,800 problems without groups, one of the latter was the fastest in two; it is
+        often the fastest of those with groups, and then among the first proposals.
+        """
+        if candidate.engine is None or candidate.refused or self.default is None:
             return False
+        if (
+            candidate.compiled_at_run_time
+            and not min(self._ran, key=milliseconds, default=candidate).compiled_at_run_time
+        ):
+            candidate.refused = "not measured: it is compiled at run time, and not among the first proposals"
+            return True
         index, suffix = _engine_of(candidate)
         best = self._best
         here = self._fastest.get((index, suffix), 0.0)

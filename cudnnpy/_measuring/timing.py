@@ -28,6 +28,7 @@ class Timer:
         self._filler = filler
         self._events = [driver.cuEventCreate(0)[1] for _ in range(2)]
         self.running: Candidate | None = None
+        self.first_queued_ms = 0.0  #: the milliseconds of the host in the last first run
 
     def close(self) -> None:
         """Destroy the events."""
@@ -41,17 +42,16 @@ class Timer:
 
         `queued` is called when the host is done.
         """
-        host: list[float] = []
 
         def timed() -> int:
             begin = time.perf_counter()
             status = launch()
-            host.append((time.perf_counter() - begin) * 1e3)
+            self.first_queued_ms = (time.perf_counter() - begin) * 1e3
             queued()
             return status
 
         whole = self.run([timed], 1)
-        return max(whole - host[0], 0.0)
+        return max(whole - self.first_queued_ms, 0.0)
 
     def run(self, launches: list[Callable[[], int]], count: int) -> float:
         """Return the mean milliseconds of `count` runs on rotated buffers.

@@ -32,10 +32,9 @@ def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) 
 
 
 def _measurer(device: int) -> Measurer:
-    from cudnnpy._measuring.local_measurer import LocalMeasurer
-    from cudnnpy.handle import Handle
+    from cudnnpy._measuring.tuner import Tuner
 
-    return LocalMeasurer(Handle.default(device))
+    return Tuner(device)
 
 
 def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) -> Explanation:

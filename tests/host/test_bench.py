@@ -121,7 +121,7 @@ class Sketch(Bench):
     def __init__(self, results: dict[str, float], times: dict[str, float] | None = None, given: Any = None) -> None:
         self.problem, self.options, self._watch = given or convolution(), PlanningOptions(), SILENT
         self.memory: Any = Memory(self.problem.specs[-1:])
-        self.timer: Any = SimpleNamespace(name="", run=self.run)
+        self.timer: Any = SimpleNamespace(running=None, run=self.run, first_queued_ms=0.0)
         self._largest = self.largest  # type: ignore[assignment]
         self._arbiter: Any = SimpleNamespace(errors=self.errors)
         self.baseline, self.baseline_of, self.verified, self.best, self._ran = [], None, {}, math.inf, None
