@@ -39,8 +39,9 @@ SECOND = Fills(0x7B, 0x7B, 0x7B)  # large finite numbers of every element type
 class BenchBuffers:
     """The operands of one problem, the baseline's results, and the workspace.
 
-    With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. If there is a copy, only
-    candidates are given guarded operands, so that an access outside is no other function's. Raises MemoryError without memory for the operands.
+    With `times` false there is one copy. Without memory for copies, timed runs take the guarded operands. Otherwise only
+    candidates are given guarded operands, so that an access outside is no other function's. Raises MemoryError without memory
+    for the operands.
     """
 
     def __init__(

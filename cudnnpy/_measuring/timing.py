@@ -46,8 +46,8 @@ class Timer:
         def timed() -> int:
             begin = time.perf_counter()
             status = launch()
-            self.first_queued_ms = (time.perf_counter() - begin) * 1e3
             queued()
+            self.first_queued_ms = (time.perf_counter() - begin) * 1e3
             return status
 
         whole = self.run([timed], 1)

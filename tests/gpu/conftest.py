@@ -12,6 +12,7 @@ WITHOUT_TORCH = frozenset(
         "test_descriptors_gpu.py",
         "test_docs_gpu.py",
         "test_edges.py",
+        "test_guarded_runs.py",
         "test_handle.py",
         "test_known_issues.py",
         "test_torch_for_the_gpu.py",

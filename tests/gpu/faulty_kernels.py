@@ -45,7 +45,8 @@ def _compiled() -> Any:
 
     device = Device(0)
     device.set_current()
-    return Program(_CODE, "c++", ProgramOptions(arch=f"sm_{device.arch}")).compile("cubin")
+    major, minor = device.compute_capability
+    return Program(_CODE, "c++", ProgramOptions(arch=f"sm_{major}{minor}")).compile("cubin")
 
 
 def _run(name: str, base: int, other: int) -> int:

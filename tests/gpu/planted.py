@@ -34,7 +34,7 @@ def searched(
     """The candidate that measurement chooses for a convolution in this process, and all that were considered."""
     conv = Convolution(**{"padding": 1, **options})
     shape = given[2] if len(given) > 2 else None
-    problem = conv._problem(operation, *given[:2], shape, None, None, out, 1.0, beta, 0)  # type: ignore[arg-type]
+    problem = conv._problem(operation, given[0], given[1], shape, None, None, out, 1.0, beta, 0)  # type: ignore[arg-type]
     return search(problem, conv.options.planning)
 
 
