@@ -78,7 +78,8 @@ class LocalMeasurer:
                 self._best(entry(choice, is_complete=False))
 
         self._watch.begin(None, _PLANNING_SECONDS)
-        search = Search(self._handle, watch=self._watch._replace(best=report), known=known or {}, guarded=self._guarded)
+        watch = self._watch._replace(best=report)
+        search = Search(self._handle, watch=watch, known=known, left_out=left_out, guarded=self._guarded)
         try:
             choice = search(problem, options, self._target, ordered(), limit)
             if choice is None:

@@ -241,7 +241,7 @@ class WorkerProcess:
                 raise _EndOfProcessError
             *self._lines, self._received = (self._received + part).split(b"\n")
             if len(self._received) > _MAX_LINE_BYTES:
-                raise ValueError(f"a line of more than {_MAX_LINE_BYTES} bytes")
+                raise ValueError(f"a line must have at most {_MAX_LINE_BYTES} bytes; got more")
         message = json.loads(self._lines.pop(0))
         if not isinstance(message, dict):
             raise ValueError(f"a message must be an object; got {type(message).__name__}")

@@ -26,7 +26,6 @@ from typing import Any
 from cudnnpy import store as stores
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.notation import text_of
-from cudnnpy._planning.options import with_limit
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import in_order
 from tools.measured.problems import problem_of
@@ -163,7 +162,7 @@ def choices(path: Path, device: int) -> int:
     names, begin = [], time.perf_counter()
     with cudnnpy.freeze() as frozen, on_device(device):
         for request in problem_file.read(path, device):
-            options = with_limit(request.options)._replace(prefer="autotune")
+            options = with_limit(request.options)._replace(prefer="autotune", tune_seconds=0.1)
             plan = plan_for(request.problem, options, Tuner(device))
             names.append((request.text, plan.name, plan.workspace_size))
     digest = hashlib.sha256(repr(names).encode()).hexdigest()[:16]
