@@ -38,7 +38,7 @@ def why_not_safe(device: int) -> str:
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS_FOLDER)
     if mps or (mps is None and os.path.exists(os.path.join(folder, "control"))):
         return "CUDA MPS runs, under which a fault in one process ends the work of the others"
-    if not _value(attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device):
+    if _value(attribute.CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) == 0:
         return "the GPU or its driver has no virtual memory management, which guard pages need"
     return ""
 
@@ -48,5 +48,6 @@ def _value(attribute: Any, device: int) -> int | None:
     driver = cuda_python("bindings.driver")
     if attribute is None:
         return None
+    driver.cuInit(0)
     status, value = driver.cuDeviceGetAttribute(attribute, driver.cuDeviceGet(device)[1])
     return int(value) if status == driver.CUresult.CUDA_SUCCESS else None

@@ -156,6 +156,7 @@ def choices(path: Path, device: int) -> int:
     """Plan problems on a device with what the store has; prints the digest of the choices."""
     import cudnnpy
     from cudnnpy._measuring.tuner import Tuner
+    from cudnnpy._planning.options import with_limit
     from cudnnpy._planning.selection import plan_for
     from cudnnpy.handle import on_device
 
