@@ -16,13 +16,13 @@ _POLL_SECONDS = 0.02
 def gpu_lock(uuid: str, until: float) -> Iterator[bool]:
     """Wait for the lock of a GPU until a time of time.monotonic(), and tell whether it is held in the block.
 
-    It ends with the process that holds it. Where no file can be locked, as in a home folder that cannot be written, it counts
-    as held.
+    It ends with the process that holds it. Where no file can be locked, as in a home folder that cannot be written or without
+    platformdirs, it counts as held.
     """
     with ExitStack() as stack:
         try:
             file = os.open(_path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError:
+        except (OSError, ImportError):
             yield True
             return
         stack.callback(os.close, file)

@@ -81,6 +81,10 @@ class Problem(Protocol):
         """Whether finite inputs give finite results, so that a candidate with other results is wrong."""
 
     @property
+    def proposals_suffice(self) -> bool:
+        """Whether engines that the heuristics do not propose are hardly ever the fastest, so that tuning leaves them out."""
+
+    @property
     def value_ranges(self) -> tuple[Values, ...]:
         """The numbers that each operand is drawn from, in the order of `specs`, so that results can be compared."""
 

@@ -119,20 +119,28 @@ def tuning_order(problem: Problem, options: PlanningOptions, target: Target) -> 
     proposals of the heuristics follow, then every engine with its default knobs, since the heuristics omit some fast ones,
     then the other proposals. Of the orders that were tried on a survey of 1,816 convolutions of networks on an H200, none
     loses less if the time is used up. Engines that are compiled at run time are measured only where the heuristics propose
-    them: one of the others took 15 s to plan, and none was the fastest for any of 84 problems. C functions follow if no
-    engine could be used.
+    them: one of the others took 15 s to plan, and none was the fastest for any of 84 problems. Where the proposals suffice
+    (Problem.proposals_suffice) the other engines are measured only if no proposal could be used. C functions follow if no
+    engine could be.
     """
     ranked = list(_distinct(problem.likely(options, target)))
     names = {candidate.name for candidate in ranked}
     engines = (candidate for candidate in problem.engines(target) if candidate.name not in names)
     has_guess = False
+
+    def noted(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+        nonlocal has_guess
+        for candidate in candidates:
+            yield candidate
+            has_guess = has_guess or not candidate.refused
+
     while ranked and not (has_guess and len(names) - len(ranked) >= _BEST):
-        candidate = ranked.pop(0)
-        yield candidate
-        has_guess = has_guess or not candidate.refused
-    for candidate in chain(engines, ranked):
-        yield candidate
-        has_guess = has_guess or not candidate.refused
+        yield from noted([ranked.pop(0)])
+    if not problem.proposals_suffice:
+        yield from noted(engines)
+    yield from noted(ranked)
+    if not has_guess:
+        yield from noted(engines)  # none is left if they were measured before
     if not has_guess:
         yield from problem.functions(options, target)
 

@@ -43,6 +43,11 @@ class ConvolutionProblem(Problem):
         return text_of(self)
 
     @property
+    def proposals_suffice(self) -> bool:
+        """Whether it is depthwise: there the other engines gained 0.4 % in the mean, and single runs of theirs took seconds."""
+        return self.is_depthwise
+
+    @property
     def is_finite(self) -> bool:
         """True: sums of products of finite numbers are finite."""
         return True

@@ -42,6 +42,7 @@ class GraphProblem:
     beta: float = 0.0
     kind: str = "graph"
     is_finite: bool = False  # operations such as a division give infinities
+    proposals_suffice: bool = False
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GraphProblem) and (self.device, self.plain()) == (other.device, other.plain())

@@ -1,8 +1,13 @@
 """Without torch, only the tests that do without it are left, and one that says so."""
 
+import os
+import tempfile
 from pathlib import Path
 
 from torch_here import files_that_need_torch
+
+# Processes of a user take turns at measuring on a GPU, by a lock in the cache folder. Those of the tests do not wait for it.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cudnnpy-tests-")
 
 WITHOUT_TORCH = frozenset(
     {

@@ -114,6 +114,7 @@ class MadeUp:
     compute_dtype: str = "float32"
     reduction_length: int = 9
     is_finite: bool = True
+    proposals_suffice: bool = False
 
     @property
     def value_ranges(self) -> tuple[Values, ...]:

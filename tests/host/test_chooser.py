@@ -312,6 +312,32 @@ def test_engines_that_are_compiled_at_run_time_stay_where_the_heuristics_rank_th
     assert cudnn.measured[:3] == ["engine 3", "engine 2", "engine 1"]
 
 
+def test_an_engine_compiled_at_run_time_is_measured_among_the_first_proposals_alone(cudnn: Cudnn) -> None:
+    cudnn.add(
+        *(Made(index, lambda knobs: 1.0 if knobs == {} else 2.0) for index in range(1, 9)), Made(9, compiled=True)
+    )
+    _, tried = considered()
+    assert "engine 9" not in cudnn.measured
+    (late,) = [one for one in tried if one.name == "engine 9"]
+    assert late.refused == "not measured: it is compiled at run time, and not among the first proposals"
+    cudnn.engines = {9: Made(9, compiled=True), **{index: Made(index) for index in range(1, 9)}}
+    cudnn.proposed = [(9, {}), *((index, {}) for index in range(1, 9))]
+    tuned()
+    assert "engine 9" in cudnn.measured
+
+
+def test_where_the_proposals_suffice_no_other_engine_is_measured(cudnn: Cudnn) -> None:
+    asked, options = MadeUp(proposals_suffice=True), PlanningOptions(prefer="autotune")
+    cudnn.add(Made(1), Made(2))
+    cudnn.add(Made(3, lambda knobs: 0.1), propose=False)
+    measured = tuner().measure(asked, options, LOTS, {})
+    assert {name.removesuffix(" + blocks") for name in cudnn.measured} == {"engine 1", "engine 2"}
+    assert measured.entry is not None
+    cudnn.proposed.clear()
+    tuner().measure(asked, options, LOTS, {})
+    assert "engine 3" in cudnn.measured
+
+
 def test_other_knobs_of_an_engine_that_is_far_from_the_fastest_are_not_measured(cudnn: Cudnn) -> None:
     cudnn.add(Made(1, lambda knobs: 1.0), Made(2, lambda knobs: 4.1), Made(3, lambda knobs: 3.9), Made(4))
     cudnn.proposed += [(index, {SPLIT: number}) for index in (2, 3) for number in range(1, 9)]
