@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
@@ -29,12 +31,13 @@ class GpuWorker:
     uuid : str
         The UUID of the GPU or MIG instance, as CUDA_VISIBLE_DEVICES takes it.
     start : callable, optional
-        Starts a process for an opening, before a deadline; WorkerProcess by default.
+        Starts a process for an opening; WorkerProcess by default.
     """
 
-    def __init__(self, uuid: str, start: Callable[..., WorkerProcess] = WorkerProcess) -> None:
+    def __init__(self, uuid: str, start: Callable[[Mapping[str, Any]], WorkerProcess] = WorkerProcess) -> None:
         self.uuid, self._start = uuid, start
         self._process: WorkerProcess | None = None
+        self._starting: Future[WorkerProcess] | None = None  # of a process that is not ready yet
         self.is_stopped = False
 
     def measure(
@@ -89,21 +92,41 @@ class GpuWorker:
         self, request: Mapping[str, Any], deadline: float, note: Callable[[Message], object] | None = None
     ) -> Message | Ended:
         """Send a request to the process, which is started if there is none. Raises StartError."""
-        if self._process is None or not self._process.is_alive:
+        if (self._process is None or not self._process.is_alive) and not self._has_started(deadline):
+            return Ended("deadline", "it had not started in time")
+        assert self._process is not None
+        return self._process.ask(request, deadline, note)
+
+    def _has_started(self, deadline: float) -> bool:
+        """Start a process, and return whether it is ready before a deadline. Otherwise the next request has it."""
+        if self._starting is None:
             self.close()
-            try:
-                self._process = self._start({"gpu": self.uuid}, deadline=deadline)
-            except StartError as error:
-                if error.kind == "deadline":
-                    return Ended("deadline", str(error))
-                raise
+            self._starting = Future()
+            threading.Thread(target=self._run_start, args=(self._starting,), daemon=True).start()
+        try:
+            self._process = self._starting.result(min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+        except TimeoutError:
+            return False
+        except BaseException:
+            self._starting = None
+            raise
+        self._starting = None
         if self.is_stopped:
             self.close()
             raise StartError("stopped")
-        return self._process.ask(request, deadline, note)
+        return True
+
+    def _run_start(self, starting: Future[WorkerProcess]) -> None:
+        try:
+            starting.set_result(self._start({"gpu": self.uuid}))
+        except BaseException as error:
+            starting.set_exception(error)
 
     def close(self) -> None:
-        """End the process. The next request starts another one."""
+        """End the process, also one that is not ready yet. The next request starts another one."""
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.add_done_callback(_end)
         if self._process is not None:
             self._process.end()
             self._process = None
@@ -114,6 +137,11 @@ class GpuWorker:
         process = self._process
         if process is not None:
             process.kill()
+
+
+def _end(started: Future[WorkerProcess]) -> None:
+    if started.exception() is None:
+        started.result().end()
 
 
 def symptom_of(ended: Ended) -> Symptom:

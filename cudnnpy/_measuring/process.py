@@ -75,8 +75,6 @@ class WorkerProcess:
     ----------
     opening : mapping
         The first request: {"gpu": UUID} for a process that measures, {"profile": ...} for one that plans.
-    deadline : float
-        The time of time.monotonic() at which the process is ended if it is not ready.
     inherited : sequence of int
         File descriptors that the child inherits.
     command : sequence of str, optional
@@ -85,16 +83,11 @@ class WorkerProcess:
     Raises
     ------
     StartError
-        No process could be started, or it cannot use the GPU or the profile; of `kind` "deadline" if there was no time for it.
+        No process could be started, or it cannot use the GPU or the profile.
     """
 
     def __init__(
-        self,
-        opening: Mapping[str, Any],
-        *,
-        deadline: float = math.inf,
-        inherited: Sequence[int] = (),
-        command: Sequence[str] | None = None,
+        self, opening: Mapping[str, Any], *, inherited: Sequence[int] = (), command: Sequence[str] | None = None
     ) -> None:
         self._lines, self._received, self._closed = list[bytes](), b"", False
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
@@ -114,14 +107,9 @@ class WorkerProcess:
             raise StartError(f"no process could be started: {' '.join(str(error).split())}") from None
         _alive.add(self)
         opened = {"do": "open", "version": __version__, "libraries": _loaded_libraries(), **opening}
-        limit = time.monotonic() + _START_SECONDS
-        answer = self.ask(opened, min(limit, deadline))
+        answer = self.ask(opened, time.monotonic() + _START_SECONDS)
         if isinstance(answer, Ended):
-            is_late = answer.cause == "deadline" and deadline < limit
-            raise StartError(
-                f"the process that measures and plans ended when it started: {answer.how}",
-                "deadline" if is_late else "",
-            )
+            raise StartError(f"the process that measures and plans ended when it started: {answer.how}")
         if "error" in answer or answer["answer"] != __version__:
             self.end()
             version = f"it is of version {str(answer.get('answer'))[:40]!r}, not {__version__}"

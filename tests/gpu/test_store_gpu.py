@@ -55,8 +55,8 @@ def choices(found: Any) -> dict[str, Any]:
 def test_a_second_process_measures_nothing_and_plans_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = answer(started(tmp_path / "store.sqlite", 0.5))
-    second = answer(started(tmp_path / "store.sqlite", 0.5))
+    first = answer(started(tmp_path / "store.sqlite", 4.0))  # enough for the start of the process that measures
+    second = answer(started(tmp_path / "store.sqlite", 4.0))
     assert first["seconds"] > 0.0
     assert choices(second) == choices(first)
     assert {chosen[3] for chosen in second["chosen"].values()} == {"user"}
@@ -70,11 +70,16 @@ def test_a_second_process_measures_nothing_and_plans_the_same(
 
 
 def test_processes_on_one_gpu_choose_alike(tmp_path: Path) -> None:
+    """Whatever they measured or found measured. One that waits too long for its turn takes the choice of "fastest"."""
     start = tmp_path / "start"
     processes = [started(tmp_path / "store.sqlite", 0.2, start) for _ in range(8)]
     start.touch()
     found = [answer(process) for process in processes]
-    assert all(choices(one) == choices(found[0]) for one in found)
+    measured: dict[str, set[str]] = {}
+    for problem, (name, _, milliseconds) in (choice for one in found for choice in choices(one).items()):
+        measured.setdefault(problem, set()).update([name] if milliseconds is not None else [])
+    assert {problem for problem, names in measured.items() if names}
+    assert not {problem: names for problem, names in measured.items() if len(names) > 1}
 
 
 # In one process, with the store in a file

@@ -6,7 +6,6 @@ As a program this is such a process: requests are lines of JSON, and nothing is 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import sys
@@ -37,9 +36,9 @@ def gpus_of(*kinds: str) -> list[TuningGpu]:
     return [TuningGpu(f"GPU-{device}", device, kind) for device, kind in enumerate(kinds)]
 
 
-def started(behaviour: str, opening: Mapping[str, Any], deadline: float = math.inf) -> WorkerProcess:
+def started(behaviour: str, opening: Mapping[str, Any]) -> WorkerProcess:
     """A process that does what a function of this module says."""
-    return WorkerProcess(opening, deadline=deadline, command=[sys.executable, __file__, behaviour])
+    return WorkerProcess(opening, command=[sys.executable, __file__, behaviour])
 
 
 def worker(behaviour: str) -> Callable[[str], GpuWorker]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -37,10 +38,10 @@ class Processes:
         self.started = 0
         self.running = 0
 
-    def __call__(self, opening: Mapping[str, Any], deadline: float) -> Any:
+    def __call__(self, opening: Mapping[str, Any]) -> Any:
         assert opening == {"gpu": "GPU-1"}
         if self.started == 99:
-            raise StartError("no memory", "" if deadline > time.monotonic() else "deadline")
+            raise StartError("no memory")
         self.started += 1
         self.running += 1
         return Process(self)
@@ -174,10 +175,37 @@ def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> 
     assert measured(there).entry.plan == ENTRY.plan
 
 
-def test_a_process_that_starts_too_late_is_not_waited_for() -> None:
-    there = Processes()
-    there.started = 99
-    assert measured(there, deadline=time.monotonic() - 1.0).reason == "the process that measures ended: no memory"
+def test_a_process_that_starts_too_late_serves_the_next_request() -> None:
+    there, may_start = Processes(done), threading.Event()
+
+    def start(opening: Mapping[str, Any]) -> Any:
+        may_start.wait(60)
+        return there(opening)
+
+    worker = GpuWorker("GPU-1", start=start)
+    late = worker.measure("a", 2.0, deadline=time.monotonic() + 0.05)
+    assert late == Measurement(None, "the process that measures ended: it had not started in time")
+    may_start.set()
+    assert worker.measure("a", 2.0).entry == ENTRY
+    assert there.started == 1
+    worker.close()
+
+
+def test_a_process_that_starts_too_late_for_its_worker_is_ended() -> None:
+    there, may_start = Processes(done), threading.Event()
+
+    def start(opening: Mapping[str, Any]) -> Any:
+        may_start.wait(60)
+        return there(opening)
+
+    worker = GpuWorker("GPU-1", start=start)
+    worker.measure("a", 2.0, deadline=time.monotonic() + 0.05)
+    worker.close()
+    may_start.set()
+    until = time.monotonic() + 30
+    while not (there.started and not there.running) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert (there.started, there.running) == (1, 0)
 
 
 def test_no_problem_ends_more_processes_than_a_limit() -> None:

@@ -129,14 +129,6 @@ def test_a_process_that_does_not_start_says_why(code: str, said: str) -> None:
     assert caught.value.kind == ("MemoryError" if "memory" in said else "")
 
 
-def test_a_process_that_is_not_ready_at_the_deadline_is_ended() -> None:
-    with pytest.raises(StartError, match="ended at the deadline") as caught:
-        WorkerProcess(
-            {}, command=[sys.executable, "-c", "import time; time.sleep(600)"], deadline=time.monotonic() + 0.2
-        )
-    assert caught.value.kind == "deadline"
-
-
 def test_a_program_that_is_missing_is_an_error_of_starting() -> None:
     with pytest.raises(StartError, match=r"no process could be started: .*nowhere"):
         WorkerProcess({}, command=["/nowhere/python"])
