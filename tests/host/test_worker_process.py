@@ -95,7 +95,7 @@ def test_another_thread_ends_a_request(worker: WorkerProcess) -> None:
 def test_a_step_may_take_as_long_as_it_says(worker: WorkerProcess) -> None:
     code = "say({'begin': 'slow', 'seconds': 30}); time.sleep(0.3); say({'answer': 1})"
     assert asked(worker, code) == {"answer": 1}
-    ended = asked(worker, "say({'begin': 'endless', 'seconds': 0.2}); time.sleep(600)")
+    ended = asked(worker, "say({'begin': 'endless', 'seconds': 0.2}); time.sleep(600)", seconds=3)
     assert (ended.cause, ended.begun) == ("limit", "endless")
     assert not worker.is_alive
 
@@ -105,6 +105,11 @@ def test_the_deadline_ends_what_has_time_left() -> None:
     assert (ended.cause, ended.begun) == ("deadline", "x")
     ended = asked(child(), "say({'answer': 1})", seconds=-1.0)  # it has passed before the request
     assert ended.cause == "deadline"
+
+
+def test_messages_do_not_put_the_deadline_off() -> None:
+    code = "[(say({'measured': 1}), time.sleep(0.001)) for _ in range(2000)]; say({'answer': 1})"
+    assert asked(child(), code, seconds=0.5).cause == "deadline"
 
 
 def test_a_process_that_reads_nothing_is_ended() -> None:
