@@ -86,7 +86,7 @@ class Extended(Operation):
         """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
         x, extended, count = operands[at].spec, problem.specs[at], len(operands)
         size = extent(extended)
-        plan = self._plan(call, problem, (), size)
+        plan = self._plan(call, problem, size)
         whole = Step(plan.executable, tuple(range(count)))
         steps, scratch, places = elsewhere([whole], count, (), {at: size})
         place, part = places[at], extended._replace(shape=x.shape)  # x in scratch memory

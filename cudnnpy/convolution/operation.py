@@ -154,8 +154,7 @@ class Operation:
         results = [ask.result_in_layout(self.options, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(call, problem, self._operands(call, problem)), results
-        inputs = tuple(address for name, address in call.addresses.items() if name != "out")
-        return self._plan(call, problem, inputs), results
+        return self._plan(call, problem), results
 
     def _operands(self, call: Call, problem: ConvolutionProblem) -> list[Operand]:
         """The operands of a problem under the caller's names."""
@@ -173,13 +172,13 @@ class Operation:
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
         sizes = {0: extent(x), 1: extent(w)}
-        plan = plain._plan(call, part, (), *sizes.values())
+        plan = plain._plan(call, part, *sizes.values())
         steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
         cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
         return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
 
-    def _plan(self, call: Call, problem: ConvolutionProblem, inputs: tuple[int, ...] = (), *scratch: int) -> Plan:
-        """The plan of a call, beside scratch memory of some sizes: tuned on the inputs, by default on random numbers."""
+    def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
+        """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
         cap = call.cap_beside(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)

@@ -129,7 +129,7 @@ def test_a_process_that_reads_nothing_is_ended() -> None:
 )
 def test_a_process_that_does_not_start_says_why(code: str, said: str) -> None:
     with pytest.raises(StartError, match=r".") as caught:
-        child(code)
+        child(f"import sys; sys.stdin.readline(); {code}")
     assert said in str(caught.value)
     assert caught.value.kind == ("MemoryError" if "memory" in said else "")
 
