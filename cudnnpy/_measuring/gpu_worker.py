@@ -153,6 +153,14 @@ def symptom_of(ended: Ended) -> Symptom:
     return "context lost" if "CUDA_ERROR" in ended.how else "process ended"
 
 
+def _measurement_of(given: Message) -> Measurement:
+    """Return the measurement of a message."""
+    entry = None if given["entry"] is None else Entry.of(given["entry"])
+    return Measurement(
+        entry, given["reason"], given["lacked_memory"], rejected=given["rejected"], compiled=given["compiled"]
+    )
+
+
 class _Search:
     """The search for the fastest candidate of one problem, over as many processes as it takes."""
 
@@ -162,7 +170,7 @@ class _Search:
         self._worker, self._text, self._limit, self._deadline = worker, text, limit, deadline
         self._left_out, self._end = left_out, time.monotonic() + seconds
         self._rows: list[Message] = []
-        self._best: Entry | None = None
+        self._best: Measurement | None = None
         self._suspects: list[Ended] = []
 
     def run(self) -> Measurement:
@@ -185,7 +193,7 @@ class _Search:
             self._left_out[answer.begun] = f"not measured: {symptom_of(answer)} ({answer.how})"
             if time.monotonic() > self._deadline:
                 break
-        return self._with_faults(Measurement(self._best, "" if self._best else reason))
+        return self._with_faults(self._best or Measurement(None, reason))
 
     def _request(self) -> dict[str, Any]:
         return {
@@ -201,17 +209,18 @@ class _Search:
         if "measured" in message:
             self._rows.append(message["measured"])
         elif "best" in message:
-            self._best = Entry.of(message["best"])
+            self._best = _measurement_of(message["best"])
 
     def _answered(self, answer: Message) -> Measurement:
         """Return the measurement of an answer, or the best choice of an earlier process if there is none in it."""
         if "error" in answer:
             if self._best is None:
                 raise MeasureError(answer["error"])
-            return Measurement(self._best)
-        given = answer["answer"]
-        entry = self._best if given["entry"] is None else Entry.of(given["entry"])
-        return Measurement(entry, given["reason"], given["lacked_memory"], rejected=given["rejected"])
+            return self._best
+        measurement = _measurement_of(answer["answer"])
+        if measurement.entry is None and self._best is not None:
+            return measurement._replace(entry=self._best.entry, compiled=self._best.compiled)
+        return measurement
 
     def _with_faults(self, measurement: Measurement) -> Measurement:
         """Return a measurement with its faults. Each candidate that ended a process is listed with the reason."""

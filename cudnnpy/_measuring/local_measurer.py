@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import SILENT, Watch
 from cudnnpy._planning.candidates import Candidate, Engine
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, save_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
@@ -35,7 +36,7 @@ class LocalMeasurer:
     watch : Watch
         Is told of each step. Its `best` is not called.
     best : callable, optional
-        Is called with the entry of each new fastest candidate.
+        Is called with each new fastest candidate, as a Measurement.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class LocalMeasurer:
         *,
         guarded: bool = False,
         watch: Watch = SILENT,
-        best: Callable[[Entry], object] | None = None,
+        best: Callable[[Measurement], object] | None = None,
     ) -> None:
         self._handle, self._target = handle, Target(handle)
         self._guarded, self._watch, self._best = guarded, watch, best
@@ -68,14 +69,15 @@ class LocalMeasurer:
                 considered.append(candidate)
                 yield candidate
 
-        def entry(choice: Candidate, *, is_complete: bool) -> Entry:
+        def chosen(choice: Candidate, *, is_complete: bool) -> Measurement:
             is_own = all(candidate is not choice for candidate in considered)  # it has knobs of the search
             found = [*considered, choice] if is_own else considered
-            return entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
+            entry = entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
+            return Measurement(entry, compiled=self._compiled(choice))
 
         def report(choice: Candidate) -> None:
             if self._best is not None:
-                self._best(entry(choice, is_complete=False))
+                self._best(chosen(choice, is_complete=False))
 
         self._watch.begin(None, _PLANNING_SECONDS)
         watch = self._watch._replace(best=report)
@@ -86,12 +88,19 @@ class LocalMeasurer:
                 failed = {one.name: one.refused for one in considered if one.refused.startswith(_FAILED)}
                 reason = f"no candidate can be used: {_reasons(considered)}"
                 return Measurement(None, reason, search.lacked_memory, rejected=failed)
-            made = entry(choice, is_complete=search.is_complete)
+            measurement = chosen(choice, is_complete=search.is_complete)
         except MemoryError as error:
             return Measurement(None, str(error), lacked_memory=True)
         except TypeError as error:  # a candidate without a text
             return Measurement(None, str(error))
-        return Measurement(made, lacked_memory=search.lacked_memory)
+        return measurement._replace(lacked_memory=search.lacked_memory)
+
+    def _compiled(self, choice: Candidate) -> dict[str, str]:
+        """Return the serialized plan of a choice by its name, if it was compiled at run time."""
+        plan = self._target.compiled.get(choice.name)
+        with suppress(CudnnError):  # a plan that cuDNN does not serialize is compiled again
+            return {} if plan is None else {choice.name: save_plan(plan)}
+        return {}
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""

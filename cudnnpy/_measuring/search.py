@@ -119,7 +119,7 @@ class Search:
         with closing(self._bench(problem, options, min(limit, most))) as search.bench:
             search.measure_all(candidates, target)
             winner = _winner(search.bench.finalists(search.right(), search.default), search.default)
-            if winner is not None:
+            if winner is not None and winner.error is None:  # no other candidate was compared with it
                 search.bench.note_error(winner)
         self.is_complete, self.lacked_memory = search.is_complete, search.lacked_memory
         return winner

@@ -20,6 +20,7 @@ from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.profile import DeviceProfile
 from cudnnpy._planning.remembered import row_of
+from cudnnpy._planning.usable import Measurement
 from cudnnpy._store.entry import Entry, Measured
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
@@ -71,20 +72,16 @@ class Service:
     # Measuring
 
     def _measurer(self) -> LocalMeasurer:
-        best = lambda entry: self._say({"best": entry.plain()})  # noqa: E731
+        def best(measurement: Measurement) -> None:
+            self._say({"best": _plain(measurement)})
+
         return LocalMeasurer(Handle.default(0), guarded=True, watch=_watch(self._say), best=best)
 
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
         known = {row["name"]: Measured(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
         options = options._replace(tune_seconds=request["seconds"])
-        measurement = self._measurer().measure(problem, options, limit, request["left_out"], known)
-        entry = measurement.entry
-        return {
-            **measurement._asdict(),
-            "entry": None if entry is None else entry.plain(),
-            "rejected": dict(measurement.rejected),
-        }
+        return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 
     def _try(self, request: Mapping[str, Any]) -> str | None:
         problem, options, limit = _parsed(request)
@@ -121,6 +118,17 @@ def _parsed(request: Mapping[str, Any]) -> tuple[Problem, PlanningOptions, int]:
     problem, options = notation.parse(request["text"])
     free, limit = workspace.free_bytes(problem.device), request["limit"]
     return problem, with_limit(options)._replace(prefer="autotune"), free if limit is None else min(free, limit)
+
+
+def _plain(measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement as JSON for the parent process."""
+    entry = measurement.entry
+    return {
+        **measurement._asdict(),
+        "entry": None if entry is None else entry.plain(),
+        "rejected": dict(measurement.rejected),
+        "compiled": dict(measurement.compiled),
+    }
 
 
 def _watch(say: Say) -> Watch:

@@ -252,14 +252,22 @@ def _configured(lowering: Lowering, target: Target, given: Engine) -> EngineConf
 def from_configuration(lowering: Lowering, target: Target, source: str, found: EngineConfiguration) -> Candidate:
     """Return the candidate of an engine configuration."""
     compiled = "runtime_compilation" in found.behavior_notes
-    what = lowering.facts, found.engine, (*found.numerical_notes, *found.behavior_notes)
+    what = lowering.facts, found.engine, found.notes
+    name = found.name + lowering.suffix
+
+    def make() -> Executable:
+        plan = target.compiled.get(name) or found.finalize()
+        if compiled:
+            target.compiled[name] = plan
+        return lowering.executable(plan, target)
+
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
     return Candidate(
         source,
-        found.name + lowering.suffix,
+        name,
         found.numerical_notes,
         known_issues.is_deterministic(*what),
-        lambda: lowering.executable(found.finalize(), target),
+        make,
         compiled_at_run_time=compiled,
         engine=Engine(found.engine, found.knobs, **lowering.way),
         lowering=lowering,

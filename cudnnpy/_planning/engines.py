@@ -6,6 +6,7 @@ The nodes of a graph are created by cudnnpy.graph and convolution/operation_grap
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
@@ -33,6 +34,8 @@ class Target:
     profile: str | None = None
     _descriptor: list[Descriptor] = field(default_factory=list)
     _shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    #: the execution plans of engines that are compiled at run time, by the names of their candidates
+    compiled: dict[str, Descriptor] = field(default_factory=dict, compare=False, repr=False)
 
     def device(self) -> Descriptor | None:
         """Return the device property descriptor of a profile; None for a handle."""
@@ -99,6 +102,12 @@ class EngineConfiguration:
     def name(self) -> str:
         """The name from engine_name."""
         return engine_name(self.engine, self.knobs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The properties that known issues depend on: the notes, and "texture" if its knobs have it read through textures."""
+        texture = ("texture",) if dict(self.knobs or ()).get(int(raw.CUDNN_KNOB_TYPE_USE_TEX)) else ()
+        return (*self.numerical_notes, *self.behavior_notes, *texture)
 
     def finalize(self) -> Descriptor:
         """Return the execution plan. Raises StatusError if cuDNN does not support this configuration."""
@@ -314,11 +323,16 @@ class GraphExecutable:
 
     def to_json(self) -> str:
         """Return the plan as cuDNN serializes it."""
-        return str(self.plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
+        return save_plan(self.plan)
+
+
+def save_plan(plan: Descriptor) -> str:
+    """Return an execution plan with its compiled code as cuDNN serializes it. Raises StatusError."""
+    return str(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION])
 
 
 def load_plan(text: str, target: Target) -> Descriptor:
-    """Return the execution plan of a text from GraphExecutable.to_json. Raises StatusError if it does not load here."""
+    """Return the execution plan of a text from save_plan. Raises StatusError if it does not load here."""
     return Descriptor(
         raw.CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
         {
@@ -327,3 +341,13 @@ def load_plan(text: str, target: Target) -> Descriptor:
             raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: text,
         },
     )
+
+
+def load_compiled(texts: Mapping[str, str], target: Target) -> None:
+    """Load plans that this process's own child compiled, by the names of their candidates, so that planning compiles none.
+
+    A text that does not load here is left out.
+    """
+    for name, text in texts.items():
+        with suppress(StatusError):
+            target.compiled[name] = load_plan(text, target)

@@ -124,6 +124,11 @@ def is_float32_of_three_axes(facts: Facts) -> bool:
     return any(x.dtype == "float32" and len(x.shape) == _THREE_AXES for x, _, _ in facts.convolutions)
 
 
+def is_grouped(facts: Facts) -> bool:
+    """groups"""
+    return any(w.shape[1] < x.shape[1] for x, w, _ in facts.convolutions)
+
+
 def is_grouped_with_long_filters(facts: Facts) -> bool:
     """float32, one spatial axis, groups, and filters of 129 positions or more"""
     return any(

@@ -30,6 +30,7 @@ from cudnnpy._planning.issue_conditions import (
     has_beta,
     has_gaps_channels_first,
     is_float32_of_three_axes,
+    is_grouped,
     is_grouped_with_long_filters,
     is_half_of_three_axes,
     is_int8_to_float32_channels_first,
@@ -44,7 +45,14 @@ Operation = Literal["forward", "backward_data", "backward_filter", "graph"]
 Remedy = Literal[
     "rejected", "not called deterministic", "not fused", "padded", "added apart", "not proposed", "accepted"
 ]
-Kind = Literal["with tensor cores", "without tensor cores", "compiled at run time", "noted down_convert_inputs", "any"]
+Kind = Literal[
+    "with tensor cores",
+    "without tensor cores",
+    "with textures",
+    "compiled at run time",
+    "noted down_convert_inputs",
+    "any",
+]
 
 _XLA_LIST = "https://github.com/openxla/xla/blob/main/xla/service/gpu/hlo_algorithm_denylist.cc"
 _ORDERS = "misreads tensors of which some are channels last, or of one position, and others are not"
@@ -82,12 +90,13 @@ class Issue(NamedTuple):
         return release in dict(self.measured) or (first <= release and (after is None or release < after))
 
     def is_of(self, engine: int, notes: Collection[str]) -> bool:
-        """Return whether an engine with these numerical and behavior notes has the issue."""
+        """Return whether an engine with these notes (EngineConfiguration.notes) has the issue."""
         if self.kind is None:
             return engine in self.engines
         of_kind = {
             "with tensor cores": "tensor_core" in notes,
             "without tensor cores": "tensor_core" not in notes,
+            "with textures": "texture" in notes,
             "compiled at run time": "runtime_compilation" in notes,
             "noted down_convert_inputs": "down_convert_inputs" in notes,
             "any": True,
@@ -113,6 +122,16 @@ ISSUES: tuple[Issue, ...] = (
         always,
         "gives NaN for some problems",
         detail="seen for grouped and for small problems, with a workspace full of NaN",
+    ),
+    Issue(
+        "weight-gradient-texture",
+        ("backward_filter",),
+        (20,),
+        is_grouped,
+        "reads outside its operands through a texture",
+        kind="with textures",
+        detail="an illegal access where the memory after an operand is not mapped, in 4 of 5 problems; otherwise the result is "
+        "right; the heuristics propose such engines",
     ),
     Issue(
         "weight-gradient-misaligned",
@@ -327,7 +346,7 @@ def _found(facts: Facts, engine: int, notes: Collection[str], remedy: Remedy) ->
 def rejection(facts: Facts, engine: int, notes: Collection[str]) -> str:
     """Return the reason to reject an engine for a problem although cuDNN offers it; "" if there is none.
 
-    `notes` are the engine's numerical and behavior notes, in lower case and without their prefixes.
+    `notes` are those of EngineConfiguration.notes.
     """
     issue = _found(facts, engine, notes, "rejected")
     return "" if issue is None else issue.reason

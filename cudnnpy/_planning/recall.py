@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cudnnpy._planning import frozen_choices, remembered
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import Target
+from cudnnpy._planning.engines import Target, load_compiled
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.usable import Measurement, Measurer, is_usable
@@ -188,6 +188,7 @@ class StoredTuner:
     def _measured(self, measurer: Measurer, limit: int, before: _Choice) -> Candidate | None:
         """Return the result of measuring, or the choice that another process stored first."""
         measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
+        load_compiled(measurement.compiled, self._target)
         entry = self._noted(measurement)
         if entry is None:
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self.rejected}

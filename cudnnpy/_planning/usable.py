@@ -34,6 +34,8 @@ class Measurement(NamedTuple):
     faults: tuple[FoundFault, ...] = ()
     #: without an entry, the candidates that failed when they ran, each with the rejection reason: they are not chosen now
     rejected: Mapping[str, str] = MappingProxyType({})
+    #: the serialized plan of a choice that was compiled at run time, by the name of its candidate (engines.save_plan)
+    compiled: Mapping[str, str] = MappingProxyType({})
 
 
 class Measurer(Protocol):

@@ -24,6 +24,7 @@ import numpy as np
 import cudnnpy
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import channels_last_strides, extent, packed_strides
+from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._planning import engines
 from cudnnpy._planning.engines import EngineConfiguration, GraphExecutable, Target
 from cudnnpy._planning.known_issues import ISSUES, Issue
@@ -44,8 +45,8 @@ class Convolved:
     """A convolution on whole numbers, whose sums are exact in every type.
 
     `last` names the tensors, of "xwy", that are channels last; x has every axis `step` times as far apart as it is long.
-    `offset`: by how many elements the addresses are off 16 bytes. `largest` number, and the error allowed of the largest
-    element.
+    `offset`: by how many elements the addresses are off 16 bytes. `guarded` tensors end where mapped memory does. `largest`
+    number, and the error allowed of the largest element.
     """
 
     operation: str
@@ -56,6 +57,7 @@ class Convolved:
     last: str = ""
     step: int = 1
     offset: int = 0
+    guarded: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     bias: bool = False
     activation: str | None = None
@@ -152,6 +154,23 @@ TRIALS: dict[str, list[Trial]] = {
         for last in ("", "xwy")
     ]
     + [Convolved("backward_filter", (4, 64, 12, 11), (64, 32, 3, 3), "float16", last="xwy", options={"groups": 2})],
+    "weight-gradient-texture": [
+        Convolved("backward_filter", (64, 480, 14, 14), (120, 160, 1, 1), guarded=True, options={"groups": 3}),
+        Convolved(
+            "backward_filter",
+            (32, 512, 14, 14),
+            (512, 16, 3, 3),
+            guarded=True,
+            options={"padding": 2, "dilation": 2, "groups": 32},
+        ),
+        Convolved(
+            "backward_filter",
+            (64, 128, 56, 56),
+            (128, 16, 3, 3),
+            guarded=True,
+            options={"padding": 1, "stride": 2, "groups": 8},
+        ),
+    ],
     "weight-gradient-misaligned": [
         Convolved(
             "backward_filter",
@@ -280,12 +299,16 @@ TRIALS: dict[str, list[Trial]] = {
 
 
 class Buffer:
-    """A tensor in device memory of its own, every other byte of which is UNWRITTEN; the host's copy is `values`."""
+    """A tensor in device memory of its own, every other byte of which is UNWRITTEN; the host's copy is `values`.
 
-    def __init__(self, spec: TensorSpec, offset: int = 0) -> None:
+    With an `address` the tensor is there, and has no other bytes.
+    """
+
+    def __init__(self, spec: TensorSpec, offset: int = 0, address: int = 0) -> None:
         kind = np.dtype(spec.dtype)
-        self._host = np.full(2 * MARGIN + extent(spec) + offset * kind.itemsize, UNWRITTEN, np.uint8)
-        self._start = MARGIN + offset * kind.itemsize
+        self._address, margin = address, 0 if address else MARGIN
+        self._host = np.full(2 * margin + extent(spec) + offset * kind.itemsize, UNWRITTEN, np.uint8)
+        self._start = margin + offset * kind.itemsize
         self._shape, self._kind = spec.shape, kind
         self._strides = tuple(kind.itemsize * stride for stride in spec.strides or (1,))
         self._device: Any = None
@@ -297,11 +320,21 @@ class Buffer:
 
     def send(self) -> int:
         """Copies to the device; the address."""
+        if self._address:
+            from cuda.bindings import driver
+
+            driver.cuMemcpyHtoD(self._address, self._host.ctypes.data, self._host.nbytes)
+            return self._address
         self._device = cudnnpy.to_device(self._host.view(np.int8))
         return int(self._device.pointer) + self._start
 
     def fetch(self) -> None:
         """Copies from the device."""
+        if self._address:
+            from cuda.bindings import driver
+
+            driver.cuMemcpyDtoH(self._host.ctypes.data, self._address, self._host.nbytes)
+            return
         self._host = np.asarray(cudnnpy.to_numpy(self._device)).view(np.uint8)
 
 
@@ -328,7 +361,7 @@ def offered(built: Any, target: Target, issue: Issue) -> Iterator[EngineConfigur
     """The configurations that the issue is about: as the heuristics propose them, and then with the engines' own knobs."""
     own = (found for found in engines.engines(built, target) if found.engine in issue.engines or not compiled(found))
     every = chain(engines.heuristics(built, target), own)
-    found = [one for one in every if issue.is_of(one.engine, (*one.numerical_notes, *one.behavior_notes))]
+    found = [one for one in every if issue.is_of(one.engine, one.notes)]
     yield from sorted(found, key=lambda one: one.engine not in issue.engines)
 
 
@@ -358,7 +391,9 @@ def convolved(trial: Convolved, found: EngineConfiguration, handle: Handle) -> s
         executable = GraphExecutable(found.finalize(), operation_graph.uids(problem.operands))
     except StatusError:
         return None
-    buffers = [Buffer(spec, trial.offset) for spec in problem.specs]
+    memory = GuardedMemory(problem.specs, 0) if trial.guarded else None
+    addresses = [0] * len(problem.specs) if memory is None else memory.addresses(at_end=True)
+    buffers = [Buffer(spec, trial.offset, at) for spec, at in zip(problem.specs, addresses, strict=True)]
     *inputs, result = buffers
     given = []
     for seed, buffer in enumerate(inputs):

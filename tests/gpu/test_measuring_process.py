@@ -18,6 +18,7 @@ from cudnnpy import store
 from cudnnpy._measuring import tuner
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import WorkerProcess
+from cudnnpy._planning.engines import EngineConfiguration
 
 FAULTY = Path(__file__).with_name("faulty_worker.py")
 SYMPTOMS = {
@@ -85,6 +86,33 @@ def test_a_fault_costs_the_candidate_and_is_stored(
     (row,) = [candidate for candidate in entry.candidates if candidate.name == NAMES[fault]]
     assert row.refused.startswith("not measured: ")
     assert entry.milliseconds is not None
+
+
+def test_the_plan_that_a_child_compiled_is_not_compiled_again(
+    new_store: store.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Depthwise convolutions: the engines that win are compiled at run time."""
+    compiled: list[str] = []
+    finalize = EngineConfiguration.finalize
+
+    def noted(configuration: EngineConfiguration) -> Any:
+        if "runtime_compilation" in configuration.behavior_notes:
+            compiled.append(configuration.name)
+        return finalize(configuration)
+
+    monkeypatch.setattr(EngineConfiguration, "finalize", noted)
+    x = torch.randn(16, 64, 40, 40, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+    w = torch.randn(64, 1, 3, 3, device="cuda", dtype=torch.float16)
+    conv = cudnnpy.Convolution(padding=1, groups=64, prefer="autotune")
+    plan = conv.plan("forward", x, w)
+    assert plan.milliseconds is not None
+    assert compiled == []
+    y = torch.full_like(x, torch.nan)
+    workspace = torch.empty(max(plan.workspace_size, 1), device="cuda", dtype=torch.uint8)
+    stream = torch.cuda.current_stream().cuda_stream
+    plan.execute(x.data_ptr(), w.data_ptr(), y.data_ptr(), workspace.data_ptr(), stream)
+    expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1, groups=64)
+    assert (y.double() - expected).abs().max() < 0.02
 
 
 def test_a_candidate_that_writes_nothing_is_rejected(new_store: store.Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,7 @@ class Cudnn:
             engine=index,
             knobs=pairs,
             name=engine_name(index, pairs),
+            notes=(*made.notes, *(("runtime_compilation",) if made.compiled else ())),
             numerical_notes=made.notes,
             behavior_notes=("runtime_compilation",) if made.compiled else (),
             finalize=lambda: self.planned(made, dict(knobs or {})),

@@ -17,6 +17,8 @@ from cudnnpy._planning.usable import Measurement
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}
+BEST = {"entry": ENTRY.plain(), "reason": "", "lacked_memory": False, "rejected": {}, "compiled": {"engine 5": "a plan"}}
+CHOSEN = Measurement(ENTRY, compiled={"engine 5": "a plan"})
 CRASH = "exit status 1, CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"
 Answer = Callable[[Mapping[str, Any], Callable[[Any], object]], Any]
 
@@ -26,7 +28,7 @@ def died(name: str, how: str = CRASH, cause: Any = "ended") -> Answer:
 
 
 def done(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
-    return {"answer": {"entry": ENTRY.plain(), "reason": "", "lacked_memory": False, "rejected": {}}}
+    return {"answer": BEST}
 
 
 class Processes:
@@ -76,7 +78,7 @@ def test_a_problem_without_faults_takes_one_process() -> None:
     there = Processes(done, done)
     worker = GpuWorker("GPU-1", start=there)
     assert worker.measure("a", 2.0, limit=10, left_out={"engine 9": "a fault"}).entry == ENTRY
-    assert worker.measure("b", 4.0) == Measurement(ENTRY._replace(tune_seconds=4.0))
+    assert worker.measure("b", 4.0) == CHOSEN._replace(entry=ENTRY._replace(tune_seconds=4.0))
     assert there.started == 1
     assert there.requests[0]["left_out"] == {"engine 9": "a fault"}
     assert (there.requests[0]["limit"], there.requests[1]["limit"]) == (10, None)
@@ -125,10 +127,10 @@ def test_the_symptom_is_told_by_the_end_of_the_process(how: str, cause: str, sym
 
 def test_at_the_deadline_the_best_so_far_is_the_choice() -> None:
     def late(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
-        note({"best": ENTRY.plain()})
+        note({"best": BEST})
         return died("engine 5", "it was ended at the deadline", "deadline")(request, note)
 
-    assert measured(Processes(late)) == Measurement(ENTRY)
+    assert measured(Processes(late)) == CHOSEN
     there = Processes(died("engine 5", "it was ended at the deadline", "deadline"))
     found = measured(there)
     assert found.entry is None
@@ -155,7 +157,7 @@ def test_an_end_at_no_candidate_ends_the_search() -> None:
 def test_errors_are_those_of_the_problem_or_of_memory() -> None:
     with pytest.raises(MeasureError, match="no engine"):
         measured(Processes(lambda request, note: {"error": "no engine", "kind": "NoAlgorithmError"}))
-    late = {"answer": {"entry": None, "reason": "no more", "lacked_memory": True, "rejected": {}}}
+    late = {"answer": {"entry": None, "reason": "no more", "lacked_memory": True, "rejected": {}, "compiled": {}}}
     found = measured(Processes(lambda request, note: late))
     assert found == Measurement(None, "no more", True)
 
@@ -167,7 +169,7 @@ def test_where_no_process_starts_an_error_says_so_but_what_was_found_stays() -> 
         measured(there)
 
     def late(request: Mapping[str, Any], note: Callable[[Any], object]) -> Any:
-        note({"best": ENTRY.plain()})
+        note({"best": BEST})
         there.started = 99
         return died("engine 5")(request, note)
 

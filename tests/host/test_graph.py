@@ -401,7 +401,7 @@ def test_executables_that_nobody_uses_are_bounded(
 
 def test_candidates_are_made_with_the_numbers_of_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     one = SimpleNamespace(
-        name="one", numerical_notes=(), behavior_notes=(), engine=1, knobs=None, finalize=lambda: "plan"
+        name="one", notes=(), numerical_notes=(), behavior_notes=(), engine=1, knobs=None, finalize=lambda: "plan"
     )
     monkeypatch.setattr(Graph, "built", lambda *_: None)
     for source in ("heuristics", "engines"):
@@ -484,6 +484,7 @@ def test_compiled_engines_add_in_any_order(monkeypatch: pytest.MonkeyPatch, op: 
         knobs=None,
         numerical_notes=(),
         behavior_notes=("runtime_compilation",),
+        notes=("runtime_compilation",),
         finalize=None,
     )
     monkeypatch.setattr(candidates, "heuristics", lambda *_: [compiled])

@@ -30,6 +30,7 @@ ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)
 GAPS = tuple(2 * stride for stride in (200, 25, 5, 1))
 THREE = (2, 8, 5, 5, 5), (6, 8, 1, 3, 3), (2, 6, 5, 3, 3)  # three spatial axes
 POINTS = (2, 8, 5, 5, 5), (6, 8, 1, 1, 1), (2, 6, 5, 5, 5)
+GROUPED = X, (6, 4, 3, 3), Y  # with 2 groups
 LONG = (2, 8, 200), (6, 4, 129), (2, 6, 72)  # with 2 groups
 PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
 ON_A_GPU = Target(handle=object())  # type: ignore[arg-type]
@@ -86,6 +87,12 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
         [problem(name, dtype="float16") for name in OPERATIONS] + [convolved()],
     ),
     "weight-gradient-nan": (70, ("tensor_core",), [problem("backward_filter")], [problem(), problem("backward_data")]),
+    "weight-gradient-texture": (
+        20,
+        ("texture",),
+        [problem("backward_filter", GROUPED, groups=2)],
+        [problem("backward_filter"), problem(shapes=GROUPED, groups=2)],
+    ),
     "weight-gradient-misaligned": (
         67,
         (),
@@ -201,6 +208,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Candidate]]:
             engine=engine,
             knobs=None,
             name=f"engine {engine}",
+            notes=notes,
             numerical_notes=tuple(note for note in notes if note != COMPILED),
             behavior_notes=(COMPILED,) if COMPILED in notes else (),
             finalize=None,
