@@ -73,7 +73,7 @@ class LocalMeasurer:
             is_own = all(candidate is not choice for candidate in considered)  # it has knobs of the search
             found = [*considered, choice] if is_own else considered
             entry = entry_of(problem, options, self._target, Plan(problem, choice), found, complete=is_complete)
-            return Measurement(entry, compiled=self._compiled(choice))
+            return Measurement(entry, compiled=_compiled(choice))
 
         def report(choice: Candidate) -> None:
             if self._best is not None:
@@ -94,13 +94,6 @@ class LocalMeasurer:
         except TypeError as error:  # a candidate without a text
             return Measurement(None, str(error))
         return measurement._replace(lacked_memory=search.lacked_memory)
-
-    def _compiled(self, choice: Candidate) -> dict[str, str]:
-        """Return the serialized plan of a choice by its name, if it was compiled at run time."""
-        plan = self._target.compiled.get(choice.name)
-        with suppress(CudnnError):  # a plan that cuDNN does not serialize is compiled again
-            return {} if plan is None else {choice.name: save_plan(plan)}
-        return {}
 
     def confirm(self, problem: Problem, options: PlanningOptions, entry: Entry, limit: int) -> str | None:
         """Return why the result of a stored plan is wrong here; "" if it is right; None if it could not be run."""
@@ -126,6 +119,13 @@ class LocalMeasurer:
         except MemoryError:
             return None
         return candidate.refused
+
+
+def _compiled(choice: Candidate) -> dict[str, str]:
+    """Return the serialized plan of a choice by its name, if its engine was compiled at run time."""
+    with suppress(CudnnError):  # a plan that cuDNN does not serialize is compiled again
+        return {} if choice.plan is None else {choice.name: save_plan(choice.plan)}
+    return {}
 
 
 def _reasons(candidates: Sequence[Candidate]) -> str:

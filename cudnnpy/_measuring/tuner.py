@@ -30,7 +30,8 @@ from cudnnpy.handle import Handle, on_device
 
 VARIABLE = "CUDNNPY_MEASURE_IN"
 _PLACES = ("process", "caller")
-_EXTRA_SECONDS = 3.0  # for the start of a process, and for a candidate that is ended at its limit
+_EXTRA_SECONDS = 3.0  # for the start of a process, for a candidate that is ended at its limit, and for planning
+_PLANNING_SECONDS = 1.0  # of them, for planning the choice in this process
 _POLL_SECONDS = 0.001
 _RETRY_SECONDS = 60.0  # until a process is started again after none could be
 _SAY_SECONDS = 2.0  # of tuning in a program, after which a line says how to tune ahead
@@ -60,10 +61,11 @@ class Tuner:
             with on_device(self._device):
                 return LocalMeasurer(Handle.default(self._device)).measure(problem, options, limit, left_out)
         begin = time.monotonic()
-        deadline = begin + 2 * options.tune_seconds + _EXTRA_SECONDS
+        end = begin + 2 * options.tune_seconds
+        deadline = end + _EXTRA_SECONDS - _PLANNING_SECONDS
 
         def measured(worker: GpuWorker) -> Measurement:
-            seconds = min(options.tune_seconds, max(deadline - time.monotonic() - _EXTRA_SECONDS, 0.0))
+            seconds = min(options.tune_seconds, max(end - time.monotonic(), 0.0))
             text = choice_text(problem, options)
             return worker.measure(text, seconds, limit=limit, left_out=left_out, deadline=deadline)
 
@@ -80,7 +82,7 @@ class Tuner:
         if _is_in_caller():
             with on_device(self._device):
                 return LocalMeasurer(Handle.default(self._device)).confirm(problem, options, entry, limit)
-        deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS
+        deadline = time.monotonic() + 2 * options.tune_seconds + _EXTRA_SECONDS - _PLANNING_SECONDS
         try:
             text = choice_text(problem, options)
             return self._in_turn(lambda worker: worker.confirm(text, entry, limit, deadline), deadline)

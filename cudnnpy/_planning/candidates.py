@@ -135,6 +135,7 @@ class Candidate:
     error: float | None = None
     #: the time relative to the fastest that measurements of near problems let expect; None without a table of measurements
     expected: float | None = None
+    plan: Descriptor | None = field(default=None, repr=False)  #: the execution plan of an engine compiled at run time
     executable: Executable | None = field(default=None, repr=False)
 
     @property
@@ -150,7 +151,7 @@ class Candidate:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without what belongs to this process, so that it can be copied and pickled."""
-        return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "executable": None}
+        return {**self.__dict__, "make": _made_elsewhere, "lowering": None, "plan": None, "executable": None}
 
     def prepare(self) -> Executable | None:
         """The planned executable; None, with the reason in `refused`, where cuDNN cannot run it here."""
@@ -253,18 +254,16 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
     """Return the candidate of an engine configuration."""
     compiled = "runtime_compilation" in found.behavior_notes
     what = lowering.facts, found.engine, found.notes
-    name = found.name + lowering.suffix
 
     def make() -> Executable:
-        plan = target.compiled.get(name) or found.finalize()
-        if compiled:
-            target.compiled[name] = plan
+        plan = candidate.plan or found.finalize()
+        candidate.plan = plan if compiled else None
         return lowering.executable(plan, target)
 
     absent = "compiled at run time: needs the GPU itself" if compiled and target.profile is not None else ""
-    return Candidate(
+    candidate = Candidate(
         source,
-        name,
+        found.name + lowering.suffix,
         found.numerical_notes,
         known_issues.is_deterministic(*what),
         make,
@@ -273,6 +272,7 @@ def from_configuration(lowering: Lowering, target: Target, source: str, found: E
         lowering=lowering,
         refused=absent or known_issues.rejection(*what),
     )
+    return candidate
 
 
 def rejected(source: str, name: str, reason: str) -> Candidate:

@@ -6,7 +6,6 @@ The nodes of a graph are created by cudnnpy.graph and convolution/operation_grap
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar, cast
@@ -34,8 +33,6 @@ class Target:
     profile: str | None = None
     _descriptor: list[Descriptor] = field(default_factory=list)
     _shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    #: the execution plans of engines that are compiled at run time, by the names of their candidates
-    compiled: dict[str, Descriptor] = field(default_factory=dict, compare=False, repr=False)
 
     def device(self) -> Descriptor | None:
         """Return the device property descriptor of a profile; None for a handle."""
@@ -341,13 +338,3 @@ def load_plan(text: str, target: Target) -> Descriptor:
             raw.CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION: text,
         },
     )
-
-
-def load_compiled(texts: Mapping[str, str], target: Target) -> None:
-    """Load plans that this process's own child compiled, by the names of their candidates, so that planning compiles none.
-
-    A text that does not load here is left out.
-    """
-    for name, text in texts.items():
-        with suppress(StatusError):
-            target.compiled[name] = load_plan(text, target)

@@ -124,9 +124,14 @@ def is_float32_of_three_axes(facts: Facts) -> bool:
     return any(x.dtype == "float32" and len(x.shape) == _THREE_AXES for x, _, _ in facts.convolutions)
 
 
-def is_grouped(facts: Facts) -> bool:
-    """groups"""
-    return any(w.shape[1] < x.shape[1] for x, w, _ in facts.convolutions)
+def is_grouped_or_half(facts: Facts) -> bool:
+    """groups, float16 or bfloat16"""
+    return any(w.shape[1] < x.shape[1] or x.dtype in ("float16", "bfloat16") for x, w, _ in facts.convolutions)
+
+
+def is_depthwise(facts: Facts) -> bool:
+    """a group for each channel of x"""
+    return any(w.shape[1] == 1 < x.shape[1] for x, w, _ in facts.convolutions)
 
 
 def is_grouped_with_long_filters(facts: Facts) -> bool:

@@ -9,18 +9,19 @@ stored: a candidate with a fault is not chosen for this problem again, as long a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import NamedTuple
 
 from cudnnpy._planning import frozen_choices, remembered
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.engines import Target, load_compiled
+from cudnnpy._planning.engines import Target, load_plan
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.usable import Measurement, Measurer, is_usable
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import Layers, current, serves_all_preferences
-from cudnnpy.errors import CudnnError
+from cudnnpy.errors import CudnnError, StatusError
 
 
 class _Choice(NamedTuple):
@@ -57,6 +58,7 @@ class StoredTuner:
         self._is_autotuned = options.prefer == "autotune"
         self._is_blank = self._store.is_blank and not (self._is_autotuned and measurer is not None)
         self._faults: dict[str, str] | None = None
+        self._compiled: Mapping[str, str] = {}
         #: the candidates that failed when the problem was measured, each with the rejection reason
         self.rejected: Mapping[str, str] = {}
         self.layer = ""  #: the layer of the store that had the choice; "" if it was made now
@@ -161,6 +163,9 @@ class StoredTuner:
         except (ValueError, CudnnError) as error:
             return _Choice(), str(error)
         candidate.refused = candidate.refused or self.left_out.get(candidate.name, "")
+        if candidate.name in self._compiled:
+            with suppress(StatusError):  # then it is compiled here
+                candidate.plan = load_plan(self._compiled[candidate.name], self._target)
         if is_usable(candidate, self._problem, self._options, limit):
             reason = "" if is_confirmed else self._confirmed(entry, limit)
         elif candidate.executable is not None:
@@ -188,7 +193,7 @@ class StoredTuner:
     def _measured(self, measurer: Measurer, limit: int, before: _Choice) -> Candidate | None:
         """Return the result of measuring, or the choice that another process stored first."""
         measurement = measurer.measure(self._problem, self._options, limit, self.left_out)
-        load_compiled(measurement.compiled, self._target)
+        self._compiled = measurement.compiled
         entry = self._noted(measurement)
         if entry is None:
             is_rejected = before.candidate is not None and before.candidate.name in {*self.left_out, *self.rejected}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from math import gcd, prod
@@ -22,7 +23,7 @@ import ml_dtypes  # noqa: F401  (NumPy's bfloat16)
 import numpy as np
 
 import cudnnpy
-from cudnnpy import TensorSpec, reference
+from cudnnpy import TensorSpec, raw, reference
 from cudnnpy._core.layouts import channels_last_strides, extent, packed_strides
 from cudnnpy._measuring.guarded_memory import GuardedMemory
 from cudnnpy._planning import engines
@@ -155,6 +156,7 @@ TRIALS: dict[str, list[Trial]] = {
     ]
     + [Convolved("backward_filter", (4, 64, 12, 11), (64, 32, 3, 3), "float16", last="xwy", options={"groups": 2})],
     "weight-gradient-texture": [
+        Convolved("backward_filter", (1, 128, 147, 147), (128, 128, 1, 1), "bfloat16", last="xwy"),
         Convolved("backward_filter", (64, 480, 14, 14), (120, 160, 1, 1), guarded=True, options={"groups": 3}),
         Convolved(
             "backward_filter",
@@ -170,6 +172,18 @@ TRIALS: dict[str, list[Trial]] = {
             guarded=True,
             options={"padding": 1, "stride": 2, "groups": 8},
         ),
+        Convolved(
+            "backward_filter",
+            (1, 2, 8, 7, 8),
+            (130, 2, 11, 1, 11),
+            "bfloat16",
+            guarded=True,
+            options={"padding": (5, 0, 5), "stride": 2},
+        ),
+    ],
+    "depthwise-endless": [
+        Convolved("forward", (32, 48, 160, 160), (48, 1, 3, 3), last="xwy", options={"padding": 1, "groups": 48}),
+        Convolved("backward_filter", (1, 192, 134, 134), (192, 1, 4, 4), "float16", options={"groups": 192}),
     ],
     "weight-gradient-misaligned": [
         Convolved(
@@ -361,8 +375,18 @@ def offered(built: Any, target: Target, issue: Issue) -> Iterator[EngineConfigur
     """The configurations that the issue is about: as the heuristics propose them, and then with the engines' own knobs."""
     own = (found for found in engines.engines(built, target) if found.engine in issue.engines or not compiled(found))
     every = chain(engines.heuristics(built, target), own)
+    if issue.kind == "with textures":
+        every = chain.from_iterable(textured(built, target, index) for index in issue.engines)
     found = [one for one in every if issue.is_of(one.engine, one.notes)]
     yield from sorted(found, key=lambda one: one.engine not in issue.engines)
+
+
+def textured(built: Any, target: Target, index: int) -> Iterator[EngineConfiguration]:
+    """The configurations of an engine that read through textures; none where it does not support the problem."""
+    texture, tile = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
+    with suppress(StatusError):
+        for size in engines.knob_ranges(built, target, index)[tile]:
+            yield engines.engine(built, target, index, {tile: size, texture: 1})
 
 
 def compiled(found: EngineConfiguration) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._planning import candidates, engines
+from cudnnpy._planning import candidates
 from cudnnpy._planning.candidates import _ranges
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
@@ -138,17 +139,10 @@ def test_an_error_that_is_raised_again_keeps_nothing_of_the_calls_before() -> No
     assert len(depths) == 1
 
 
-def test_a_plan_that_a_child_compiled_is_not_compiled_again(cudnn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, target = problem(), Target(handle=object())  # type: ignore[arg-type]
-    cudnn.proposed = [configuration(5, compiled=True), configuration(6, compiled=True)]
-    monkeypatch.setattr(engines, "load_plan", lambda text, target: loaded_plan(text))
-    engines.load_compiled({"engine 5": "right", "engine 6": "of another release"}, target)
-    plans = [candidate.prepare() for candidate in candidates.proposed(next(iter(asked.lowerings())), target)]
-    assert [executable.plan for executable in plans if executable] == ["the plan of right", 6]
-    assert target.compiled == {"engine 5": "the plan of right", "engine 6": 6}
-
-
-def loaded_plan(text: str) -> str:
-    if text != "right":
-        raise StatusError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED")
-    return f"the plan of {text}"
+def test_a_plan_that_a_child_compiled_is_not_compiled_again(cudnn: Any) -> None:
+    cudnn.proposed = [configuration(5, compiled=True), configuration(6, compiled=True), configuration(7)]
+    five, six, seven = candidates.proposed(next(iter(problem().lowerings())), ON_A_GPU)
+    five.plan = "compiled elsewhere"  # type: ignore[assignment]
+    assert [one.prepare().plan for one in (five, six, seven)] == ["compiled elsewhere", 6, 7]  # type: ignore[union-attr]
+    assert [one.plan for one in (five, six, seven)] == ["compiled elsewhere", 6, None]
+    assert pickle.loads(pickle.dumps(six)).plan is None

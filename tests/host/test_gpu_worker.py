@@ -17,7 +17,13 @@ from cudnnpy._planning.usable import Measurement
 
 ENTRY = entry("forward 1x1x8x8 1x1x3x3")
 ROW = {"name": "engine 1", "milliseconds": 1.0}
-BEST = {"entry": ENTRY.plain(), "reason": "", "lacked_memory": False, "rejected": {}, "compiled": {"engine 5": "a plan"}}
+BEST = {
+    "entry": ENTRY.plain(),
+    "reason": "",
+    "lacked_memory": False,
+    "rejected": {},
+    "compiled": {"engine 5": "a plan"},
+}
 CHOSEN = Measurement(ENTRY, compiled={"engine 5": "a plan"})
 CRASH = "exit status 1, CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access"
 Answer = Callable[[Mapping[str, Any], Callable[[Any], object]], Any]

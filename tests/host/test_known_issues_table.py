@@ -30,6 +30,7 @@ ONE = (2, 8, 3, 3), W, (2, 6, 1, 1)
 GAPS = tuple(2 * stride for stride in (200, 25, 5, 1))
 THREE = (2, 8, 5, 5, 5), (6, 8, 1, 3, 3), (2, 6, 5, 3, 3)  # three spatial axes
 POINTS = (2, 8, 5, 5, 5), (6, 8, 1, 1, 1), (2, 6, 5, 5, 5)
+DEPTHWISE = X, (8, 1, 3, 3), (2, 8, 3, 3)
 GROUPED = X, (6, 4, 3, 3), Y  # with 2 groups
 LONG = (2, 8, 200), (6, 4, 129), (2, 6, 72)  # with 2 groups
 PADDED = (2, 8, 4, 5)  # x with which padding ((1, 0), 0) gives Y
@@ -90,8 +91,14 @@ SIDES: dict[str, tuple[int, tuple[str, ...], list[Asked], list[Asked]]] = {
     "weight-gradient-texture": (
         20,
         ("texture",),
-        [problem("backward_filter", GROUPED, groups=2)],
+        [problem("backward_filter", GROUPED, groups=2), problem("backward_filter", dtype="bfloat16", last="xwy")],
         [problem("backward_filter"), problem(shapes=GROUPED, groups=2)],
+    ),
+    "depthwise-endless": (
+        3,
+        (),
+        [problem(name, DEPTHWISE, groups=8, last="xwy") for name in ("forward", "backward_filter")],
+        [problem(shapes=GROUPED, groups=2), problem("backward_filter")],
     ),
     "weight-gradient-misaligned": (
         67,

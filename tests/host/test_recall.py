@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_engines import LOTS, TARGET, Cudnn, Made, MadeUp, tuner
+from made_up_engines import LOTS, TARGET, Cudnn, Executable, Made, MadeUp, tuner
 
 from cudnnpy import Engine, Plan, candidates_table, raw
 from cudnnpy._memory import workspace
-from cudnnpy._planning import known_issues, plan_text, remembered, selection
+from cudnnpy._planning import known_issues, plan_text, recall, remembered, selection
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.problem import Problem
@@ -97,6 +97,29 @@ def add_fault(candidate: str, driver: str = "13.0", problem: MadeUp = SUMS) -> s
 
 def reasons() -> list[str]:
     return [one.reason for one in layers.current().user.forgotten()]
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_the_plan_that_the_child_compiled_is_loaded_or_else_compiled_here(
+    cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch, loads: bool
+) -> None:
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, compiled=True))
+    planned()
+    entry = standing()
+    layers.use("")
+    loaded: list[str] = []
+
+    def load_plan(text: str, target: Any) -> Any:
+        loaded.append(text)
+        if not loads:
+            raise raw.error_of(raw.CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize")
+        return Executable(cudnn.engines[2], {})
+
+    monkeypatch.setattr(recall, "load_plan", load_plan)
+    cudnn.clock = 0.0
+    cudnn.engines[2].plans_in = 5.0
+    plan = measured(Child(Measurement(entry, compiled={"engine 2": "its plan", "engine 9": "another"})))
+    assert (plan.name, loaded, cudnn.clock) == ("engine 2", ["its plan"], 0.0 if loads else 5.0)
 
 
 # A problem is measured once
