@@ -103,7 +103,7 @@ def reasons() -> list[str]:
 def test_the_plan_that_the_child_compiled_is_loaded_or_else_compiled_here(
     cudnn: Cudnn, monkeypatch: pytest.MonkeyPatch, loads: bool
 ) -> None:
-    cudnn.add(Made(1), Made(2, lambda knobs: 1.0, compiled=True))
+    cudnn.add(Made(1), Made(2, lambda knobs: 1.0))
     planned()
     entry = standing()
     layers.use("")
