@@ -46,8 +46,8 @@ class Convolved:
     """A convolution on whole numbers, whose sums are exact in every type.
 
     `last` names the tensors, of "xwy", that are channels last; x has every axis `step` times as far apart as it is long.
-    `offset`: by how many elements the addresses are off 16 bytes. `guarded` tensors end where mapped memory does. `largest`
-    number, and the error allowed of the largest element.
+    `offset`: by how many elements the addresses are off 16 bytes. `guarded` tensors end where mapped memory does.
+    `knobs` are those of the engine. `largest` number, and the error allowed of the largest element.
     """
 
     operation: str
@@ -59,6 +59,7 @@ class Convolved:
     step: int = 1
     offset: int = 0
     guarded: bool = False
+    knobs: dict[int, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     bias: bool = False
     activation: str | None = None
@@ -107,6 +108,8 @@ class Summed:
 
 Trial = Convolved | Summed
 
+TEXTURE, TILE = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
+MULTIPLY = {int(raw.CUDNN_KNOB_TYPE_MULTIPLY): 1}
 SAME: dict[str, Any] = {"padding": "same"}
 DILATED: dict[str, Any] = {"padding": "same", "dilation": 2, "groups": 2}
 _ORDERS = [
@@ -156,21 +159,16 @@ TRIALS: dict[str, list[Trial]] = {
     ]
     + [Convolved("backward_filter", (4, 64, 12, 11), (64, 32, 3, 3), "float16", last="xwy", options={"groups": 2})],
     "weight-gradient-texture": [
-        Convolved("backward_filter", (1, 128, 147, 147), (128, 128, 1, 1), "bfloat16", last="xwy"),
-        Convolved("backward_filter", (64, 480, 14, 14), (120, 160, 1, 1), guarded=True, options={"groups": 3}),
         Convolved(
-            "backward_filter",
-            (32, 512, 14, 14),
-            (512, 16, 3, 3),
-            guarded=True,
-            options={"padding": 2, "dilation": 2, "groups": 32},
+            "backward_filter", (1, 128, 147, 147), (128, 128, 1, 1), "bfloat16", last="xwy", knobs={TILE: 8, TEXTURE: 1}
         ),
         Convolved(
             "backward_filter",
-            (64, 128, 56, 56),
-            (128, 16, 3, 3),
+            (64, 480, 14, 14),
+            (120, 160, 1, 1),
             guarded=True,
-            options={"padding": 1, "stride": 2, "groups": 8},
+            knobs={TILE: 6, TEXTURE: 1},
+            options={"groups": 3},
         ),
         Convolved(
             "backward_filter",
@@ -178,12 +176,27 @@ TRIALS: dict[str, list[Trial]] = {
             (130, 2, 11, 1, 11),
             "bfloat16",
             guarded=True,
+            knobs={TEXTURE: 1},
             options={"padding": (5, 0, 5), "stride": 2},
         ),
     ],
     "depthwise-endless": [
-        Convolved("forward", (32, 48, 160, 160), (48, 1, 3, 3), last="xwy", options={"padding": 1, "groups": 48}),
-        Convolved("backward_filter", (1, 192, 134, 134), (192, 1, 4, 4), "float16", options={"groups": 192}),
+        Convolved(
+            "forward",
+            (32, 48, 160, 160),
+            (48, 1, 3, 3),
+            last="xwy",
+            knobs=MULTIPLY,
+            options={"padding": 1, "groups": 48},
+        ),
+        Convolved(
+            "backward_filter",
+            (1, 192, 134, 134),
+            (192, 1, 4, 4),
+            "float16",
+            knobs=MULTIPLY,
+            options={"groups": 192},
+        ),
     ],
     "weight-gradient-misaligned": [
         Convolved(
@@ -371,22 +384,22 @@ def launched(executable: GraphExecutable, addresses: list[int], handle: Handle) 
     return ""
 
 
-def offered(built: Any, target: Target, issue: Issue) -> Iterator[EngineConfiguration]:
-    """The configurations that the issue is about: as the heuristics propose them, and then with the engines' own knobs."""
+def offered(built: Any, target: Target, issue: Issue, knobs: dict[int, int]) -> Iterator[EngineConfiguration]:
+    """The configurations that the issue is about: with the knobs of the trial, or as the heuristics propose them and then with
+    the engines' own knobs.
+    """
     own = (found for found in engines.engines(built, target) if found.engine in issue.engines or not compiled(found))
     every = chain(engines.heuristics(built, target), own)
-    if issue.kind == "with textures":
-        every = chain.from_iterable(textured(built, target, index) for index in issue.engines)
+    if knobs:
+        every = chain.from_iterable(with_knobs(built, target, index, knobs) for index in issue.engines)
     found = [one for one in every if issue.is_of(one.engine, one.notes)]
     yield from sorted(found, key=lambda one: one.engine not in issue.engines)
 
 
-def textured(built: Any, target: Target, index: int) -> Iterator[EngineConfiguration]:
-    """The configurations of an engine that read through textures; none where it does not support the problem."""
-    texture, tile = int(raw.CUDNN_KNOB_TYPE_USE_TEX), int(raw.CUDNN_KNOB_TYPE_TILE_SIZE)
+def with_knobs(built: Any, target: Target, index: int, knobs: dict[int, int]) -> Iterator[EngineConfiguration]:
+    """An engine with these knobs; nothing where it does not support the problem with them."""
     with suppress(StatusError):
-        for size in engines.knob_ranges(built, target, index)[tile]:
-            yield engines.engine(built, target, index, {tile: size, texture: 1})
+        yield engines.engine(built, target, index, knobs)
 
 
 def compiled(found: EngineConfiguration) -> bool:
@@ -484,7 +497,7 @@ def main(name: str) -> None:
         run: Callable[[Any, EngineConfiguration, Handle], str | None] = (
             summed if isinstance(trial, Summed) else convolved
         )
-        for found in offered(built, target, issue):
+        for found in offered(built, target, issue, {} if isinstance(trial, Summed) else trial.knobs):
             tell(running=f"{found.name}: {trial}")
             wrong = run(trial, found, handle)
             ran += wrong is not None
