@@ -227,7 +227,7 @@ def test_the_command_writes_a_table_and_says_what_it_is_worth(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     ran = candidate(2, 3.0), candidate(3, 1.0)
-    file.write_text("\n".join(line(*ran, batch=batch, networks=[str(batch)]) for batch in (8, 16)))
+    file.write_text("".join(line(*ran, batch=batch, networks=[str(batch)]) + "\n" for batch in (8, 16)))
     out = tmp_path / "tables"
     assert main([str(file), "--gpu", "A GPU", "--capability", "9.9", "--cudnn", "9.99", "--out", str(out)]) == 0
     (written,) = out.iterdir()

@@ -20,7 +20,7 @@ from tools.benchmark.layers import TINY
 from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary, within
 
 NEW = "new"
-TUPLES: tuple[int | str, ...] = (1, 16, 1000, NEW)
+TUPLES: tuple[int | str, ...] = (1, 16, 64, 250, 1000, NEW)
 DTYPE = "float16"
 PAIRS, FILTERS = 4096, 512  # of x and y, and of w: together as many tuples as are ever new
 MOST, LEAST = 100, 15  # repetitions of HOST_BATCH calls

@@ -1,6 +1,6 @@
-"""What the operations section calls: each operation of cudnnpy beside torch's own, on the same tensors.
+"""The calls of the parts about operations: each operation of cudnnpy and PyTorch's own, on the same tensors.
 
-cudnnpy's names are looked up when a case is made, so that a name that is not there fails its rows and nothing else.
+cudnnpy's names are looked up when a case is made, so that a missing name fails its rows alone.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ cudnnpy: Any = package
 Call: TypeAlias = Callable[[], Any]
 
 DEVICE = "cuda"
-SHAPE, TINY = (128, 64, 56, 56), (2, 4, 4, 4)
-LONG, WIDE = (128 * 56 * 56, 64), (8192, 4096)  # x of the operations over its last axis
 PACKED, CHANNELS_LAST = (False,), (True,)
 EPSILON = 1e-5
 
@@ -77,8 +75,8 @@ class Case(NamedTuple):
     make: Callable[[Tensors], Roads]
     host: bool = True
     orders: tuple[bool, ...] = PACKED + CHANNELS_LAST
-    tolerance: float = 0.0  # where it is wider than the element type's
-    size: str = ""  # of x, where it has a shape of its own; on the host every x is tiny
+    tolerance: float = 0.0  # if it is wider than the data type's
+    has_float64: bool = True
 
 
 def gradient(t: Tensors, function: Callable[..., Call], inputs: list[Any], dy: Any) -> Call:
@@ -230,19 +228,18 @@ def rms_norm(torch: Any, x: Any, scale: Any) -> Call:
     return partial(torch.nn.functional.rms_norm, x, tuple(scale.shape), scale, EPSILON)
 
 
-def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] | None = None) -> list[Case]:
+def normalization(kind: str, theirs: Callable[..., Call], rows: bool = False) -> list[Case]:
     """Training, inference and backward of a kind that has no running statistics; `rows`: over the last axis of x."""
 
     def ours() -> Any:
         return getattr(cudnnpy, f"{kind}Normalization")(epsilon=EPSILON)
 
     def inputs(t: Tensors) -> tuple[Any, list[Any]]:
-        """x and the parameters; for rows they are of x's element type, as torch's kernels ask."""
-        if rows is None:
+        """x and the parameters; for rows they are of x's data type, as torch's kernels require."""
+        if not rows:
             return t.random().add_(1), t.parameters(2)
-        shape = rows if t.shape != TINY else (TINY[0] * TINY[2] * TINY[3], TINY[1])
-        made = [(t.torch.rand(shape[1], device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
-        return t.random(*shape).add_(1), made
+        made = [(t.torch.rand(t.channels, device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
+        return t.random().add_(1), made
 
     def saved(x: Any) -> tuple[Any, ...]:
         if kind == "RMS":
@@ -267,11 +264,10 @@ def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] 
         return Roads(call, partial(ours().backward, dy, x, parameters[0], *saved(x), out=dx))
 
     name = f"{kind if kind == 'RMS' else kind.lower()} norm"
-    size, orders = (f"{rows[0]}x{rows[1]}", PACKED) if rows else ("", PACKED + CHANNELS_LAST)
     return [
-        Case(f"{name}, training", training, rows != WIDE, orders, size=size),
-        Case(f"{name}, inference", inference, rows != WIDE, orders, size=size),
-        Case(f"{name}, backward", backward, False, orders, size=size),
+        Case(f"{name}, training", training),
+        Case(f"{name}, inference", inference),
+        Case(f"{name}, backward", backward, host=False),
     ]
 
 

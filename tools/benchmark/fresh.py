@@ -28,6 +28,7 @@ from tools.benchmark.networks.cells import KINDS, Cell
 from tools.benchmark.networks.measure_layers import timed_plan
 from tools.benchmark.networks.tensors import operands, plan_call
 from tools.benchmark.tuning import is_fault, limit, stored_faults
+from tools.rows import Writer
 
 PROCESS_SECONDS = 200.0
 
@@ -211,7 +212,7 @@ def main() -> int:
     if given.job is not None:
         print(json.dumps(JOBS[given.part](*given.job)), flush=True)
         return 0
-    end = time.monotonic() + given.seconds
+    end, writer = time.monotonic() + given.seconds, Writer(given.rows) if given.rows else None
     repeat = given.repeat or {"evidence": 5, "steps": 1, "start": 3}[given.part]
     rows: list[dict[str, Any]] = []
     for arguments in jobs(given.part, repeat, given.tune_seconds):
@@ -220,9 +221,8 @@ def main() -> int:
             break
         rows.append(in_process(given.part, *arguments))
         print(line(rows[-1]), flush=True)
-        if given.rows:
-            with given.rows.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(rows[-1]) + "\n")
+        if writer:
+            writer.add(rows[-1])
     if given.part == "evidence":
         alive = sum(not row["error"] and row["lived"] and row["in_time"] for row in rows)
         print(f"caught {sum(map(is_caught, rows))} of {len(rows)}; callers that lived on and returned in time: {alive}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from ctypes import byref, c_int64, c_void_p
 from typing import Any
 
@@ -194,15 +194,9 @@ ROADS: dict[str, Callable[[Tensors], Callable[[], object]]] = {
 }
 
 
-def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
-    """One row for each road and element type: microseconds of the host, or why there is no number."""
+def measure(torch: Any, budget: Budget, dtype: str) -> list[dict[str, Any]]:
+    """Return a row for each contender: microseconds of the host, or why there is no number."""
     torch.backends.cudnn.benchmark = True
-    with torch.no_grad():
-        for index, dtype in enumerate(DTYPES):
-            yield from _measure(torch, dtype, budget.part(1 / (len(DTYPES) - index)))
-
-
-def _measure(torch: Any, dtype: str, budget: Budget) -> list[dict[str, Any]]:
     tensors = Tensors(torch, dtype)
     timers: dict[str, Callable[[], float]] = {}
     rows: dict[str, dict[str, Any]] = {}

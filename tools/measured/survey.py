@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import math
 import os
 import random
@@ -33,6 +32,7 @@ from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.benchmark.networks.measure_layers import facts
 from tools.measured.problems import problem_of
+from tools.rows import Writer
 
 GIB = 1 << 30
 TENSORS, WORKSPACE = 2.0, 1.5  # GiB in each process: of inputs, of results; of workspace
@@ -248,7 +248,8 @@ def run(index: int, processes: int, seconds: float, seed: int, folder: Path) -> 
     alike = [other for other in range(processes) if KINDS[SHARE[other % len(SHARE)]] == kind]
     cells = [cell for cell in in_order(catalogue.read(), seed) if cell.kind == kind]
     history: dict[Any, list[float]] = {}
-    with Path(folder, "lock").open("w") as lock, Path(folder, f"{seed}-{index}.jsonl").open("a") as file:
+    writer = Writer(Path(folder, f"{seed}-{index}.jsonl"))
+    with Path(folder, "lock").open("w") as lock:
         gpu = Gpu(kind.dtype, lock)
         for cell in _drawn(cells[alike.index(index) :: len(alike)], seed):
             if time.monotonic() > end:
@@ -259,8 +260,7 @@ def run(index: int, processes: int, seconds: float, seed: int, folder: Path) -> 
                 row = _failed(cell, error)
             if row is None:
                 continue
-            file.write(json.dumps(row) + "\n")
-            file.flush()
+            writer.add(row)
             if "CUDA" in row.get("error", ""):
                 break
 

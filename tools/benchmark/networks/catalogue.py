@@ -171,7 +171,7 @@ def write(networks: Iterable[Network]) -> str:
     distinct = {layer for network in networks for layer in network.layers}
     lines = [
         f"# {len(networks)} networks, {len(distinct)} distinct convolutions. The form: catalogue.py.",
-        "# Written by `python -m tools.benchmark.networks.collect`; change tables.py and collect.py, not this file.",
+        "# `python -m tools.benchmark.networks.collect` writes torchvision's networks again and keeps the others.",
     ]
     for network in networks:
         lines += ["", f"[{network.name}] batch {network.batch}, {network.source}"]

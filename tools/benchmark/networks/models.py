@@ -19,7 +19,7 @@ SETTLING_BATCH = 8
 
 
 def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, levels: int = 4) -> Any:
-    """Ronneberger's U-Net with padding and batch norms: tables.unet_padded."""
+    """Ronneberger's U-Net with padding and batch norms: unet_padded in the catalogue."""
     nn = torch.nn
 
     def pair(inside: int, outside: int) -> Any:
