@@ -41,10 +41,10 @@ that it does not. An issue that others reported is assumed only in the releases 
 All measurements are from {devices}. On every other GPU:
 
 - The tables apply unchanged, so they may reject an engine that is right there.
-- An issue that only such a GPU has is not in the tables. A choice that is not from tuning is cuDNN's own proposal, and its result
-  is not checked.
-- Tuning checks each candidate on the GPU itself: between unmapped pages, and its result against float64 or other engines. A fault
-  that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
+- An issue that only such a GPU has is not in the tables. A choice that is not from tuning is cuDNN's own proposal, and its
+  result is not checked.
+- Tuning checks each candidate on the GPU itself: between unmapped pages, and its result against float64 or other engines. A
+  fault that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
 - `pytest tests/gpu/test_known_issues.py` reports which of the issues the GPU has, and `python -m tools.hunt` looks for others
   ([Hunting for faults](dev/hunt.md)).
 

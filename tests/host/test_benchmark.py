@@ -146,18 +146,19 @@ def test_a_contender_that_fails_or_is_absent_leaves_the_others(monkeypatch: pyte
     def fails_later(tensors: object) -> Callable[[], object]:
         return lambda: 1 // 0
 
-    monkeypatch.setattr(host, "Tensors", lambda torch, dtype: None)
-    roads = {"works": lambda tensors: lambda: None, "fails": fails, "later": fails_later, "absent": absent}
-    monkeypatch.setattr(host, "ROADS", roads)
+    monkeypatch.setattr(host, "Tensors", lambda torch, dtype, tuples: SimpleNamespace(tuples=tuples))
+    makers = {"works": lambda tensors: lambda: None, "fails": fails, "later": fails_later, "absent": absent}
+    contenders = {name: host.Contender(make) for name, make in makers.items()}
+    monkeypatch.setattr(host, "CONTENDERS", contenders)
     monkeypatch.setattr(host, "MOST", 2)
     first, second = sections.tasks(stand_in(), ["host"], 0)
     assert [first.name, second.name] == list(host.DTYPES)
     row: dict[str, Any] = {"error": None}
     first.measure(row, Budget(0.001))
-    assert list(row["us"]) == ["works"]
-    assert row["us"]["works"]["median"] > 0
-    assert row["error"].startswith("fails: ValueError: no such thing; later: ZeroDivisionError")
-    assert row["absent"] == {"absent": "not installed"}
+    assert list(row["us"]) == ["works, 1"]
+    assert row["us"]["works, 1"]["median"] > 0
+    assert row["error"].startswith("fails, 1: ValueError: no such thing; later, 1: ZeroDivisionError")
+    assert row["absent"] == {"absent, 1": "not installed"}
 
 
 def test_the_set_up_of_a_stored_choice_is_timed_with_an_empty_plan_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,8 +199,8 @@ def test_the_parts_have_rows_with_names_of_their_own() -> None:
     assert set(sections.PARTS) == {part for parts in sections.SECTIONS.values() for part in parts}
     every = sections.tasks(None, [part for part in sections.PARTS if part not in ("layers", "operations")], 0)
     assert len({task.key for task in every}) == len(every) > 150
-    counts = {part: sum(task.part == part for task in every) for part in ("gpu", "store", "host", "addresses")}
-    assert counts == {"gpu": 84, "store": 12, "host": 2, "addresses": 1}
+    counts = {part: sum(task.part == part for task in every) for part in ("gpu", "store", "host")}
+    assert counts == {"gpu": 84, "store": 12, "host": 2}
     kinds = {cell.kind.name for cell in sections.gpu_cells()}
     assert kinds == {"fp32 strict NCHW", "tf32 NHWC", "fp16 NHWC", "bf16 NHWC"}
 

@@ -23,28 +23,20 @@ def row(part: str, name: str, error: str | None = None, **more: Any) -> dict[str
     return {"part": part, "name": name, "error": error, **more}
 
 
+HOST_US = {
+    "ctypes cudnnBackendExecute, pack ready, 1": 6.0,
+    "conv.forward(x, w), 1": 14.0,
+    "cudnn-frontend graph.execute, handle=, tensor_uids=, 1": 12.5,
+    "plan.execute(pointers), 1": 4.5,
+    "plan.execute(pointers), new": 6.0,
+    **{f"torch F.conv2d, {tuples}": 20.0 for tuples in ("1", "16", "new")},
+    **{f"conv.forward(x, w, out=y), {n}": us for n, us in (("1", 10.0), ("16", 20.0), ("new", 5.0))},
+}
 HOST = row(
     "host",
     "float16",
-    us={
-        "ctypes cudnnBackendExecute, pack ready": {"median": 6.0},
-        "plan.execute(pointers)": {"median": 6.6},
-        "conv.forward(x, w, out=y)": {"median": 10.0},
-        "conv.forward(x, w)": {"median": 14.0},
-        "torch F.conv2d": {"median": 20.0},
-        "cudnn-frontend graph.execute, handle=, tensor_uids=": {"median": 12.5},
-    },
-    absent={"cudnn-frontend graph.execute, handle=": "not installed"},
-)
-ADDRESSES = row(
-    "addresses",
-    "float16",
-    us={
-        **{f"torch F.conv2d, {tuples}": {"median": 20.0} for tuples in ("1", "16", "new")},
-        **{f"conv.forward(x, w, out=y), {n}": {"median": us} for n, us in (("1", 10.0), ("16", 20.0), ("new", 5.0))},
-        "plan.execute(pointers), 1": {"median": 4.0},
-        "plan.execute(pointers), new": {"median": 6.0},
-    },
+    us={name: {"median": us} for name, us in HOST_US.items()},
+    absent={"cudnn-frontend graph.execute, handle=, 1": "not installed"},
 )
 
 
@@ -74,18 +66,16 @@ def test_a_figure_says_whether_its_target_is_met() -> None:
 
 def test_the_figures_of_host_rows() -> None:
     assert reached([HOST]) == {
-        "host: plan.execute(pointers) over ctypes cudnnBackendExecute, pack ready": (1.2, 1.1),
+        "host: conv.forward(x, w, out=y) over F.conv2d, mean over tuples": (0.7, 0.5),
+        "host: conv.forward(x, w, out=y) over F.conv2d, worst": (0.85, 1.0),
+        "host: F.conv2d, cudnnpy.torch enabled over F.conv2d, mean over tuples": (1.1, None),
+        "host: F.conv2d, cudnnpy.torch enabled over F.conv2d, worst": (1.3, None),
+        "host: microseconds of plan.execute, same addresses": (5.0, 4.5),
+        "host: microseconds of plan.execute, new addresses": (5.0, 6.0),
+        "host: plan.execute(pointers) over ctypes cudnnBackendExecute, pack ready": (1.2, 0.75),
         "host: conv.forward(x, w) over torch F.conv2d": (0.7, 0.7),
         "host: conv.forward(x, w, out=y) over cudnn-frontend graph.execute, handle=": (0.9, 0.8),
         "host: conv.backward_data + backward_filter, out= over torch convolution_backward (dx, dw)": (0.5, None),
-    }
-    assert reached([ADDRESSES]) == {
-        "host, by addresses: conv.forward(x, w, out=y) over F.conv2d, mean": (0.7, 0.5),
-        "host, by addresses: conv.forward(x, w, out=y) over F.conv2d, worst": (0.85, 1.0),
-        "host, by addresses: F.conv2d, cudnnpy.torch enabled over F.conv2d, mean": (1.1, None),
-        "host, by addresses: F.conv2d, cudnnpy.torch enabled over F.conv2d, worst": (1.3, None),
-        "host: microseconds of plan.execute, same addresses": (5.0, 4.0),
-        "host: microseconds of plan.execute, new addresses": (5.0, 6.0),
     }
     us = {f"{who}, {n}": {"median": us} for n, us in ((1, 10.0), (4213, 12.0)) for who in ("one", "torch")}
     us["torch, 4213"] = {"median": 10.0}
@@ -141,11 +131,10 @@ def test_rows_are_grouped() -> None:
 
 
 def test_the_lines_name_contenders_slow_rows_and_failures() -> None:
-    lines = summary.lines([HOST, ADDRESSES, *OPERATIONS, *some_rows()])
+    lines = summary.lines([HOST, *OPERATIONS, *some_rows()])
     for line in (
-        "host, float16, conv.forward(x, w, out=y): 10.00 us, 0.50 of F.conv2d",
-        "host, float16, cudnn-frontend graph.execute, handle=: not installed",
-        "conv.forward(x, w, out=y): 1 tuples 10.00 us, 16 tuples 20.00 us, new tuples 5.00 us",
+        "host, float16, conv.forward(x, w, out=y): 1: 10.00 us (0.50), 16: 20.00 us (1.00), new: 5.00 us (0.25)",
+        "host, float16, cudnn-frontend graph.execute, handle=, 1: not installed",
         "operations, cudnnpy, slow: 2.000 softmax | 16x128 | fp32",
         "training, resnet50 | batch 16: torch 2.000 ms, cudnnpy 1.000 ms",
         "FAILED operations, scale | 8x64x7x7 | fp64 NCHW: cudnnpy: differs from torch by nan",

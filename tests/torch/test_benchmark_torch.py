@@ -11,7 +11,6 @@ from clock import Clock
 from torch.utils.flop_counter import FlopCounterMode
 
 from tools.benchmark import cache
-from tools.benchmark.layers import TINY
 from tools.benchmark.networks import catalogue
 from tools.benchmark.timing import Budget
 
@@ -26,11 +25,6 @@ def test_shapes_and_operations_are_those_of_torch() -> None:
         if layer.groups == 1:
             assert counter.get_total_flops() == layer.operations(2)
         assert layer.moved_bytes(2, 2) == 2 * (x.numel() + w.numel() + y.numel())
-
-
-def test_the_tiny_layer_is_a_convolution() -> None:
-    x, w = torch.empty(TINY.x_shape), torch.empty(TINY.w_shape)
-    assert torch.nn.functional.conv2d(x, w, padding=TINY.padding).shape == TINY.y_shape
 
 
 class FakeLibrary:

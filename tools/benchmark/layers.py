@@ -1,4 +1,4 @@
-"""Kinds of arithmetic, the directions of a convolution, and the tiny convolution by which host cost is measured."""
+"""Kinds of arithmetic, and the directions of a convolution."""
 
 from __future__ import annotations
 
@@ -17,15 +17,3 @@ class Kind(NamedTuple):
     channels_last: bool
     tf32: bool
     tolerance: float
-
-
-class TinyLayer(NamedTuple):
-    """A convolution so small that the GPU is always done before the host's next call."""
-
-    x_shape: tuple[int, ...] = (1, 8, 8, 8)
-    w_shape: tuple[int, ...] = (8, 8, 3, 3)
-    y_shape: tuple[int, ...] = (1, 8, 8, 8)
-    padding: int = 1
-
-
-TINY = TinyLayer()

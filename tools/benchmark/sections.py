@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from tools.benchmark import addresses, cache, host, operations, stored
+from tools.benchmark import cache, host, operations, stored
 from tools.benchmark.layers import OPERATIONS
 from tools.benchmark.networks import catalogue, measure_layers, measure_programs
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
@@ -15,8 +15,7 @@ from tools.benchmark.runs import Part, Task
 from tools.benchmark.timing import Budget
 
 PARTS = {
-    "host": Part(0.07),
-    "addresses": Part(0.05),
+    "host": Part(0.12),
     "gpu": Part(0.75),
     "cache": Part(0.18),
     "store": Part(0.05),
@@ -29,7 +28,7 @@ PARTS = {
 NETWORKS = ("inference", "training", "layers")
 # the value of --only -> its parts
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "host": ("host", "addresses"),
+    "host": ("host",),
     "gpu": ("gpu",),
     "cache": ("cache",),
     "store": ("store",),
@@ -69,8 +68,7 @@ def gpu_cells() -> list[Cell]:
 def tasks(torch: Any, parts: Iterable[str], seed: int, tune_seconds: float | None = None) -> list[Task]:
     """Return the tasks of some parts; the seed draws the order of those of which a run measures a sample."""
     makers: dict[str, Callable[[], Iterator[Task]]] = {
-        "host": lambda: _host(torch),
-        "addresses": lambda: iter([Task("addresses", addresses.DTYPE, partial(_gather, torch, addresses.measure))]),
+        "host": lambda: (Task("host", dtype, partial(host.measure, torch, dtype)) for dtype in host.DTYPES),
         "gpu": lambda: (_cell(torch, "gpu", cell, tune_seconds) for cell in gpu_cells()),
         "cache": lambda: iter([Task("cache", "signatures", partial(cache.measure, torch))]),
         "store": lambda: (Task("store", cell.name, partial(stored.measure, torch, cell)) for cell in gpu_cells()[::7]),
@@ -81,29 +79,6 @@ def tasks(torch: Any, parts: Iterable[str], seed: int, tune_seconds: float | Non
         "layers": lambda: (_cell(torch, "layers", cell, tune_seconds) for cell in in_order(catalogue.read(), seed)),
     }
     return [task for part in parts for task in makers[part]()]
-
-
-def _host(torch: Any) -> Iterator[Task]:
-    for dtype in host.DTYPES:
-        yield Task("host", dtype, partial(_gather, torch, partial(host.measure, dtype=dtype)))
-
-
-def _gather(
-    torch: Any, measure: Callable[[Any, Budget], Iterable[dict[str, Any]]], row: dict[str, Any], budget: Budget
-) -> None:
-    """Fill a row with the times of all contenders, which take turns, and with the reasons for those that have none."""
-    row |= {"us": {}, "absent": {}}
-    failures = []
-    with torch.no_grad():
-        for found in measure(torch, budget):
-            name = found["row"] + (f", {found['tuples']}" if "tuples" in found else "")
-            if found["us"] is not None:
-                row["us"][name] = found["us"]
-            elif found["absent"]:
-                row["absent"][name] = found["absent"]
-            else:
-                failures.append(f"{name}: {found['error']}")
-    row["error"] = "; ".join(failures) or None
 
 
 def _cell(torch: Any, part: str, cell: Cell, tune_seconds: float | None) -> Task:

@@ -107,50 +107,38 @@ def figures(rows: Iterable[Row]) -> list[Figure]:
     return [figure for part, of_part in parts.items() for figure in _FIGURES[part](of_part)]
 
 
-def _time(row: Row, unit: str, who: str) -> float | None:
-    times = row.get(unit) or {}
-    return float(times[who]["median"]) if who in times else None
+def by_tuples(row: Row, who: str) -> dict[str, float]:
+    """Return the microseconds of a contender by the number of address tuples that take turns."""
+    times = row.get("us") or {}
+    names = {name.removeprefix(f"{who}, "): name for name in times if name.rpartition(", ")[0] == who}
+    return {tuples: times[name]["median"] for tuples, name in names.items()}
 
 
 def _over(row: Row, target: float, above: str, *below: str) -> Figure:
-    """Return the ratio of two contenders of a host row; of several below the line the fastest counts."""
-    times = [time for who in below if (time := _time(row, "us", who))]
-    time = _time(row, "us", above)
+    """Return the ratio of two contenders with one tuple; of several below the line the fastest counts."""
+    times = [time for who in below if (time := by_tuples(row, who).get("1"))]
+    time = by_tuples(row, above).get("1")
     return Figure(f"host: {above} over {below[0]}", target, time / min(times) if time and times else None)
 
 
 def _of_host(rows: Sequence[Row]) -> Iterator[Figure]:
     row = next((row for row in rows if row["name"] == "float16"), rows[0])
+    torch = by_tuples(row, "torch F.conv2d")
+    for who, mean, worst in (
+        ("conv.forward(x, w, out=y)", 0.70, 0.85),
+        ("F.conv2d, cudnnpy.torch enabled", 1.10, 1.30),
+    ):
+        ratios = [time / torch[tuples] for tuples, time in by_tuples(row, who).items() if tuples in torch]
+        yield Figure(f"host: {who} over F.conv2d, mean over tuples", mean, geometric_mean(ratios) if ratios else None)
+        yield Figure(f"host: {who} over F.conv2d, worst", worst, max(ratios, default=None))
+    plan = by_tuples(row, "plan.execute(pointers)")
+    yield Figure("host: microseconds of plan.execute, same addresses", 5.0, plan.get("1"))
+    yield Figure("host: microseconds of plan.execute, new addresses", 5.0, plan.get("new"))
     yield _over(row, 1.20, "plan.execute(pointers)", "ctypes cudnnBackendExecute, pack ready")
     yield _over(row, 0.70, "conv.forward(x, w)", "torch F.conv2d")
     frontend = ("cudnn-frontend graph.execute, handle=", "cudnn-frontend graph.execute, handle=, tensor_uids=")
     yield _over(row, 0.90, "conv.forward(x, w, out=y)", *frontend)
     yield _over(row, 0.50, "conv.backward_data + backward_filter, out=", "torch convolution_backward (dx, dw)")
-
-
-def by_addresses(row: Row, who: str) -> dict[str, float]:
-    """Return the microseconds of a contender by the number of address tuples that take turns."""
-    times = row.get("us") or {}
-    return {
-        name.removeprefix(f"{who}, "): time["median"] for name, time in times.items() if name.startswith(f"{who}, ")
-    }
-
-
-def _of_addresses(rows: Sequence[Row]) -> Iterator[Figure]:
-    for row in rows:
-        torch = by_addresses(row, "torch F.conv2d")
-        for who, mean, worst in (
-            ("conv.forward(x, w, out=y)", 0.70, 0.85),
-            ("F.conv2d, cudnnpy.torch enabled", 1.10, 1.30),
-        ):
-            ratios = [time / torch[tuples] for tuples, time in by_addresses(row, who).items() if tuples in torch]
-            yield Figure(
-                f"host, by addresses: {who} over F.conv2d, mean", mean, geometric_mean(ratios) if ratios else None
-            )
-            yield Figure(f"host, by addresses: {who} over F.conv2d, worst", worst, max(ratios, default=None))
-        plan = by_addresses(row, "plan.execute(pointers)")
-        yield Figure("host: microseconds of plan.execute, same addresses", 5.0, plan.get("1"))
-        yield Figure("host: microseconds of plan.execute, new addresses", 5.0, plan.get("new"))
 
 
 def _of_cache(rows: Sequence[Row]) -> Iterator[Figure]:
@@ -212,7 +200,6 @@ def _of_inference(rows: Sequence[Row]) -> Iterator[Figure]:
 
 _FIGURES: dict[str, Callable[[Sequence[Row]], Iterable[Figure]]] = {
     "host": _of_host,
-    "addresses": _of_addresses,
     "cache": _of_cache,
     "gpu": lambda rows: [
         *_of_spread("GPU", "autotune", 0.90, None, 1.02)(rows),
@@ -236,7 +223,7 @@ def lines(rows: Sequence[Row], is_long: bool = False) -> list[str]:
     parts: dict[str, list[Row]] = {}
     for row in rows:
         parts.setdefault(row["part"], []).append(row)
-    for row in (*parts.get("host", ()), *parts.get("addresses", ())):
+    for row in parts.get("host", ()):
         found += _host_lines(row)
     for part, contenders in (
         ("gpu", LIMIT),
@@ -257,14 +244,13 @@ def lines(rows: Sequence[Row], is_long: bool = False) -> list[str]:
 
 
 def _host_lines(row: Row) -> Iterator[str]:
-    """Yield a line for each contender of a host row."""
-    times = row.get("us") or {}
-    if row["part"] == "addresses":
-        for who in dict.fromkeys(name.rpartition(", ")[0] for name in times):
-            yield f"{who}: " + ", ".join(f"{n} tuples {us:.2f} us" for n, us in by_addresses(row, who).items())
-        return
-    for who, time in times.items():
-        over = time["median"] / times["torch F.conv2d"]["median"] if "torch F.conv2d" in times else float("nan")
-        yield f"host, {row['name']}, {who}: {time['median']:.2f} us, {over:.2f} of F.conv2d"
+    """Yield a line for each contender of a host row: microseconds, and the ratio to F.conv2d, by tuples."""
+    torch = by_tuples(row, "torch F.conv2d")
+    for who in dict.fromkeys(name.rpartition(", ")[0] for name in row.get("us") or {}):
+        times = [
+            f"{tuples}: {time:.2f} us" + (f" ({time / torch[tuples]:.2f})" if tuples in torch else "")
+            for tuples, time in by_tuples(row, who).items()
+        ]
+        yield f"host, {row['name']}, {who}: {', '.join(times)}"
     for who, why in row.get("absent", {}).items():
         yield f"host, {row['name']}, {who}: {why}"
