@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tools.benchmark.layers import Kind
+from tools.benchmark.networks.cells import Kind
 from tools.benchmark.networks.tensors import Difference
 from tools.benchmark.timing import Budget
 

@@ -7,9 +7,8 @@ from functools import partial
 from typing import Any
 
 from tools.benchmark import cache, host, operations, stored
-from tools.benchmark.layers import OPERATIONS
 from tools.benchmark.networks import catalogue, measure_layers, measure_programs
-from tools.benchmark.networks.cells import KINDS, Cell, in_order
+from tools.benchmark.networks.cells import KINDS, OPERATIONS, Cell, in_order
 from tools.benchmark.networks.measure_programs import INFERENCE, TRAINING
 from tools.benchmark.runs import Part, Task
 from tools.benchmark.timing import Budget

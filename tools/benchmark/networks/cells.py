@@ -6,9 +6,21 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cudnnpy.typing import ConvolutionOperation
-from tools.benchmark.layers import OPERATIONS, Kind
+from cudnnpy.typing import ConvolutionOperation, ElementName
 from tools.benchmark.networks.catalogue import Layer, Network
+
+OPERATIONS: tuple[ConvolutionOperation, ...] = ("forward", "backward_data", "backward_filter")
+
+
+class Kind(NamedTuple):
+    """A data type, its memory format, whether tf32 is allowed, and the tolerance between two libraries (relative)."""
+
+    name: str
+    dtype: ElementName
+    channels_last: bool
+    tf32: bool
+    tolerance: float
+
 
 KINDS = (
     Kind("fp16 NHWC", "float16", True, True, 5e-3),

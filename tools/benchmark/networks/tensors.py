@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnnpy.typing import ConvolutionOperation
-from tools.benchmark.layers import Kind
-from tools.benchmark.networks.cells import Cell
+from tools.benchmark.networks.cells import Cell, Kind
 from tools.benchmark.timing import rotation
 
 DEVICE = "cuda"
