@@ -16,7 +16,7 @@ MODULES = {  # in the order of the site
     "cudnnpy": "Arrays and operations",
     "cudnnpy.reference": "The reference implementation",
     "cudnnpy.torch": "PyTorch programs",
-    "cudnnpy.store": "Tuned choices that last",
+    "cudnnpy.store": "Stored choices",
     "cudnnpy.errors": "Exceptions",
     "cudnnpy.typing": "Types for annotations",
     "cudnnpy.workspace": "Workspace",

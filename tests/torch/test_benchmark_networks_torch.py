@@ -91,7 +91,7 @@ def test_cudnnpy_is_asked_for_what_torch_computes(text: str, operation: str) -> 
     assert (o.bias is not None) == (cell.layer.bias and operation == "forward")
     expected = tensors.torch_call(torch, cell, o)()
     options = {name: value for name, value in measure_layers.options(cell).items() if name != "tf32"}
-    result = _by_reference(options, *tensors.asked(cell, o))
+    result = _by_reference(options, *tensors.plan_arguments(cell, o))
     assert result.shape == tuple(expected.shape) == tuple(o.out.shape)
     numpy.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
@@ -198,7 +198,7 @@ def _measured(monkeypatch: pytest.MonkeyPatch, text: str, operation: str, factor
         wrong = factor if prefer == "autotune" else 1.0
 
         def plan(operation: str, first: Any, second: Any, shape: Any, bias: Any, out: Any) -> FakePlan:
-            return FakePlan(options, tensors.Asked(operation, first, second, shape, bias), out, wrong)
+            return FakePlan(options, tensors.PlanArguments(operation, first, second, shape, bias), out, wrong)
 
         return SimpleNamespace(plan=plan)
 

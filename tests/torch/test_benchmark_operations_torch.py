@@ -14,7 +14,7 @@ import torch
 
 from cudnnpy import reference
 from tools.benchmark import cases, operations
-from tools.benchmark.cases import Case, Roads, Tensors
+from tools.benchmark.cases import Case, CaseCalls, Tensors
 from tools.benchmark.operations import KINDS, TINY, Problem, cases_of, kinds_of
 from tools.benchmark.summary import ratio
 from tools.benchmark.timing import Budget
@@ -75,7 +75,7 @@ def _problem(name: str, kind: int = 0, shape: tuple[int, ...] = TINY) -> Problem
     return Problem(next(case for case in cases_of(shape) if case.name == name), shape, KINDS[kind])
 
 
-def _measured(make: Callable[[Tensors], Roads]) -> dict[str, Any]:
+def _measured(make: Callable[[Tensors], CaseCalls]) -> dict[str, Any]:
     row: dict[str, Any] = {"error": None}
     operations.measure(torch, Problem(Case("copy", make), TINY, KINDS[0]), row, Budget(0))
     return row
@@ -141,9 +141,9 @@ def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_result_that_is_not_torchs_fails_its_row(ours: Callable[[Any, Any], Any], told: str) -> None:
-    def make(t: Tensors) -> Roads:
+    def make(t: Tensors) -> CaseCalls:
         x, y = t.random(), t.room()
-        return Roads(lambda: (x, x), lambda: ours(x, y))
+        return CaseCalls(lambda: (x, x), lambda: ours(x, y))
 
     row = _measured(make)
     assert row["error"].startswith(f"cudnnpy: {told}")
@@ -151,9 +151,9 @@ def test_a_result_that_is_not_torchs_fails_its_row(ours: Callable[[Any, Any], An
 
 
 def test_separate_calls_that_fail_leave_the_fused_time() -> None:
-    def make(t: Tensors) -> Roads:
+    def make(t: Tensors) -> CaseCalls:
         x, y = t.random(), t.room()
-        return Roads(lambda: x, lambda: y.copy_(x), separate=lambda: y)  # the room is emptied between
+        return CaseCalls(lambda: x, lambda: y.copy_(x), separate=lambda: y)  # the room is emptied between
 
     row = _measured(make)
     assert row["error"].startswith("separate: differs from torch by nan")

@@ -24,7 +24,7 @@ from tools.benchmark import runs, summary
 from tools.rows import FileError
 
 FULL_SECONDS, QUICK_SECONDS = 480.0, 120.0
-HANG_SECONDS = 240.0  # without a new line in the file, after which a child is ended
+HANG_SECONDS = 400.0  # without a new line in the file, after which a child is ended
 COMPILE_SECONDS = 60.0  # torch.compile takes this long for one network, or for all of them side by side
 
 

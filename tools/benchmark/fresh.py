@@ -1,10 +1,10 @@
 """`python -m tools.benchmark.fresh PART -o FILE`: figures that need a fresh process and an empty store for each number.
 
-evidence    four problems in which an engine faults or does not end, each tuned five times: whether the caller lives on, and
-            which engine was found
+evidence    four problems in which an engine faults or hangs, each tuned five times: whether the caller survives, and which
+            engine was found
 steps       the first three training steps of two networks with cudnnpy.torch.enable(), everything tuned, and
             with torch's search
-start       what the first problem that a process tunes takes longer than later ones of the same size
+start       the additional seconds of the first problem that a process tunes
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TINY = ("8x8x8 -> 8, 3x3, padding 1", *(f"8x{n}x{n} -> 8, 3x3, padding 1" for n 
 
 
 def evidence(number: int) -> dict[str, Any]:
-    """Tune one of the four problems; return what was found and whether this process can go on."""
+    """Tune one of the four problems; return the faults, and whether this process still works."""
     import torch
 
     problem = EVIDENCE[number]

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tools.benchmark import cases
-from tools.benchmark.cases import CHANNELS_LAST, PACKED, Case, Roads, Tensors, cudnnpy
+from tools.benchmark.cases import CHANNELS_LAST, PACKED, Case, CaseCalls, Tensors, cudnnpy
 from tools.benchmark.runs import Task
 from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, rotation, summary, times_in_turns
 
@@ -208,15 +208,15 @@ def measure_host(torch: Any, problem: Problem, row: dict[str, Any], budget: Budg
     _describe(problem, row)
     with torch.no_grad():
         tensors = Tensors(torch, problem.kind.dtype, problem.kind.channels_last, problem.shape)
-        roads = problem.case.make(tensors)
-        contenders = {"cudnnpy, out=": roads.out}
-        if roads.new is not None:
-            contenders["cudnnpy, new"] = roads.new
-        right = _right(torch, tensors, roads, contenders, problem, row)
+        of_case = problem.case.make(tensors)
+        contenders = {"cudnnpy, out=": of_case.out}
+        if of_case.new is not None:
+            contenders["cudnnpy, new"] = of_case.new
+        right = _right(torch, tensors, of_case, contenders, problem, row)
         if not right:
             return
         timers = {name: host_timer(contenders[name], torch.cuda.synchronize) for name in right}
-        timers["torch"] = timers["torch, again"] = host_timer(roads.torch, torch.cuda.synchronize)
+        timers["torch"] = timers["torch, again"] = host_timer(of_case.torch, torch.cuda.synchronize)
         for timer in timers.values():
             timer()
         with quiet():
@@ -233,15 +233,15 @@ def measure(torch: Any, problem: Problem, row: dict[str, Any], budget: Budget) -
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
     with torch.no_grad():
         made = _sets(torch, problem)
-        tensors, roads = next(made)
+        tensors, of_case = next(made)
         row["bytes"] = tensors.bytes
-        contenders = {"cudnnpy": roads.out}
-        if roads.separate is not None:
-            contenders["separate"] = roads.separate
-        right = _right(torch, tensors, roads, contenders, problem, row)
+        contenders = {"cudnnpy": of_case.out}
+        if of_case.separate is not None:
+            contenders["separate"] = of_case.separate
+        right = _right(torch, tensors, of_case, contenders, problem, row)
         if not right:
             return
-        sets = [roads, *(more for _, more in made)]
+        sets = [of_case, *(more for _, more in made)]
         calls = {"torch": [_keeping(each.torch) for each in sets]}
         for name, field in (("cudnnpy", "out"), ("separate", "separate")):
             if name in right:
@@ -250,7 +250,7 @@ def measure(torch: Any, problem: Problem, row: dict[str, Any], budget: Budget) -
         row["ms"] = {name: summary(measured) for name, measured in times.items()}
 
 
-def _sets(torch: Any, problem: Problem) -> Iterator[tuple[Tensors, Roads]]:
+def _sets(torch: Any, problem: Problem) -> Iterator[tuple[Tensors, CaseCalls]]:
     """Sets of tensors that are four times the L2 cache together, so that no call finds its inputs there."""
     count, made = 1, 0
     while made < count:
@@ -274,7 +274,7 @@ def _keeping(call: Callable[[], Any]) -> Callable[[], Any]:
 def _right(
     torch: Any,
     tensors: Tensors,
-    roads: Roads,
+    of_case: CaseCalls,
     contenders: dict[str, Callable[[], Any]],
     problem: Problem,
     row: dict[str, Any],
@@ -288,7 +288,7 @@ def _right(
             room.fill_(math.nan)
         try:
             result = call()
-            expected = roads.torch() if roads.expected is None else roads.expected(result)
+            expected = of_case.torch() if of_case.expected is None else of_case.expected(result)
             row["difference"][name] = off = _difference(torch, result, expected)
         except Exception as error:
             failures.append(f"{name}: {type(error).__name__}: {error}")

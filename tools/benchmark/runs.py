@@ -26,6 +26,7 @@ from tools import rows
 from tools.benchmark.timing import Budget
 
 START_SECONDS = 15.0  # less than this is not worth another child
+IMPORT_SECONDS = 60.0  # that a child may take to its first line besides
 LOST = 3  # exit status of a child whose GPU accepts no more work
 
 
@@ -170,7 +171,7 @@ def _size(file: Path) -> int:
 
 def _wait(process: subprocess.Popen[Any], file: Path, limit: float) -> str:
     """Wait for a child; return how it ended, "" if it succeeded."""
-    size, since = _size(file), time.monotonic()
+    size, since = _size(file), time.monotonic() + IMPORT_SECONDS
     while (status := process.poll()) is None:
         time.sleep(0.2)
         if (now := _size(file)) != size:

@@ -11,7 +11,7 @@ from typing import Any
 import cudnnpy
 from tools.benchmark.networks.cells import Cell
 from tools.benchmark.networks.measure_layers import options
-from tools.benchmark.networks.tensors import asked, operands
+from tools.benchmark.networks.tensors import operands, plan_arguments
 from tools.benchmark.timing import Budget, interleaved, quiet, summary
 
 MOST, LEAST = 30, 5  # first calls of each
@@ -41,7 +41,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], budget: Budget) -> None
 def _first_call(torch: Any, cell: Cell, **preference: Any) -> Callable[[], float]:
     """Return a function that empties the plan cache and returns the milliseconds of the host for a call."""
     conv, o = cudnnpy.Convolution(**options(cell), **preference), operands(torch, cell)[0]
-    problem = asked(cell, o)
+    problem = plan_arguments(cell, o)
     arguments = [problem.first, problem.second] + ([] if problem.shape is None else [problem.shape])
     method = getattr(conv, problem.operation)
 

@@ -25,7 +25,15 @@ from tools.benchmark.__main__ import environment, usable_torch
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.benchmark.networks.measure_layers import facts, plan_facts, timed_plan
-from tools.benchmark.networks.tensors import Operands, asked, difference, exact, operands, plan_call, torch_call
+from tools.benchmark.networks.tensors import (
+    Operands,
+    difference,
+    exact,
+    operands,
+    plan_arguments,
+    plan_call,
+    torch_call,
+)
 from tools.benchmark.runs import Part, Rows, Task
 from tools.benchmark.summary import Row, ratio, slowest, spread
 from tools.benchmark.timing import Budget, summary, times_in_turns
@@ -64,7 +72,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, ti
     if row["reference"] == TORCH and not off.within(cell.kind):
         expected, row["reference"] = exact(torch, cell, sets[0]), FLOAT64
     expected = expected.float()
-    given = asked(cell, sets[0])
+    given = plan_arguments(cell, sets[0])
     row["runs"] = placed.run(
         torch,
         plan,
@@ -85,7 +93,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float, ti
 
 
 def reference(torch: Any, cell: Cell, o: Operands) -> tuple[Any, str]:
-    """The result that others are compared with, and what computed it: float64, or torch in the cell's own arithmetic."""
+    """Return the result that others are compared with, and its origin: float64, or torch in the cell's own arithmetic."""
     if cell.layer.operations(cell.batch) <= FLOAT64_FLOP:
         try:
             return exact(torch, cell, o), FLOAT64
@@ -95,7 +103,7 @@ def reference(torch: Any, cell: Cell, o: Operands) -> tuple[Any, str]:
 
 
 def tune(torch: Any, cell: Cell, o: Operands, row: dict[str, Any], tune_seconds: float) -> Any:
-    """Tune a cell and return its plan; the row gets what was measured and rejected."""
+    """Tune a cell and return its plan; the row gets its candidates and faults."""
     before = set(stored_faults())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -123,17 +131,17 @@ def stored_faults() -> list[str]:
 
 
 def is_fault(reason: str) -> bool:
-    """Whether a rejection reason is that of a fault."""
+    """Return whether a rejection reason is a fault's."""
     return any(symptom in reason for symptom in SYMPTOMS)
 
 
 def reason_kind(reason: str) -> str:
-    """A rejection reason without its numbers and details."""
+    """Return a rejection reason without its numbers and details."""
     return re.sub(r"\d[\d.,]*", "N", reason.split(":", maxsplit=1)[0])[:60]
 
 
 def wrong(runs: Mapping[str, Any]) -> str:
-    """What is wrong with the runs of a plan, "" if nothing is."""
+    """Return the failures among the runs of a plan, or ""."""
     parts = [f"{runs[name]} of {runs['count']} runs {what}" for name, what in WRONG.items() if runs[name]]
     return "; ".join(parts) + (f" (largest difference {runs['largest']:.2g})" if runs["wrong"] else "")
 
@@ -197,7 +205,7 @@ def lines(rows: Rows) -> list[str]:
 
 
 def by_groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Rows of depthwise, of other grouped and of all other convolutions."""
+    """Return the rows of depthwise, of other grouped and of all other convolutions."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         name = "depthwise" if row["depthwise"] else "grouped" if row["problem"]["groups"] > 1 else "others"

@@ -80,9 +80,9 @@ class Runner:
         def note(message: Message) -> None:
             rows[message["ran"]["name"]] = message["ran"]
 
-        asked = {"do": do, "text": problem.text, "seed": problem.number, **request}
+        message = {"do": do, "text": problem.text, "seed": problem.number, **request}
         deadline = min(time.monotonic() + _PROBLEM_SECONDS, self._end + _LATE_SECONDS)
-        answer = self._child.ask(asked, deadline, note)
+        answer = self._child.ask(message, deadline, note)
         if not isinstance(answer, Ended):
             return str(answer.get("error", ""))
         self._restart()

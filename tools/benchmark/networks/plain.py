@@ -1,4 +1,4 @@
-"""The networks that run whole, written from their papers: where torchvision is not installed, these take its place.
+"""The networks that run whole, written from their papers, for machines without torchvision.
 
 Their convolutions are those of torchvision's models (catalogue.txt has them); names and the order of parameters differ.
 """
