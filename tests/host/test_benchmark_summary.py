@@ -72,7 +72,7 @@ def test_the_figures_of_host_rows() -> None:
         "host: F.conv2d, cudnnpy.torch enabled over F.conv2d, worst": (1.3, None),
         "host: microseconds of plan.execute, same addresses": (5.0, 4.5),
         "host: microseconds of plan.execute, new addresses": (5.0, 6.0),
-        "host: plan.execute(pointers) over ctypes cudnnBackendExecute, pack ready": (1.2, 0.75),
+        "host: plan.execute(pointers) over ctypes cudnnBackendExecute, pack ready": (1.0, 0.75),
         "host: conv.forward(x, w) over torch F.conv2d": (0.7, 0.7),
         "host: conv.forward(x, w, out=y) over cudnn-frontend graph.execute, handle=": (0.9, 0.8),
         "host: conv.backward_data + backward_filter, out= over torch convolution_backward (dx, dw)": (0.5, None),
@@ -131,9 +131,11 @@ def test_rows_are_grouped() -> None:
 
 
 def test_the_lines_name_contenders_slow_rows_and_failures() -> None:
-    lines = summary.lines([HOST, *OPERATIONS, *some_rows()])
+    lines = "\n".join(summary.lines([HOST, *OPERATIONS, *some_rows()])).splitlines()
     for line in (
-        "host, float16, conv.forward(x, w, out=y): 1: 10.00 us (0.50), 16: 20.00 us (1.00), new: 5.00 us (0.25)",
+        "| host, float16, us (over F.conv2d) | 1 | new | 16 |",
+        "| conv.forward(x, w, out=y) | 10.00 (0.50) | 5.00 (0.25) | 20.00 (1.00) |",
+        "| conv.forward(x, w) | 14.00 (0.70) |  |  |",
         "host, float16, cudnn-frontend graph.execute, handle=, 1: not installed",
         "operations, cudnnpy, slow: 2.000 softmax | 16x128 | fp32",
         "training, resnet50 | batch 16: torch 2.000 ms, cudnnpy 1.000 ms",

@@ -134,7 +134,7 @@ def _of_host(rows: Sequence[Row]) -> Iterator[Figure]:
     plan = by_tuples(row, "plan.execute(pointers)")
     yield Figure("host: microseconds of plan.execute, same addresses", 5.0, plan.get("1"))
     yield Figure("host: microseconds of plan.execute, new addresses", 5.0, plan.get("new"))
-    yield _over(row, 1.20, "plan.execute(pointers)", "ctypes cudnnBackendExecute, pack ready")
+    yield _over(row, 1.00, "plan.execute(pointers)", "ctypes cudnnBackendExecute, pack ready")
     yield _over(row, 0.70, "conv.forward(x, w)", "torch F.conv2d")
     frontend = ("cudnn-frontend graph.execute, handle=", "cudnn-frontend graph.execute, handle=, tensor_uids=")
     yield _over(row, 0.90, "conv.forward(x, w, out=y)", *frontend)
@@ -244,13 +244,24 @@ def lines(rows: Sequence[Row], is_long: bool = False) -> list[str]:
 
 
 def _host_lines(row: Row) -> Iterator[str]:
-    """Yield a line for each contender of a host row: microseconds, and the ratio to F.conv2d, by tuples."""
-    torch = by_tuples(row, "torch F.conv2d")
-    for who in dict.fromkeys(name.rpartition(", ")[0] for name in row.get("us") or {}):
-        times = [
-            f"{tuples}: {time:.2f} us" + (f" ({time / torch[tuples]:.2f})" if tuples in torch else "")
-            for tuples, time in by_tuples(row, who).items()
-        ]
-        yield f"host, {row['name']}, {who}: {', '.join(times)}"
+    """Yield a table of microseconds and ratios to F.conv2d, by contender and tuples, and the absent contenders."""
+    torch, names = by_tuples(row, "torch F.conv2d"), [name.rpartition(", ") for name in row.get("us") or {}]
+    columns = list(dict.fromkeys(tuples for *_, tuples in names))
+
+    def cell(times: Mapping[str, float], tuples: str) -> str:
+        over = f" ({times[tuples] / torch[tuples]:.2f})" if tuples in times and tuples in torch else ""
+        return f"{times[tuples]:.2f}{over}" if tuples in times else ""
+
+    contenders = {who: by_tuples(row, who) for who, *_ in names}
+    yield table(
+        (f"host, {row['name']}, us (over F.conv2d)", *columns),
+        [(who, *(cell(times, tuples) for tuples in columns)) for who, times in contenders.items()],
+    )
     for who, why in row.get("absent", {}).items():
         yield f"host, {row['name']}, {who}: {why}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table whose first column is text and whose other columns are numbers."""
+    lines = [head, ["---", *("---:" for _ in head[1:])], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
