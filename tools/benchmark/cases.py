@@ -170,7 +170,7 @@ def batch_norm(torch: Any, x: Any, scale: Any, bias: Any) -> Call:
 
 def batch_training(t: Tensors, relu: bool = False) -> CaseCalls:
     """With running statistics, each side its own."""
-    f, x, y = t.torch.nn.functional, t.random().add_(1), t.room()  # a mean to be told from 0
+    f, x, y = t.torch.nn.functional, t.random().add_(1), t.room()  # a mean other than 0
     scale, bias, *running = t.parameters(6)
     theirs, mine, apart = running[:2], running[2:], t.parameters(2)
     forward = cudnnpy.BatchNormalization(epsilon=EPSILON).forward_training

@@ -3,7 +3,7 @@
 - The time to tune problems that a seed draws from the benchmark's networks: by `cudnnpy tune` on 1, 2, ... GPUs, and by
   `cudnnpy tune --dask` with a LocalCluster that has a worker for each GPU.
 - Whether processes on all GPUs choose alike afterwards, without measuring.
-- docs/examples/data_parallel.py: the pictures per second of ResNet-50, and their scaling.
+- docs/examples/data_parallel.py: the images per second of ResNet-50, and their scaling.
 
 Parts without time are cut short. Writes cluster.json and logs to --out, and prints a summary last.
 """
@@ -65,7 +65,7 @@ class Run:
 
 
 def file_name(name: str) -> str:
-    """Return the name of a part as that of a file."""
+    """Return a file name for a part."""
     return re.sub(r"\W+", "-", name)
 
 
@@ -74,7 +74,7 @@ def _paths() -> str:
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
-    """Interrupt a process and what it started, as Ctrl-C does; end it if that does not help."""
+    """Interrupt a process group, as Ctrl-C does; kill it if it does not end."""
     for number, seconds in ((signal.SIGINT, 10.0), (signal.SIGKILL, None)):
         os.killpg(process.pid, number)
         try:

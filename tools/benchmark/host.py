@@ -278,7 +278,7 @@ CONTENDERS: dict[str, Contender] = {
 def measure(torch: Any, dtype: str, row: dict[str, Any], budget: Budget) -> None:
     """Fill a row with the microseconds of all contenders, which take turns; only float16 has several tuples.
 
-    `absent` has the reasons of contenders that are not here, and `error` those of contenders that raised.
+    `absent` has the reasons for missing contenders, and `error` the exceptions of others.
     """
     torch.backends.cudnn.benchmark = True
     row |= {"us": {}, "absent": {}}

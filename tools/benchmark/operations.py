@@ -150,7 +150,7 @@ def kinds_of(case: Case, shape: tuple[int, ...]) -> list[Kind]:
 
 
 def operation(name: str, shape: Sequence[int]) -> str:
-    """Return the name of an operation, which tells rows from images."""
+    """Return the name of an operation on rows or on images."""
     return name if len(shape) > 2 else f"{name} (rows)"
 
 
@@ -225,7 +225,7 @@ def measure_host(torch: Any, problem: Problem, row: dict[str, Any], budget: Budg
 
 
 def measure(torch: Any, problem: Problem, row: dict[str, Any], budget: Budget) -> None:
-    """Fill a row with milliseconds of the GPU; `bytes` are those of the operands.
+    """Fill a row with milliseconds of the GPU; `bytes` is the size of the operands.
 
     A contender that raises, or whose result differs from PyTorch's, has no time; the row's `error` names it.
     """

@@ -65,7 +65,7 @@ def gpu_cells() -> list[Cell]:
 
 
 def tasks(torch: Any, parts: Iterable[str], seed: int, tune_seconds: float | None = None) -> list[Task]:
-    """Return the tasks of some parts; the seed draws the order of those of which a run measures a sample."""
+    """Return the tasks of some parts; the seed draws the order of operations and layers."""
     makers: dict[str, Callable[[], Iterator[Task]]] = {
         "host": lambda: (Task("host", dtype, partial(host.measure, torch, dtype)) for dtype in host.DTYPES),
         "gpu": lambda: (_cell(torch, "gpu", cell, tune_seconds) for cell in gpu_cells()),

@@ -71,7 +71,7 @@ def slowest(rows: Iterable[Row], who: str, count: int = SLOWEST) -> list[tuple[f
 
 
 def groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return rows by kind and operation, and those of convolutions by sort of layer; a row is in several groups."""
+    """Return rows by kind and operation, and convolutions by sort of layer; a row is in several groups."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         for name in (row["kind"], operation(row["operation"], row["shape"]) if "shape" in row else row["operation"]):

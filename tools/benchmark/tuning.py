@@ -1,6 +1,6 @@
 """`python -m tools.benchmark.tuning -o FILE`: tunes convolutions that cudnnpy was not developed on, and runs each choice.
 
-The convolutions are those of networks/left_out.txt in all kinds of arithmetic and directions, in an order drawn by the seed.
+networks/left_out.txt has the convolutions, in all kinds of arithmetic and directions, in an order drawn by the seed.
 Each is tuned with an empty store; the chosen plan runs 100 times at varied addresses, its results are compared, and it is
 timed beside torch. Rows are lines of FILE: the same command continues an earlier run. A problem whose process ends or hangs
 is a failed row, and another process continues.

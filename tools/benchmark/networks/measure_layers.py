@@ -96,7 +96,7 @@ def plan_facts(plan: Any) -> dict[str, Any]:
 
 
 def options(cell: Cell) -> Mapping[str, Any]:
-    """Return the options of a Convolution, without those of the choice of the algorithm."""
+    """Return the options of a Convolution for a cell, without its preference."""
     layer = cell.layer
     return {
         "padding": layer.padding,

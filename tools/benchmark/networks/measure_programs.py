@@ -260,8 +260,7 @@ def _training(
         optimizer.step()
 
     gradient = partial(_gradient, torch, model, x, labels)
-    # the gradients' norms are what is compared; the steps are what is timed. torch searches (benchmark is True), and so does
-    # cudnnpy.torch unless it is told not to
+    # the norms of the gradients are compared, and the steps are timed; torch searches, and so does cudnnpy.torch
     makers: dict[str, Callable[[], Contender]] = {
         "torch": lambda: Contender(gradient),
         "cudnnpy, fastest": lambda: Contender(gradient, _enabling(prefer="fastest")),

@@ -1,6 +1,4 @@
-"""The networks that run whole: torchvision's (without it, those of plain.py) with random weights, and a U-Net; and
-float32 runs that say what is right.
-"""
+"""The networks that run whole: torchvision's, or plain.py's without it, with random weights, and a U-Net."""
 
 from __future__ import annotations
 

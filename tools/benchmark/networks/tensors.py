@@ -102,7 +102,9 @@ def plan_call(torch: Any, cell: Cell, o: Operands, plan: Any, workspace: Any) ->
     given = plan_arguments(cell, o)
     tensors = [tensor for tensor in (given.first, given.second, given.bias, o.out) if tensor is not None]
     if len(plan.operands) != len(tensors):
-        raise ValueError(f"tensors must be those of the plan, {plan.operands}; got {len(tensors)} of the cell")
+        raise ValueError(
+            f"tensors must match the operands of the plan, {plan.operands}; got {len(tensors)} tensors of the cell"
+        )
     addresses = [tensor.data_ptr() for tensor in tensors]
     stream = torch.cuda.current_stream().cuda_stream
     arguments = (*addresses, workspace.data_ptr() if plan.workspace_size else 0, stream)
