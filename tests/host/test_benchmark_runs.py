@@ -54,6 +54,8 @@ def test_the_last_of_several_rows_counts_and_failed_ones_are_done_unless_wanted_
     assert set(found.runs) == {"r1", "r2"}
     assert [found.is_done(f"layers | {name}") for name in "abc"] == [True, True, False]
     assert not found.is_done("layers | b", again=True)
+    lost = write_rows(tmp_path / "lost.jsonl", "r3", row("layers | d", error="lost", context_lost=True))
+    assert Rows([lost]).is_done("layers | d", again=True)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def parser_of_options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rows", type=Path, metavar="FILE", help="the file of rows, which is continued if it exists")
     parser.add_argument("--known", type=Path, nargs="+", default=[], metavar="FILE", help="rows that are not repeated")
-    parser.add_argument("--again", action="store_true", help="measure failed rows again")
+    parser.add_argument(
+        "--again", action="store_true", help="measure failed rows again, unless they ended their process"
+    )
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="print the summary of files; no GPU")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser

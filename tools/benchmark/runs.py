@@ -27,6 +27,7 @@ from tools.benchmark.timing import Budget
 
 START_SECONDS = 15.0  # less than this is not worth another child
 IMPORT_SECONDS = 60.0  # that a child may take to its first line besides
+ENDS = ("context_lost", "process_ended")  # keys of rows whose process could not continue
 LOST = 3  # exit status of a child whose GPU accepts no more work
 
 
@@ -71,8 +72,9 @@ class Rows:
                     self.runs[line["run"]] = line
 
     def is_done(self, key: str, again: bool = False) -> bool:
-        """Return whether a row needs no measuring; with `again`, failed rows do."""
-        return key in self.rows and not (again and self.rows[key]["error"])
+        """Return whether a row needs no measuring; with `again`, failed rows do, unless they ended their process."""
+        row = self.rows.get(key)
+        return row is not None and not (again and row["error"] and not any(name in row for name in ENDS))
 
 
 def measure(

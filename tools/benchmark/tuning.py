@@ -34,7 +34,7 @@ from tools.benchmark.networks.tensors import (
     plan_call,
     torch_call,
 )
-from tools.benchmark.runs import Part, Rows, Task
+from tools.benchmark.runs import ENDS, Part, Rows, Task
 from tools.benchmark.summary import Row, ratio, slowest, spread
 from tools.benchmark.timing import Budget, summary, times_in_turns
 
@@ -49,7 +49,6 @@ TIMING_SECONDS, MOST, LEAST = 0.2, 15, 3
 FLOAT64, TORCH = "float64", "torch"
 FLOAT64_FLOP = 1e10  # up to here a problem is computed in float64
 SLOWER = 1.05  # than torch: listed
-ENDS = ("context_lost", "process_ended")  # keys of rows whose process could not continue
 WRONG = {"wrong": "gave a wrong result", "changed": "changed bytes that are not their result"}
 SYMPTOMS = ("context lost", "limit exceeded", "access outside", "wrong result", "process ended")
 
