@@ -133,7 +133,7 @@ def of_images(shape: tuple[int, ...]) -> Iterator[Case]:
         yield cases.reduction(op, axes)
     yield Case("dropout", cases.dropout)
     yield Case("dropout, backward", cases.dropout_backward, host=False)
-    if 1 < c <= MAX_FUSED_CHANNELS:
+    if c % 4 == 0 and c <= MAX_FUSED_CHANNELS:
         for name, residual in (("convolution + bias + residual + relu", True), ("convolution * scale + bias", False)):
             yield Case(name, partial(cases.fused, residual=residual), True, CHANNELS_LAST, TF32, has_float64=False)
 
