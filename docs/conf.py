@@ -67,15 +67,14 @@ NAVIGATION = {
         "test-your-convolution",
         "errors",
     ],
-    "Understand": ["how-it-works", "known-issues", "benchmarks/README"],
+    "Understand": ["how-it-works", "known-issues", "benchmarks"],
     "Port": ["porting/README"],
     "Look up": ["api", "notation", "reference/index", "coverage"],
     "Project": ["project/CHANGELOG", "project/CONTRIBUTING", "project/SECURITY", "dev/README"],
 }
 FOLDERS = {
     "porting/README": ["*"],
-    "benchmarks/README": ["*"],
-    "dev/README": ["*", "../project/tools/generate/README"],
+    "dev/README": ["*", "../project/tools/benchmark/README", "../project/tools/generate/README"],
     "quickstart": ["examples/*"],
     "test-your-convolution": ["project/tests/gpu/test_convolution_against_reference"],
 }

@@ -32,12 +32,12 @@ Files = dict[PurePosixPath, bytes]  # of the folder of sources, by path
 
 
 def place(file: str) -> PurePosixPath:
-    """Return where a file of the repository lies in the folder of sources."""
+    """Return the place of a file of the repository in the folder of sources."""
     return PurePosixPath(file.removeprefix(DOCS) if file.startswith(DOCS) else ELSEWHERE + file)
 
 
 def links(text: str) -> list[str]:
-    """Return the files that a page links to, without anchors; not what stands in code blocks."""
+    """Return the files that a page links to, without anchors; except in code blocks."""
     return [link for part in FENCE.split(text)[::2] for link in LINK.findall(part)]
 
 

@@ -33,7 +33,7 @@ _SUMMARY = re.compile(r"^(=+ )?(\d+ (passed|failed|skipped|error|deselected|warn
 
 
 class Part(NamedTuple):
-    """Some files of tests/gpu: how many processes run them, what is set in their environment, and whether they take long."""
+    """Some files of tests/gpu, with the number of processes and the environment that run them."""
 
     files: tuple[str, ...]
     processes: int = 1
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     needs_all_gpus: bool = False
 
 
-# The slowest first. tests of memory need the GPU's memory for themselves: run that part last, and alone.
+# The slowest first. The part memory needs all of the GPU's memory: run it last, and alone.
 PARTS: dict[str, Part] = {
     "operations": Part(
         ("test_operations", "test_operations_errors", "test_operation_roads", "test_normalizations_gpu"), 9
@@ -75,7 +75,7 @@ class Result(NamedTuple):
 
 
 def files_of(name: str) -> list[str]:
-    """Return the files of a part, relative to the project; those of "rest" are in no other part."""
+    """Return the files of a part, relative to the project; "rest" has the files of no other part."""
     part = PARTS[name]
     if part.files:
         return [f"tests/gpu/{file}.py" for file in part.files]

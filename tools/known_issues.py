@@ -1,11 +1,11 @@
-"""docs/known-issues.md: what cuDNN is known to do wrong, from the package's own table.
+"""Write docs/known-issues.md, the known issues of cuDNN, from the package's table.
 
     python -m tools.known_issues            # writes the page
-    python -m tools.known_issues --check    # fails where the page is not what this would write
+    python -m tools.known_issues --check    # fails if the page differs from the table
     python -m tools.known_issues --faults choices.sqlite    # lists the faults of a store by engine, to write rows from
 
-Engines are cudnnpy/_planning/known_issues.py's; AVOIDED, below, is what cudnnpy does not use, so that nothing reads it at
-run time.
+Engines are in cudnnpy/_planning/known_issues.py. AVOIDED, below, has functions and operations that cudnnpy does not use, so
+nothing reads it at run time.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ INTRODUCTION = """\
 # Known issues of cuDNN
 
 cuDNN offers the configurations below. They give a wrong result without an error, or they end the CUDA context. The property
-tests of cudnnpy found most of them, others were reported to other projects. cudnnpy avoids them, except where the tables say
+tests of cudnnpy found most of them, and others were reported to other projects. cudnnpy avoids them, unless the tables say
 otherwise.
 
-"Measured in" names the releases and GPUs on which an issue was seen; a report by others is linked instead. "Assumed in" names
-the releases in which cudnnpy avoids an issue as well, though it was not measured there. A release is taken to have an issue
-until a measurement shows that it does not, and one that others reported only in the releases that the report is about.
+"Measured in" names the releases and GPUs on which an issue was seen, or links the report of others. "Assumed in" names the
+releases in which cudnnpy avoids an issue without a measurement. A release is assumed to have an issue until a measurement shows
+that it does not. An issue that others reported is assumed only in the releases of the report.
 
 ## GPUs on which nothing was measured
 
 All measurements are from {devices}. On every other GPU:
 
-- The tables apply unchanged, and an engine may be rejected that is right there.
-- An issue that only such a GPU has is not in the tables. A choice that is not from tuning is cuDNN's own proposal, and nothing
-  checks its result.
-- Tuning checks each candidate on the very GPU: between unmapped pages, and its result against float64 or other engines. A fault
-  that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
+- The tables apply unchanged, so they may reject an engine that is right there.
+- An issue that only such a GPU has is not in the tables. A choice that is not from tuning is cuDNN's own proposal, and its
+  result is not checked.
+- Tuning checks each candidate on the GPU itself: between unmapped pages, and its result against float64 or other engines. A
+  fault that repeats is stored for this GPU, and its configuration does not run there again ([Tuning](tuning.md)).
 - `pytest tests/gpu/test_known_issues.py` reports which of the issues the GPU has, and `python -m tools.hunt` looks for others
   ([Hunting for faults](dev/hunt.md)).
 
@@ -58,8 +58,8 @@ ENGINES = """\
 ## Engines of the graph API
 
 Engines have the numbers of cuDNN's global index, which differ between releases. Where every engine of a kind is taken to have
-an issue, the engines that were seen to have it are in brackets. `Convolution.candidates` gives "what happens" as the reason
-of a rejected engine.
+an issue, the engines that were seen to have it are in brackets. `Convolution.candidates` gives the effect as the reason of a
+rejected engine.
 """
 REMEDIES: dict[Remedy, str] = {
     "rejected": "the engine is rejected",
@@ -74,16 +74,16 @@ REMEDIES: dict[Remedy, str] = {
 FUNCTIONS = """\
 ## Functions and operations
 
-| issue | function or operation | when | what happens | what cudnnpy does |
+| issue | function or operation | condition | effect | remedy in cudnnpy |
 |---|---|---|---|---|
 """
 FOUND_IN = "\nAll of these were measured in {release} on an {device}, and are assumed in every release of cuDNN 9.\n"
 
 
 class Avoided(NamedTuple):
-    """A function or an operation that is not used where it is wrong.
+    """A function or an operation that cudnnpy does not use under a condition.
 
-    `where` is the module of cudnnpy that avoids it, whose comment names the issue; `test` shows the right result on a GPU.
+    `where` is the module of cudnnpy that avoids it; its comment names the issue. `test` shows the right result on a GPU.
     """
 
     id: str
@@ -137,14 +137,14 @@ AVOIDED: tuple[Avoided, ...] = (
         "resample-bfloat16",
         "a graph's resampling",
         "bfloat16, channels last",
-        "some engines give NaN or wrong maxima, or access memory that is not theirs",
+        "some engines give NaN or wrong maxima, or access memory outside their operands",
         "`cudnnPoolingForward`, or a matrix product",
         "graph/averages.py",
         f"{_CALLS}[Pooling.forward]",
     ),
     Avoided(
         "broadcast-of-a-result",
-        "a graph that broadcasts what it has computed",
+        "a graph that broadcasts a computed result",
         "a logarithm or a root of one number for each row, used for all elements of the row",
         "wrong results, NaN",
         "the numbers are the result of a graph of their own",
@@ -154,9 +154,9 @@ AVOIDED: tuple[Avoided, ...] = (
     Avoided(
         "softmax-orders",
         "`cudnnSoftmaxForward`, `cudnnSoftmaxBackward`",
-        "tensors in two memory orders, or with gaps",
+        "tensors in two memory formats, or with gaps",
         "some results are wrong",
-        "copies in one order",
+        "copies in one memory format",
         "ops/softmax.py",
         f"{_CALLS}[Softmax.backward]",
     ),
@@ -226,7 +226,7 @@ AVOIDED: tuple[Avoided, ...] = (
     Avoided(
         "slow-fill",
         "`cudnnSetTensor`",
-        "any memory order but packed channels first",
+        "any memory format but packed channels first",
         "it takes 20 to 560 times as long as the driver's fill",
         "the driver fills dense memory",
         "_runtime/fills.py",
@@ -236,7 +236,7 @@ AVOIDED: tuple[Avoided, ...] = (
 
 
 def rendered() -> str:
-    """The page's text."""
+    """Return the page's text."""
     release, device = ISSUES[0].measured[0]
     devices = " and ".join(dict.fromkeys(f"an {name}" for issue in ISSUES for _, name in issue.measured))
     found_in = FOUND_IN.format(release=raw.version_text(release), device=device)
@@ -247,7 +247,7 @@ def rendered() -> str:
 
 
 def _engines() -> Iterator[str]:
-    columns = "issue", "operation", "engines", "when", "what happens", "what cudnnpy does", "measured in", "assumed in"
+    columns = "issue", "operation", "engines", "condition", "effect", "remedy in cudnnpy", "measured in", "assumed in"
     yield f"| {' | '.join(columns)} |\n"
     yield f"|{'---|' * len(columns)}\n"
     for issue in ISSUES:
@@ -291,9 +291,9 @@ def faults_by_engine(path: str) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the page, or checks it; the exit status."""
+    """Write the page, or check it; return the exit status."""
     parser = argparse.ArgumentParser(description="Write docs/known-issues.md from the table of known issues.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page differs")
     parser.add_argument("--faults", metavar="STORE", help="write nothing; list the faults of a store by engine")
     given = parser.parse_args(arguments)
     if given.faults is not None:

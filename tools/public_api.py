@@ -1,4 +1,4 @@
-"""The public names of cudnnpy: what docs/api.md lists, and what the reference of the site has a page for.
+"""The public names of cudnnpy, which docs/api.md lists, and for which the site has pages.
 
 A name is public if the `__all__` of one of these modules has it; a member is public if its name has no underscore before it
 and a class of this package defines it.
@@ -16,7 +16,7 @@ MODULES = {  # in the order of the site
     "cudnnpy": "Arrays and operations",
     "cudnnpy.reference": "The reference implementation",
     "cudnnpy.torch": "PyTorch programs",
-    "cudnnpy.store": "Tuned choices that last",
+    "cudnnpy.store": "Stored choices",
     "cudnnpy.errors": "Exceptions",
     "cudnnpy.typing": "Types for annotations",
     "cudnnpy.workspace": "Workspace",
@@ -61,7 +61,7 @@ def members(kind: type) -> list[str]:
 
 
 def objects(*chosen: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path of every public name of the chosen modules, by default of all, and what it names."""
+    """Yield the dotted path and the object of every public name of the chosen modules, by default of all."""
     for module in chosen or MODULES:
         for name in exported(module):
             yield f"{module}.{name}", getattr(import_module(module), name)

@@ -16,7 +16,7 @@ from cudnnpy.convolution.features import features
 from cudnnpy.handle import Handle
 from tools.benchmark.networks import catalogue, measure_layers
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
-from tools.benchmark.networks.tensors import asked, compared, operands, plan_call, torch_call
+from tools.benchmark.networks.tensors import compared, operands, plan_arguments, plan_call, torch_call
 from tools.measured.problems import problem_of
 
 MOST_BYTES = 64 << 20
@@ -45,7 +45,7 @@ def test_what_the_table_proposes_gives_right_results(kind: str) -> None:
     taken = []
     for cell in cells(kind):
         o = operands(torch, cell)[0]
-        given = asked(cell, o)
+        given = plan_arguments(cell, o)
         conv = Convolution(**measure_layers.options(cell))
         plan = conv.plan(given.operation, given.first, given.second, given.shape, bias=given.bias, out=o.out)
         workspace = torch.empty(max(plan.workspace_size, 1), device="cuda", dtype=torch.uint8)

@@ -1,7 +1,8 @@
-"""The list of networks and the order of its cells, without a GPU and without torch."""
+"""The list of networks, the families of operations, and the order of their rows: no GPU, no torch."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from operator import attrgetter
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 from network_rows import LINES
 
-from tools.benchmark.networks import catalogue, tables
+from tools.benchmark import operations
+from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.catalogue import Layer, Network, layer
 from tools.benchmark.networks.cells import KINDS, cells, in_order
 
@@ -38,13 +40,6 @@ def test_the_list_has_the_networks_that_it_is_to_have() -> None:
 
 def test_the_committed_list_is_what_is_written_from_it() -> None:
     assert catalogue.FILE.read_text(encoding="utf-8") == catalogue.write(NETWORKS)
-
-
-def test_the_networks_of_the_tables_are_in_the_list_as_they_are() -> None:
-    listed = {network.name: network for network in NETWORKS}
-    assert len(tables.networks()) > 15
-    for network in tables.networks():
-        assert listed[network.name] == network, "run python -m tools.benchmark.networks.collect"
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -128,3 +123,28 @@ def test_a_short_sample_has_every_network_and_every_kind() -> None:
 def test_a_training_batch_of_one_is_no_second_cell() -> None:
     network = Network("a", 1, "here", (layer(LINES[0]),))
     assert len(in_order([network], 0)) == len(KINDS) * 3
+
+
+# The families of operations
+
+
+def test_the_order_of_operations_is_the_seeds_and_has_every_problem_once() -> None:
+    first, again, other = (operations.in_order(seed) for seed in (3, 3, 4))
+    assert [one.name for one in first] == [one.name for one in again] != [one.name for one in other]
+    assert {one.name for one in first} == {one.name for one in other}
+    assert len({one.name for one in first}) == len(first) == sum(map(len, operations.problems().values()))
+    names = list(operations.problems())
+    turns = [operations.operation(one.case.name, one.shape) for one in first[: 2 * len(names)]]
+    assert sorted(turns[: len(names)]) == sorted(turns[len(names) :]) == sorted(names)
+
+
+def test_the_families_reach_from_end_to_end() -> None:
+    found = operations.in_order(0)
+    rows, images = ([one for one in found if len(one.shape) == rank] for rank in (2, 4))
+    assert {one.shape[1] for one in rows} >= {64, 50257, 131072}
+    assert {one.shape[1] for one in images} >= {1, 3, 4096}
+    assert {one.shape[2] for one in images} >= {1, 7, 56, 256}
+    for some, kinds in ((rows, 4), (images, 8)):
+        assert len({one.kind.name for one in some}) == kinds
+    assert all(operations.MIN_ELEMENTS <= math.prod(one.shape) <= operations.MAX_ELEMENTS for one in found)
+    assert all(min(one.shape[2:]) > 1 for one in images if "pooling" in one.case.name or "instance" in one.case.name)

@@ -147,7 +147,7 @@ def test_the_quoted_messages_are_the_real_ones(tmp_path: Path) -> None:
 
 
 def test_every_extra_has_its_line() -> None:
-    table = PAGE.partition("| extra | what it brings |")[2].partition("\n\n")[0]
+    table = PAGE.partition("| extra | contents |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert named == set(extras)

@@ -1,28 +1,27 @@
-"""How tables of measurements are made of a survey's rows, and judged. The GPU of a survey is a stand-in."""
+"""How tables of measurements are made and judged; the tuning of a survey is a stand-in."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import stored
 
 from cudnnpy import raw
-from cudnnpy._core.layouts import extent
+from cudnnpy._planning import problem_file
 from cudnnpy._planning.measured import Configuration, Features, Table
 from cudnnpy._store.entry import canonical
-from cudnnpy.errors import CudnnError
 from cudnnpy.store import Entry, Key, Measured, Store
 from tools.benchmark.networks import catalogue
-from tools.benchmark.networks.cells import KINDS, Cell, in_order
+from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured import judge, survey, write
-from tools.measured.__main__ import main
+from tools.measured.__main__ import main, with_networks
 from tools.measured.problems import problem_of
 from tools.measured.rows import Row, read
 
@@ -227,7 +226,7 @@ def test_the_command_writes_a_table_and_says_what_it_is_worth(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     ran = candidate(2, 3.0), candidate(3, 1.0)
-    file.write_text("\n".join(line(*ran, batch=batch, networks=[str(batch)]) for batch in (8, 16)))
+    file.write_text("".join(line(*ran, batch=batch, networks=[str(batch)]) + "\n" for batch in (8, 16)))
     out = tmp_path / "tables"
     assert main([str(file), "--gpu", "A GPU", "--capability", "9.9", "--cudnn", "9.99", "--out", str(out)]) == 0
     (written,) = out.iterdir()
@@ -246,129 +245,59 @@ def test_a_table_has_the_fastest_configurations_alone() -> None:
     assert problem[2] == 200
 
 
-# A survey's timing
+# Surveys
 
 
-class Gpu:
-    """Times by launch; a launch is the number of its candidate. Its first run takes `first`."""
-
-    def __init__(self, times: dict[int, float], first: dict[int, float] | None = None) -> None:
-        self.times, self.first, self.runs, self.is_locked = times, {**times, **(first or {})}, [0] * 10, False
-        self.torch = SimpleNamespace(linalg=SimpleNamespace(vector_norm=abs))
-
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        self.is_locked = True
-        yield
-        self.is_locked = False
-
-    def once(self, launch: int) -> float:
-        assert not self.is_locked, "kernels are loaded while other processes wait"
-        if self.times[launch] < 0:
-            raise CudnnError("it failed")
-        return self.first[launch]
-
-    def timed(self, launches: list[int], count: int) -> float:
-        assert self.is_locked, "timed beside another process"
-        self.runs[launches[0]] += 1
-        return self.times[launches[0]]
-
-    def result(self, launch: int, size: int) -> float:
-        return 1.0 if launch != 3 else 2.0
-
-
-def measured(gpu: Gpu) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = [{"likely": number == 0} for number in gpu.times]
-    survey._measure(gpu, entries, {number: [number] for number in gpu.times}, 4)  # type: ignore[arg-type]
-    assert not gpu.is_locked
-    return entries
-
-
-def test_close_candidates_are_timed_again_and_their_results_compared() -> None:
-    gpu = Gpu({0: 2.0, 1: 1.0, 2: 900.0, 3: 1.1, 4: -1.0})
-    entries = measured(gpu)
-    assert [entry.get("ms") for entry in entries] == [2.0, 1.0, 900.0, 1.1, None]
-    assert entries[4]["refused"] == "it failed"
-    assert [entry.get("difference") for entry in entries] == [0.0, 0.0, None, 1.0, None]
-    assert gpu.runs[:4] == [5, 5, 0, 5]
-
-
-def test_slow_candidates_are_timed_once_however_long_their_kernels_take_to_load() -> None:
-    gpu = Gpu({0: 1.0, 1: 9.0, 2: 0.9}, first={0: 700.0, 1: 60.0, 2: 80.0})
-    assert [entry["ms"] for entry in measured(gpu)] == [1.0, 9.0, 0.9]
-    assert gpu.runs[:3] == [5, 1, 5]
-
-
-def test_engines_that_were_slow_three_times_are_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    (cell, *_) = (cell for cell in in_order(catalogue.read(), 0) if cell.kind.name == "fp16 NHWC")
-    candidates = [stand_in_candidate(index) for index in (1, 2)]
-    problem: Any = SimpleNamespace(likely=lambda options, target: candidates, engines=lambda target: candidates)
-    monkeypatch.setattr(survey, "rejection", lambda candidate, problem, options: "")
-    monkeypatch.setattr(survey, "is_usable", lambda candidate, problem, options, limit: True)
-    target: Any = None
-    options: Any = None
-    history: dict[Any, list[float]] = {}
-    entries, _ = survey._planned(cell, problem, options, target, history)
-    history[survey._kind(cell, entries[1])] = [9.0, 4.0]
-    assert set(survey._planned(cell, problem, options, target, history)[1]) == {0, 1}
-    history[survey._kind(cell, entries[1])].append(5.0)
-    entries, usable = survey._planned(cell, problem, options, target, history)
-    assert set(usable) == {0}
-    assert entries[1]["skipped"] == "4.0 times as long as the best"
-
-
-class Memory:
-    """What a survey's process has, for tensors of less than `room` bytes."""
-
-    room = 1 << 40
-
-    def __init__(self, dtype: str, lock: Any) -> None:
-        self.handle, self.workspace = None, SimpleNamespace(data_ptr=lambda: 0)
-
-    def addresses(self, problem: Any) -> list[tuple[int, ...]]:
-        return [(1, 2, 3)] if sum(map(extent, problem.specs)) < self.room else []
-
-
-def test_a_process_adds_the_row_of_each_cell_to_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(gpu: Any, entries: list[dict[str, Any]], launches: dict[int, Any], size: int) -> None:
-        taken.append(launches)
-        if len(taken) == 2:
-            raise ValueError("no engine")
-        if len(taken) == 4:
-            raise CudnnError("CUDA_ERROR_ILLEGAL_ADDRESS")
-        entries[0]["ms"], entries[1]["ms"] = 2.0, 1.0
-
-    taken: list[dict[int, Any]] = []
-    candidates = [stand_in_candidate(index) for index in (1, 2)]
-    entries = [{"engine": index, "compiled": False} for index in (1, 2)]
-    monkeypatch.setattr(survey, "Gpu", Memory)
-    monkeypatch.setattr(survey, "in_order", lambda cells, seed: in_order(cells, seed)[:200])
-    monkeypatch.setattr(
-        survey, "_planned", lambda *given: ([dict(entry) for entry in entries], dict(enumerate(candidates)))
+def test_a_survey_tunes_drawn_problems_without_a_table_and_exports_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`cudnnpy tune` is a program that writes a store."""
+    program = tmp_path / "tune.py"
+    program.write_text(
+        "import os, sys; sys.path[:0] = sys.argv[1].split(os.pathsep)\n"
+        "assert os.environ['CUDNNPY_TABLES'] == '' and sys.argv[2:5] == ['-m', 'cudnnpy', 'tune']\n"
+        "assert sys.argv[6:7] + sys.argv[8:] == ['--store', '--seconds', '5.0']\n"
+        "from test_measured_tools import CANDIDATES, stored_entry\n"
+        "from cudnnpy import store\n"
+        "with store.open(sys.argv[7]) as opened: opened.put(stored_entry(8, *CANDIDATES))\n"
+        "sys.exit(130)\n"
     )
-    monkeypatch.setattr(survey, "_measure", measure)
-    survey.run(0, 1, 600.0, 0, tmp_path)
-    (file,) = tmp_path.glob("*.jsonl")
-    first, failed, *_, lost = found = [json.loads(text) for text in file.read_text().splitlines()]
-    assert [candidate["ms"] for candidate in first["candidates"]] == [2.0, 1.0]
-    assert (first["kind"], failed["error"]) == ("fp16 NHWC", "ValueError: no engine")
-    assert "CUDA" in lost["error"]  # after which nothing can run
-    assert len(found) == len(taken) == 4
-    assert taken[0] == {0: ["bound"], 1: ["bound"]}
+    started = subprocess.Popen
 
-    monkeypatch.setattr(Memory, "room", 0)
-    survey.run(0, 1, 600.0, 0, tmp_path)
-    assert len(file.read_text().splitlines()) == 4
+    def start(command: list[str], **how: Any) -> Any:
+        return started([sys.executable, str(program), os.pathsep.join(sys.path), *command[1:]], **how)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert survey.main([str(tmp_path), "--seconds", "60", "--seed", "3", "--count", "20"]) == 0
+    assert "1 problems" in capsys.readouterr().out
+    assert len(problem_file.read(tmp_path / "3.toml")) == 20
+    assert [row.key for row in read([tmp_path / "3.jsonl"], "9.0", "9.19")] == ["forward 8x64x28x28"]
 
 
-def stand_in_candidate(index: int) -> Any:
-    engine = SimpleNamespace(index=index, knobs=None)
-    facts = {"source": "heuristics", "notes": [], "compiled_at_run_time": False, "workspace_size": 0}
-    executable = SimpleNamespace(bind=lambda handle, places, workspace: "bound")
-    return SimpleNamespace(name=f"engine {index}", engine=engine, refused="", executable=executable, **facts)
+def test_a_survey_interrupts_the_tuning_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys, time\ntry: print('ready', flush=True); time.sleep(600)\nexcept KeyboardInterrupt: sys.exit(130)"
+    started = subprocess.Popen
+
+    def start(command: list[str], **how: Any) -> Any:
+        process = started([sys.executable, "-c", code], stdout=subprocess.PIPE, **how)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert survey.tune(tmp_path / "a.toml", tmp_path / "a.sqlite", 0.5, 5.0) == survey.INTERRUPTED
 
 
-# Problems of an earlier table
+def test_a_problem_belongs_to_all_networks_that_have_it() -> None:
+    layer = catalogue.layer("64x56x56 -> 64, 3x3, padding 1")
+    having = {network.name for network in catalogue.read() if layer in network.layers}
+    kind = ("forward", "half", "channels last", 2, True, False, "dense", False, 1)
+    known = Features(kind, (1, 64, 56, 56, 64, 3, 3), 4)
+    other = known._replace(sizes=(7, 64, 56, 56, 64, 3, 3))
+    rows = [Row("a", described, frozenset("a"), {GOOD: 1.0}, GOOD) for described in (known, other)]
+    found = with_networks(rows)
+    assert len(having) > 1
+    assert [row.networks for row in found] == [having, {"a"}]
 
 
 DENSE = ("backward_filter", "float32 strict", "channels first", 3, True, False, "dense", False, 1)

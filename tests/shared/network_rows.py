@@ -9,7 +9,7 @@ from typing import Any
 from tools.benchmark.networks import measure_layers, measure_programs
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
-from tools.benchmark.store import Writer
+from tools.rows import Writer
 
 LINES = (
     "64x56x56 -> 128, 3x3",
@@ -21,8 +21,14 @@ LINES = (
 )
 
 
-def network_writer(file: Path, run: str, date: str = "2026-01-01") -> Writer:
-    return Writer(file, {"run": run, "date": date, "GPU": "NVIDIA H200"})
+def write_rows(file: Path, run: str, *rows: dict[str, Any]) -> Path:
+    """Write a file with one run."""
+    writer = Writer(file)
+    writer.add({"run": run, "date": "2026-01-01", "GPU": "NVIDIA H200"})
+    for row in rows:
+        writer.add({**row, "run": run})
+    writer.close()
+    return file
 
 
 def _ms(torch: float, fastest: float, autotune: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The benchmark's section "operations": its cases against torch, with cudnnpy's NumPy reference, and its rows."""
+"""The benchmark's operations against torch, with cudnnpy's NumPy reference, and their rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 
 from cudnnpy import reference
 from tools.benchmark import cases, operations
-from tools.benchmark.cases import TINY, Case, Roads, Tensors
-from tools.benchmark.families import command, problems
-from tools.benchmark.figures import operation_ratio
+from tools.benchmark.cases import Case, CaseCalls, Tensors
+from tools.benchmark.operations import KINDS, TINY, Problem, cases_of, kinds_of
+from tools.benchmark.summary import ratio
 from tools.benchmark.timing import Budget
 
 
@@ -53,7 +53,6 @@ def cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for module in (cases, operations):
         monkeypatch.setattr(module, "cudnnpy", OnTensors(reference))
     monkeypatch.setattr(cases, "DEVICE", "cpu")
-    monkeypatch.setattr(cases, "SHAPE", TINY)
     monkeypatch.setattr(operations, "HOST_MOST", 1)
     monkeypatch.setattr(operations, "host_timer", lambda call, synchronize: lambda: float(call() is not None))
     monkeypatch.setattr(operations, "times_in_turns", _no_clock)
@@ -72,98 +71,64 @@ def _no_clock(torch: Any, contenders: dict[str, list[Callable[[], Any]]], *_give
     return {name: [1.0] for name in [*contenders, "torch, again"]}
 
 
-def _case(name: str, size: str = "") -> Case:
-    return next(case for case in operations.CASES if (case.name, case.size) == (name, size))
+def _problem(name: str, kind: int = 0, shape: tuple[int, ...] = TINY) -> Problem:
+    return Problem(next(case for case in cases_of(shape) if case.name == name), shape, KINDS[kind])
 
 
-# --- the cases
+def _measured(make: Callable[[Tensors], CaseCalls]) -> dict[str, Any]:
+    row: dict[str, Any] = {"error": None}
+    operations.measure(torch, Problem(Case("copy", make), TINY, KINDS[0]), row, Budget(0))
+    return row
 
-# torch has no average of three dimensions in float16 on the CPU, of which its local response norm is made
+
+# The operations
+
+# torch's bfloat16 is none of NumPy's types; torch has no average of three dimensions in float16 on the CPU, of which its
+# local response norm is made
 ON_THE_CPU = [
-    pytest.param(case, kind, id=f"{kind.name}, {case.name} {case.size}".rstrip())
-    for kind in operations.KINDS
-    for case in operations.CASES
-    if kind.channels_last in case.orders
-    and not (kind.dtype == "float16" and case.name.startswith("local response norm"))
+    pytest.param(Problem(case, shape, kind), id=Problem(case, shape, kind).name)
+    for shape in ((1, 65), (20, 33), (1, 3, 1, 1), (2, 8, 3, 3))
+    for case in cases_of(shape)
+    for kind in kinds_of(case, shape)
+    if kind.dtype != "bfloat16" and not (kind.dtype == "float16" and case.name.startswith("local response norm"))
 ]
 
 
-@pytest.mark.parametrize(("case", "kind"), ON_THE_CPU)
-def test_every_case_on_the_gpu_has_torchs_result(case: Case, kind: operations.Kind) -> None:
+@pytest.mark.parametrize("problem", ON_THE_CPU)
+def test_every_operation_has_torchs_result(problem: Problem) -> None:
     row: dict[str, Any] = {"error": None}
-    operations.measure_device(torch, case, kind, Budget(0), row)
+    operations.measure(torch, problem, row, Budget(0))
     assert row["error"] is None
-    assert {"torch", "torch, again", "cudnnpy"} <= row["ms"].keys()
-
-
-# torch's bfloat16 is none of NumPy's types
-OF_FAMILIES = [
-    pytest.param(problem, id=problem.name)
-    for shape in ((1, 65), (20, 33), (1, 3, 1, 1), (2, 6, 3, 3))
-    for case in (problems.of_images(shape) if len(shape) > 2 else problems.of_rows(shape))
-    for kind in problems.KINDS
-    if kind.channels_last in (case.orders if len(shape) > 2 else (False,)) and kind.dtype != "bfloat16"
-    for problem in [problems.Problem(case, shape, kind)]
-]
-
-
-@pytest.mark.parametrize("problem", OF_FAMILIES)
-def test_every_operation_of_the_families_has_torchs_result(
-    problem: problems.Problem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command, "copy_rate", lambda torch: 2.0)
-    (task,) = command.tasks(torch, [problem])
-    row: dict[str, Any] = {"error": None}
-    task.measure(row)
-    assert row["error"] is None
-    assert operation_ratio(row, "cudnnpy") == 1.0
-    assert row["memory_ms"] == pytest.approx(row["bytes"] / 2e6)
+    assert ratio(row, "cudnnpy") == 1.0
     assert row["bytes"] >= math.prod(problem.shape) * getattr(torch, problem.kind.dtype).itemsize
 
 
-@pytest.mark.parametrize("case", [case for case in operations.CASES if case.host], ids=lambda case: case.name)
-def test_every_case_on_the_host_has_torchs_result(case: Case) -> None:
+@pytest.mark.parametrize("task", list(operations.host_tasks(torch)), ids=lambda task: task.name)
+def test_every_operation_on_the_host_has_torchs_result(task: Any) -> None:
     row: dict[str, Any] = {"error": None}
-    operations._measure_host(torch, case, Budget(0), row)
+    task.measure(row, Budget(0))
     assert row["error"] is None
-    assert ("cudnnpy, new" in row["us"]) == (case.name != "set")
+    assert ("cudnnpy, new" in row["us"]) == (not task.name.startswith("set"))
 
 
-def test_every_row_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_measure_host", "measure_device"):
-        monkeypatch.setattr(operations, name, lambda *given: None)
-    rows = list(operations.measure(torch, Budget(0)))
-    assert len(rows) > 200
-    assert len({(row["kind"], row["operation"]) for row in rows}) == len(rows)
-    assert list(dict.fromkeys(row["kind"] for row in rows)) == [
-        operations.HOST,
-        *(kind.name for kind in operations.KINDS),
-    ]
-
-
-@pytest.mark.parametrize("case", [case for case in operations.CASES if "+" in case.name], ids=lambda case: case.name)
-def test_what_is_fused_is_timed_beside_its_separate_calls(case: Case) -> None:
-    row: dict[str, Any] = {}
-    operations.measure_device(torch, case, operations.KINDS[1], Budget(0), row)
+@pytest.mark.parametrize("name", ["batch norm + relu, training", "convolution * scale + bias"])
+def test_what_is_fused_is_timed_beside_its_separate_calls(name: str) -> None:
+    row: dict[str, Any] = {"error": None}
+    operations.measure(torch, _problem(name, 1), row, Budget(0))
     assert row["ms"].keys() == {"torch", "torch, again", "cudnnpy", "separate"}
 
 
-# --- rows that fail stay rows
+# Rows that fail
 
 
 def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(scale_tensor=OnTensors(reference).scale_tensor))
     monkeypatch.setattr(operations, "cudnnpy", SimpleNamespace())
-    monkeypatch.setattr(operations, "CASES", (_case("softmax"), _case("scale")))
-    rows = list(operations.measure(torch, Budget(0)))
-    assert len(rows) == 2 * (1 + len(operations.KINDS))
-    for row in rows:
-        if row["operation"] == "scale":
-            assert row["error"] is None
-        else:
-            assert row["error"].startswith("AttributeError")
-            assert "Softmax" in row["error"]
-            assert "ms" not in row
+    row: dict[str, Any] = {"error": None}
+    operations.measure(torch, _problem("scale"), row, Budget(0))
+    assert row["error"] is None
+    with pytest.raises(AttributeError, match="Softmax"):
+        operations.measure(torch, _problem("softmax over channels"), row, Budget(0))
 
 
 @pytest.mark.parametrize(
@@ -176,26 +141,23 @@ def test_a_name_that_is_missing_fails_its_rows_alone(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_a_result_that_is_not_torchs_fails_its_row(ours: Callable[[Any, Any], Any], told: str) -> None:
-    def make(t: Tensors) -> Roads:
+    def make(t: Tensors) -> CaseCalls:
         x, y = t.random(), t.room()
-        return Roads(lambda: (x, x), lambda: ours(x, y))
+        return CaseCalls(lambda: (x, x), lambda: ours(x, y))
 
-    row: dict[str, Any] = {}
-    operations.measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
+    row = _measured(make)
     assert row["error"].startswith(f"cudnnpy: {told}")
     assert "ms" not in row
 
 
 def test_separate_calls_that_fail_leave_the_fused_time() -> None:
-    def make(t: Tensors) -> Roads:
+    def make(t: Tensors) -> CaseCalls:
         x, y = t.random(), t.room()
-        return Roads(lambda: x, lambda: y.copy_(x), separate=lambda: y)  # the room is emptied between
+        return CaseCalls(lambda: x, lambda: y.copy_(x), separate=lambda: y)  # the room is emptied between
 
-    row: dict[str, Any] = {"kind": "fp32 NCHW", "operation": "copy", "unit": "ms"}
-    operations.measure_device(torch, Case("copy", make), operations.KINDS[0], Budget(0), row)
+    row = _measured(make)
     assert row["error"].startswith("separate: differs from torch by nan")
-    assert operation_ratio(row, "cudnnpy") == 1.0
-    assert operation_ratio(row, "separate") is None
+    assert row["ms"].keys() == {"torch", "torch, again", "cudnnpy"}
 
 
 def test_dropouts_zeros_are_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +170,7 @@ def test_dropouts_zeros_are_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cases, "cudnnpy", SimpleNamespace(Dropout=Dropout))
     row: dict[str, Any] = {}
-    operations.measure_device(torch, _case("dropout"), operations.KINDS[0], Budget(0), row)
+    operations.measure(torch, _problem("dropout"), row, Budget(0))
     assert row["error"].startswith("cudnnpy: differs from torch by nan")
 
 
@@ -218,7 +180,7 @@ def test_dropouts_zeros_are_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("cache", "sets"), [(1, 1), (300, 3), (10**9, operations.SETS)])
 def test_the_sets_are_four_times_the_cache(cache: int, sets: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(L2_cache_size=cache))
-    made = list(operations._sets(torch, _case("relu"), operations.KINDS[2], TINY))
+    made = list(operations._sets(torch, _problem("relu", 2)))
     assert made[0][0].bytes == 2 * 2 * math.prod(TINY)  # x and y in float16
     assert len(made) == sets
     assert len({tensors.rooms[0].data_ptr() for tensors, _ in made}) == sets
@@ -236,16 +198,3 @@ def test_a_call_keeps_its_newest_result() -> None:
     for _ in range(3):
         kept()
         assert [reference() is not None for reference in made] == [False] * (len(made) - 1) + [True]
-
-
-def test_the_host_has_its_part_and_each_row_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[tuple[str, float]] = []
-    monkeypatch.setattr(operations, "CASES", (_case("relu"), _case("relu, backward")))
-    monkeypatch.setattr(operations, "_measure_host", lambda torch, case, budget, row: given.append(("us", budget.left)))
-    monkeypatch.setattr(
-        operations, "measure_device", lambda torch, case, kind, budget, row: given.append(("ms", budget.left))
-    )
-    list(operations.measure(torch, Budget(100, lambda: 5.0)))  # a clock that stands
-    assert [unit for unit, _ in given] == ["us"] + ["ms"] * 8
-    assert given[0][1] == pytest.approx(100 * operations.HOST_PART)
-    assert [share for _, share in given[1:]] == pytest.approx([100 / left for left in range(8, 0, -1)])

@@ -1,6 +1,6 @@
-"""What the operations section calls: each operation of cudnnpy beside torch's own, on the same tensors.
+"""The calls of the parts about operations: each operation of cudnnpy and PyTorch's own, on the same tensors.
 
-cudnnpy's names are looked up when a case is made, so that a name that is not there fails its rows and nothing else.
+cudnnpy's names are looked up when a case is made, so that a missing name fails its rows alone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ cudnnpy: Any = package
 Call: TypeAlias = Callable[[], Any]
 
 DEVICE = "cuda"
-SHAPE, TINY = (128, 64, 56, 56), (2, 4, 4, 4)
-LONG, WIDE = (128 * 56 * 56, 64), (8192, 4096)  # x of the operations over its last axis
 PACKED, CHANNELS_LAST = (False,), (True,)
 EPSILON = 1e-5
 
 
 class Tensors:
-    """Random tensors of one element type in one memory order, and room for results; `bytes` counts both."""
+    """Random tensors of one data type in one memory format, and tensors for results; `bytes` counts both."""
 
     def __init__(self, torch: Any, dtype: str, channels_last: bool, shape: tuple[int, ...]) -> None:
         self.torch, self.dtype, self.shape = torch, getattr(torch, dtype), shape
@@ -39,7 +37,7 @@ class Tensors:
         return self.ordered(made)
 
     def room(self, *shape: int, dtype: Any = None, turned: bool = False) -> Any:
-        """For a result: all NaN; `turned` is in the other memory order."""
+        """A tensor of NaN for a result; `turned` is in the other memory format."""
         made = self.torch.full(shape or self.shape, math.nan, device=DEVICE, dtype=dtype or self.dtype)
         self.rooms.append(self.ordered(made, turned))
         return self.rooms[-1]
@@ -49,24 +47,24 @@ class Tensors:
         return [self.torch.rand(self.channels, device=DEVICE, dtype=self.wide) + 0.5 for _ in range(count)]
 
     def ordered(self, tensor: Any, turned: bool = False) -> Any:
-        """The tensor in this memory order (or the other one)."""
+        """The tensor in this memory format (or the other one)."""
         if tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=self.memory(turned))
         self.bytes += tensor.nbytes
         return tensor
 
     def memory(self, turned: bool = False) -> Any:
-        """torch's name of the memory order."""
+        """torch's name of the memory format."""
         return self.torch.channels_last if self.channels_last != turned else self.torch.contiguous_format
 
 
-class Roads(NamedTuple):
+class CaseCalls(NamedTuple):
     """The calls that are compared, on one set of tensors."""
 
     torch: Call
     out: Call  # cudnnpy with the result's tensors given
     new: Call | None = None  # cudnnpy, which makes them
-    separate: Call | None = None  # cudnnpy's calls that the fused one takes the place of
+    separate: Call | None = None  # cudnnpy's separate calls that the fused call replaces
     expected: Callable[[Any], Any] | None = None  # the right result, from cudnnpy's, where torch's call has another
 
 
@@ -74,11 +72,11 @@ class Case(NamedTuple):
     """A row: what to call, on which tensors. Host cost is measured for forward operations."""
 
     name: str
-    make: Callable[[Tensors], Roads]
+    make: Callable[[Tensors], CaseCalls]
     host: bool = True
     orders: tuple[bool, ...] = PACKED + CHANNELS_LAST
-    tolerance: float = 0.0  # where it is wider than the element type's
-    size: str = ""  # of x, where it has a shape of its own; on the host every x is tiny
+    tolerance: float = 0.0  # if it is wider than the data type's
+    has_float64: bool = True
 
 
 def gradient(t: Tensors, function: Callable[..., Call], inputs: list[Any], dy: Any) -> Call:
@@ -92,18 +90,18 @@ def gradient(t: Tensors, function: Callable[..., Call], inputs: list[Any], dy: A
 def plain(
     name: str, ours: Callable[[], Any], theirs: Callable[..., Call], saved: str = "xy", read: str | None = None
 ) -> list[Case]:
-    """Forward and backward of an operation without parameters, whose backward takes dy and what is in `saved`.
+    """Forward and backward of an operation without parameters, whose backward takes dy and the tensors in `saved`.
 
-    `read` is what of it the gradient depends on, by which its bytes are counted; by default all of it.
+    The gradient reads those in `read`, by default all of them; only their bytes are counted.
     """
 
-    def forward(t: Tensors) -> Roads:
+    def forward(t: Tensors) -> CaseCalls:
         x, method = t.random(), ours().forward
         call = theirs(t.torch, x)
         y = t.room(*call().shape)
-        return Roads(call, partial(method, x, out=y), partial(method, x))
+        return CaseCalls(call, partial(method, x, out=y), partial(method, x))
 
-    def backward(t: Tensors) -> Roads:
+    def backward(t: Tensors) -> CaseCalls:
         x, method, dx = t.random(), ours().backward, t.room()
         y = t.ordered(theirs(t.torch, x)())
         dy = t.random(*y.shape)
@@ -117,7 +115,7 @@ def plain(
             """Channels first: torch 2.11's avg_pool2d gives a wrong gradient for channels last."""
             return gradient(t, theirs, [x.contiguous()], dy.contiguous())()
 
-        return Roads(gradient(t, theirs, [x], dy), partial(method, dy, *given, out=dx), expected=expected)
+        return CaseCalls(gradient(t, theirs, [x], dy), partial(method, dy, *given, out=dx), expected=expected)
 
     return [Case(name, forward), Case(f"{name}, backward", backward, host=False)]
 
@@ -170,9 +168,9 @@ def batch_norm(torch: Any, x: Any, scale: Any, bias: Any) -> Call:
     return partial(torch.nn.functional.batch_norm, x, None, None, scale, bias, True, 0.1, EPSILON)
 
 
-def batch_training(t: Tensors, relu: bool = False) -> Roads:
+def batch_training(t: Tensors, relu: bool = False) -> CaseCalls:
     """With running statistics, each side its own."""
-    f, x, y = t.torch.nn.functional, t.random().add_(1), t.room()  # a mean to be told from 0
+    f, x, y = t.torch.nn.functional, t.random().add_(1), t.room()  # a mean other than 0
     scale, bias, *running = t.parameters(6)
     theirs, mine, apart = running[:2], running[2:], t.parameters(2)
     forward = cudnnpy.BatchNormalization(epsilon=EPSILON).forward_training
@@ -180,7 +178,7 @@ def batch_training(t: Tensors, relu: bool = False) -> Roads:
     normalize = partial(f.batch_norm, x, *theirs, scale, bias, True, 0.1, EPSILON)
     if not relu:
         expected = partial(_with, normalize, x, (0, 2, 3))
-        return Roads(normalize, partial(forward, *given, out=y), partial(forward, *given), expected=expected)
+        return CaseCalls(normalize, partial(forward, *given, out=y), partial(forward, *given), expected=expected)
     rectify, cut = t.torch.relu_, cudnnpy.Activation(mode="relu").forward
 
     def call() -> Any:
@@ -191,28 +189,30 @@ def batch_training(t: Tensors, relu: bool = False) -> Roads:
         return cut(y, out=y)
 
     fused = partial(forward, *given, activation="relu")
-    return Roads(call, partial(fused, out=y), fused, separate, partial(_with, call, x, (0, 2, 3)))
+    return CaseCalls(call, partial(fused, out=y), fused, separate, partial(_with, call, x, (0, 2, 3)))
 
 
 def _with(call: Call, x: Any, axes: tuple[int, ...], _ours: Any) -> tuple[Any, ...]:
     return call(), *statistics(x, axes)
 
 
-def batch_inference(t: Tensors) -> Roads:
+def batch_inference(t: Tensors) -> CaseCalls:
     """By given statistics."""
     x, y, (scale, bias, mean, variance) = t.random(), t.room(), t.parameters(4)
     call = partial(t.torch.nn.functional.batch_norm, x, mean, variance, scale, bias, False, 0.1, EPSILON)
     ours = partial(cudnnpy.BatchNormalization(epsilon=EPSILON).forward_inference, x, scale, bias, mean, variance)
-    return Roads(call, partial(ours, out=y), ours)
+    return CaseCalls(call, partial(ours, out=y), ours)
 
 
-def batch_backward(t: Tensors) -> Roads:
+def batch_backward(t: Tensors) -> CaseCalls:
     """By saved statistics."""
     x, dy, dx, (scale, bias) = t.random(), t.random(), t.room(), t.parameters(2)
     results = {"out_" + name: t.room(t.channels, dtype=t.wide) for name in ("scale", "bias")}
     ours = cudnnpy.BatchNormalization(epsilon=EPSILON).backward
     saved = statistics(x, (0, 2, 3))
-    return Roads(gradient(t, batch_norm, [x, scale, bias], dy), partial(ours, dy, x, scale, *saved, out=dx, **results))
+    return CaseCalls(
+        gradient(t, batch_norm, [x, scale, bias], dy), partial(ours, dy, x, scale, *saved, out=dx, **results)
+    )
 
 
 def instance_norm(torch: Any, x: Any, scale: Any, bias: Any) -> Call:
@@ -230,19 +230,18 @@ def rms_norm(torch: Any, x: Any, scale: Any) -> Call:
     return partial(torch.nn.functional.rms_norm, x, tuple(scale.shape), scale, EPSILON)
 
 
-def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] | None = None) -> list[Case]:
+def normalization(kind: str, theirs: Callable[..., Call], rows: bool = False) -> list[Case]:
     """Training, inference and backward of a kind that has no running statistics; `rows`: over the last axis of x."""
 
     def ours() -> Any:
         return getattr(cudnnpy, f"{kind}Normalization")(epsilon=EPSILON)
 
     def inputs(t: Tensors) -> tuple[Any, list[Any]]:
-        """x and the parameters; for rows they are of x's element type, as torch's kernels ask."""
-        if rows is None:
+        """x and the parameters; for rows they are of x's data type, as torch's kernels require."""
+        if not rows:
             return t.random().add_(1), t.parameters(2)
-        shape = rows if t.shape != TINY else (TINY[0] * TINY[2] * TINY[3], TINY[1])
-        made = [(t.torch.rand(shape[1], device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
-        return t.random(*shape).add_(1), made
+        made = [(t.torch.rand(t.channels, device=DEVICE) + 0.5).to(t.dtype) for _ in range(1 + (kind == "Layer"))]
+        return t.random().add_(1), made
 
     def saved(x: Any) -> tuple[Any, ...]:
         if kind == "RMS":
@@ -250,74 +249,73 @@ def normalization(kind: str, theirs: Callable[..., Call], rows: tuple[int, int] 
             return ((wide.square().mean(-1) + EPSILON).rsqrt(),)
         return statistics(x, (-1,) if rows else (2, 3))
 
-    def training(t: Tensors) -> Roads:
+    def training(t: Tensors) -> CaseCalls:
         x, parameters = inputs(t)
         call, method = theirs(t.torch, x, *parameters), partial(ours().forward_training, x, *parameters)
-        return Roads(call, partial(method, out=t.room(*x.shape)), method, expected=lambda _: (call(), *saved(x)))
+        return CaseCalls(call, partial(method, out=t.room(*x.shape)), method, expected=lambda _: (call(), *saved(x)))
 
-    def inference(t: Tensors) -> Roads:
+    def inference(t: Tensors) -> CaseCalls:
         x, parameters = inputs(t)
         method = partial(ours().forward_inference, x, *parameters)
-        return Roads(theirs(t.torch, x, *parameters), partial(method, out=t.room(*x.shape)), method)
+        return CaseCalls(theirs(t.torch, x, *parameters), partial(method, out=t.room(*x.shape)), method)
 
-    def backward(t: Tensors) -> Roads:
+    def backward(t: Tensors) -> CaseCalls:
         x, parameters = inputs(t)
         dy, dx = t.random(*x.shape), t.room(*x.shape)
         call = gradient(t, theirs, [x, *parameters], dy)
-        return Roads(call, partial(ours().backward, dy, x, parameters[0], *saved(x), out=dx))
+        return CaseCalls(call, partial(ours().backward, dy, x, parameters[0], *saved(x), out=dx))
 
     name = f"{kind if kind == 'RMS' else kind.lower()} norm"
-    size, orders = (f"{rows[0]}x{rows[1]}", PACKED) if rows else ("", PACKED + CHANNELS_LAST)
     return [
-        Case(f"{name}, training", training, rows != WIDE, orders, size=size),
-        Case(f"{name}, inference", inference, rows != WIDE, orders, size=size),
-        Case(f"{name}, backward", backward, False, orders, size=size),
+        Case(f"{name}, training", training),
+        Case(f"{name}, inference", inference),
+        Case(f"{name}, backward", backward, host=False),
     ]
 
 
 # --- tensors
 
 
-def add(t: Tensors, bias: bool) -> Roads:
+def add(t: Tensors, bias: bool) -> CaseCalls:
     """A tensor of x's shape, or one element for each channel."""
     x, y, a = t.random(), t.room(), t.random(1, t.channels, 1, 1) if bias else t.random()
     ours = partial(cudnnpy.add_tensor, a, x)
-    return Roads(partial(t.torch.add, x, a), partial(ours, out=y), ours)
+    return CaseCalls(partial(t.torch.add, x, a), partial(ours, out=y), ours)
 
 
-def scale(t: Tensors) -> Roads:
+def scale(t: Tensors) -> CaseCalls:
     """By a number."""
     x, y = t.random(), t.room()
     ours = partial(cudnnpy.scale_tensor, x, 0.7)
-    return Roads(partial(t.torch.mul, x, 0.7), partial(ours, out=y), ours)
+    return CaseCalls(partial(t.torch.mul, x, 0.7), partial(ours, out=y), ours)
 
 
-def fill(t: Tensors) -> Roads:
+def fill(t: Tensors) -> CaseCalls:
     """With a number; there is no form of it without a result."""
-    return Roads(partial(t.room().fill_, 0.7), partial(cudnnpy.set_tensor, t.room(), 0.7))
+    return CaseCalls(partial(t.room().fill_, 0.7), partial(cudnnpy.set_tensor, t.room(), 0.7))
 
 
-def turn(t: Tensors) -> Roads:
-    """Into the other memory order."""
+def turn(t: Tensors) -> CaseCalls:
+    """Into the other memory format."""
     x, y = t.random(), t.room(turned=True)
     call = partial(x.contiguous, memory_format=t.memory(turned=True))
     ours = partial(cudnnpy.transform_tensor, x)
-    return Roads(call, partial(ours, out=y), partial(ours, layout="C" if t.channels_last else "channels_last"))
+    return CaseCalls(call, partial(ours, out=y), partial(ours, layout="C" if t.channels_last else "channels_last"))
 
 
-def convert(t: Tensors) -> Roads:
+def convert(t: Tensors) -> CaseCalls:
     """From float32 to float16, or back."""
     narrow = t.dtype == t.torch.float32
     dtype, name = (t.torch.float16, "float16") if narrow else (t.torch.float32, "float32")
     x, y = t.random(), t.room(dtype=dtype)
     ours = partial(cudnnpy.transform_tensor, x)
-    return Roads(partial(x.to, dtype), partial(ours, out=y), partial(ours, dtype=name))
+    return CaseCalls(partial(x.to, dtype), partial(ours, out=y), partial(ours, dtype=name))
 
 
 def reduction(op: str, axes: tuple[int, ...] | None) -> Case:
-    """One number for all (None), or one for what the axes leave."""
+    """A reduction over some axes, or over all (None)."""
 
-    def make(t: Tensors) -> Roads:
+    def make(t: Tensors) -> CaseCalls:
         x = t.random()
         every = axes or tuple(range(x.dim()))
         if op == "norm2":
@@ -325,39 +323,39 @@ def reduction(op: str, axes: tuple[int, ...] | None) -> Case:
         else:
             call = partial({"sum": t.torch.sum, "max": t.torch.amax}[op], x, every, True)
         ours = partial(cudnnpy.reduce_tensor, x, op=op, axes=axes)
-        return Roads(call, partial(ours, out=t.room(*call().shape)), ours)
+        return CaseCalls(call, partial(ours, out=t.room(*call().shape)), ours)
 
     return Case(f"reduce: {op} over {'all' if axes is None else ' '.join(map(str, axes))}", make)
 
 
-def dropout(t: Tensors) -> Roads:
-    """Chance differs on the two sides: cudnnpy's zeros are taken as they are, if there are about half."""
+def dropout(t: Tensors) -> CaseCalls:
+    """The random masks differ: cudnnpy's zeros are accepted if they are about half of the elements."""
     x, y = t.random().abs_() + 0.1, t.room()  # nothing is 0 by itself
     forward = cudnnpy.Dropout(probability=0.5, seed=1).forward
 
     def expected(ours: Any) -> Any:
-        kept = ours[0] != 0
-        off = abs(float(kept.float().mean()) - 0.5)
-        return x * kept * (2.0 if off <= 3 / math.sqrt(x.numel()) else math.nan)  # six standard deviations
+        mask = ours[0] != 0
+        off = abs(float(mask.float().mean()) - 0.5)
+        return x * mask * (2.0 if off <= 3 / math.sqrt(x.numel()) else math.nan)  # six standard deviations
 
-    return Roads(
+    return CaseCalls(
         partial(t.torch.dropout, x, 0.5, True), partial(forward, x, out=y), partial(forward, x), None, expected
     )
 
 
-def dropout_backward(t: Tensors) -> Roads:
+def dropout_backward(t: Tensors) -> CaseCalls:
     """By the reserve of a forward pass, and torch's by its own mask."""
     x, dy, dx = t.random().abs_() + 0.1, t.random(), t.room()
     drop = cudnnpy.Dropout(probability=0.5, seed=1)
     y, reserve = drop.forward(x)
     call = gradient(t, lambda torch, x: partial(torch.dropout, x, 0.5, True), [x], dy)
-    return Roads(call, partial(drop.backward, dy, reserve, out=dx), expected=lambda _: dy * (y != 0) * 2)
+    return CaseCalls(call, partial(drop.backward, dy, reserve, out=dx), expected=lambda _: dy * (y != 0) * 2)
 
 
 # --- fused
 
 
-def fused(t: Tensors, residual: bool) -> Roads:
+def fused(t: Tensors, residual: bool) -> CaseCalls:
     """relu(convolution + bias + residual), or convolution * scale + bias, with 3x3 filters."""
     torch, x, y = t.torch, t.random(), t.room()
     w = t.ordered(t.random(t.channels, t.channels, 3, 3) / math.sqrt(9 * t.channels))
@@ -379,7 +377,7 @@ def fused(t: Tensors, residual: bool) -> Roads:
             return normalize(y, *wide, none, one, out=z)
 
         ours = partial(forward, x, w, scale=factor, bias=bias, activation=None)
-        return Roads(scaled, partial(ours, out=y), ours, scaled_separately)
+        return CaseCalls(scaled, partial(ours, out=y), ours, scaled_separately)
     add_tensor, cut = cudnnpy.add_tensor, cudnnpy.Activation(mode="relu").forward
 
     def added() -> Any:
@@ -392,4 +390,4 @@ def fused(t: Tensors, residual: bool) -> Roads:
         return cut(y, out=y)
 
     ours = partial(forward, x, w, bias=bias, residual=other, activation="relu")
-    return Roads(added, partial(ours, out=y), ours, added_separately)
+    return CaseCalls(added, partial(ours, out=y), ours, added_separately)

@@ -3,9 +3,9 @@
 - The time to tune problems that a seed draws from the benchmark's networks: by `cudnnpy tune` on 1, 2, ... GPUs, and by
   `cudnnpy tune --dask` with a LocalCluster that has a worker for each GPU.
 - Whether processes on all GPUs choose alike afterwards, without measuring.
-- docs/examples/data_parallel.py: the pictures per second of ResNet-50, and their scaling.
+- docs/examples/data_parallel.py: the images per second of ResNet-50, and their scaling.
 
-What has no time left is cut short and says so. Writes cluster.json and logs to --out, and prints a summary last.
+Parts without time are cut short. Writes cluster.json and logs to --out, and prints a summary last.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from typing import Any
 
 from cudnnpy import store as stores
 from cudnnpy._planning import problem_file
-from cudnnpy._planning.notation import text_of
-from tools.benchmark.networks import catalogue
-from tools.benchmark.networks.cells import in_order
-from tools.measured.problems import problem_of
+from tools.measured.survey import write_problems
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "data_parallel.py"
@@ -36,7 +33,7 @@ LEAST_SECONDS = 10.0  # below which nothing more is begun
 
 
 class Run:
-    """What was measured so far, and the time that is left."""
+    """The results so far, and the remaining time."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.rows = given, dict[str, Any]()
@@ -49,7 +46,7 @@ class Run:
         return self.end - time.monotonic()
 
     def command(self, name: str, arguments: Sequence[str], most: float, **environment: str) -> tuple[int, str, float]:
-        """Run Python with arguments; interrupt it after so many seconds. Returns its exit status, what it printed, seconds."""
+        """Run Python with arguments; interrupt it after `most` seconds. Returns the exit status, the output and the seconds."""
         begin, log = time.monotonic(), self.given.out / f"{file_name(name)}.log"
         with log.open("w") as file:
             process = subprocess.Popen(
@@ -68,7 +65,7 @@ class Run:
 
 
 def file_name(name: str) -> str:
-    """Return the name of a part as that of a file."""
+    """Return a file name for a part."""
     return re.sub(r"\W+", "-", name)
 
 
@@ -77,7 +74,7 @@ def _paths() -> str:
 
 
 def _stop(process: subprocess.Popen[Any]) -> None:
-    """Interrupt a process and what it started, as Ctrl-C does; end it if that does not help."""
+    """Interrupt a process group, as Ctrl-C does; kill it if it does not end."""
     for number, seconds in ((signal.SIGINT, 10.0), (signal.SIGKILL, None)):
         os.killpg(process.pid, number)
         try:
@@ -88,18 +85,6 @@ def _stop(process: subprocess.Popen[Any]) -> None:
 
 
 # Tuning
-
-
-def write_problems(path: Path, count: int, seed: int) -> int:
-    """Write problems that the seed draws from the benchmark's networks; returns how many."""
-    texts: dict[str, None] = {}
-    for cell in in_order(catalogue.read(), seed):
-        if len(texts) == count:
-            break
-        problem, options = problem_of(cell)
-        texts[text_of(problem, options)] = None
-    problem_file.write(path, list(texts))
-    return len(texts)
 
 
 def tune(run: Run, name: str, most: float, *how: str) -> None:
@@ -153,7 +138,7 @@ def serve(gpus: int) -> int:
 
 
 def choices(path: Path, device: int) -> int:
-    """Plan problems on a device with what the store has; prints the digest of the choices."""
+    """Plan problems on a device with the stored choices; prints the digest of the choices."""
     import cudnnpy
     from cudnnpy._measuring.tuner import Tuner
     from cudnnpy._planning.options import with_limit
@@ -173,7 +158,7 @@ def choices(path: Path, device: int) -> int:
 
 
 def choose_alike(run: Run, name: str, gpus: int, most: float) -> None:
-    """Have a process on each GPU plan what a store has, one after another."""
+    """Plan the problems of a store in a process on each GPU, one after another."""
     found = []
     for device in range(gpus):
         arguments = ["-m", "tools.benchmark.cluster", "--choices", str(run.problems), "--device", str(device)]
@@ -203,7 +188,7 @@ def train(run: Run, network: str, gpus: int, most: float, *more: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status: 1 where a part failed."""
+    """Run the command; return the exit status: 1 if a part failed."""
     parser = argparse.ArgumentParser(prog="python -m tools.benchmark.cluster", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=Path, default=Path("cluster"), help="folder for the results")
     parser.add_argument("--gpus", type=int, default=2, help="the most GPUs (2)")
@@ -233,7 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parts(run: Run) -> list[Callable[[], None]]:
-    """What is measured, in the order of its importance; each with the most seconds that it may take."""
+    """Return the parts in the order of importance, each with its time limit."""
     most = run.given.gpus
     counts = [count for count in (2, 4, 8) if count <= most]
     found: list[Callable[[], None]] = []
@@ -252,7 +237,7 @@ def parts(run: Run) -> list[Callable[[], None]]:
 
 
 def summary(rows: dict[str, Any], count: int) -> list[str]:
-    """The results in lines."""
+    """Return the results as lines."""
     lines = []
     for name, row in rows.items():
         if "done" in row:

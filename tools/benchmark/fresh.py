@@ -1,10 +1,10 @@
 """`python -m tools.benchmark.fresh PART -o FILE`: figures that need a fresh process and an empty store for each number.
 
-evidence    four problems in which an engine faults or does not end, each tuned five times: whether the caller lives on, and
-            which engine was found
+evidence    four problems in which an engine faults or hangs, each tuned five times: whether the caller survives, and which
+            engine was found
 steps       the first three training steps of two networks with cudnnpy.torch.enable(), everything tuned, and
             with torch's search
-start       what the first problem that a process tunes takes longer than later ones of the same size
+start       the additional seconds of the first problem that a process tunes
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from tools.benchmark.networks.cells import KINDS, Cell
 from tools.benchmark.networks.measure_layers import timed_plan
 from tools.benchmark.networks.tensors import operands, plan_call
 from tools.benchmark.tuning import is_fault, limit, stored_faults
+from tools.rows import Writer
 
 PROCESS_SECONDS = 200.0
 
@@ -62,7 +63,7 @@ TINY = ("8x8x8 -> 8, 3x3, padding 1", *(f"8x{n}x{n} -> 8, 3x3, padding 1" for n 
 
 
 def evidence(number: int) -> dict[str, Any]:
-    """Tune one of the four problems; return what was found and whether this process can go on."""
+    """Tune one of the four problems; return the faults, and whether this process still works."""
     import torch
 
     problem = EVIDENCE[number]
@@ -211,7 +212,7 @@ def main() -> int:
     if given.job is not None:
         print(json.dumps(JOBS[given.part](*given.job)), flush=True)
         return 0
-    end = time.monotonic() + given.seconds
+    end, writer = time.monotonic() + given.seconds, Writer(given.rows) if given.rows else None
     repeat = given.repeat or {"evidence": 5, "steps": 1, "start": 3}[given.part]
     rows: list[dict[str, Any]] = []
     for arguments in jobs(given.part, repeat, given.tune_seconds):
@@ -220,9 +221,8 @@ def main() -> int:
             break
         rows.append(in_process(given.part, *arguments))
         print(line(rows[-1]), flush=True)
-        if given.rows:
-            with given.rows.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(rows[-1]) + "\n")
+        if writer:
+            writer.add(rows[-1])
     if given.part == "evidence":
         alive = sum(not row["error"] and row["lived"] and row["in_time"] for row in rows)
         print(f"caught {sum(map(is_caught, rows))} of {len(rows)}; callers that lived on and returned in time: {alive}")

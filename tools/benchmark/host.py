@@ -1,134 +1,218 @@
-"""Host cost of one call: the tiny convolution, whose GPU time is nothing, through every road there is."""
+"""Host cost of one call: a tiny convolution, whose GPU time is hidden, by each contender and by number of address tuples.
+
+Training and serving with a caching allocator give each signature hundreds of address tuples, so a figure for one tuple says
+little about them. A tuple that is always new was never passed to that contender before.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from ctypes import byref, c_int64, c_void_p
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from ctypes import byref, c_int, c_int64, c_void_p
+from functools import partial
+from itertools import cycle, product
+from typing import Any, NamedTuple
 
-import cudnnpy
+import cudnnpy.torch
 from cudnnpy import raw
 from cudnnpy.backend import Descriptor
-from tools.benchmark.layers import TINY
-from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary
+from tools.benchmark.timing import Budget, host_timer, interleaved, quiet, summary, within
 
+X_SHAPE = Y_SHAPE = (1, 8, 8, 8)  # so small that the GPU is always done before the host's next call
+W_SHAPE, PADDING = (8, 8, 3, 3), 1
 DTYPES = ("float16", "float32")
-MOST, LEAST = 200, 15  # repetitions of HOST_BATCH calls
+NEW = "new"
+TUPLES: tuple[int | str, ...] = (1, 16, 64, 250, 1000, NEW)
+PAIRS, FILTERS = 4096, 512  # of x and y, and of w: together as many tuples as are ever new
+MOST, LEAST = 100, 15  # repetitions of HOST_BATCH calls
+
+Turn = Callable[[], tuple[Any, Any, Any]]
 
 
 class NotInstalled(Exception):
-    """A library to compare with is not on this machine; the row says so."""
+    """A contender that is not on this machine or cannot exist; the row has the reason."""
 
 
 class Tensors:
-    """Random channels-last tensors of the tiny convolution, in torch, and room for every result."""
+    """Random channels-last tensors for one contender: as many tuples (x, w, y) as take turns, and gradients."""
 
-    def __init__(self, torch: Any, dtype: str) -> None:
-        self.torch = torch
-        kind = getattr(torch, dtype)
-
-        def random(shape: tuple[int, ...]) -> Any:
-            return torch.randn(shape, device="cuda", dtype=kind).to(memory_format=torch.channels_last)
-
-        self.x, self.w, self.dy = random(TINY.x_shape), random(TINY.w_shape), random(TINY.y_shape)
-        self.y, self.dx, self.dw = (torch.empty_like(tensor) for tensor in (self.dy, self.x, self.w))
+    def __init__(self, torch: Any, dtype: str, tuples: int | str) -> None:
+        self.torch, self.tuples, self.dtype = torch, tuples, getattr(torch, dtype)
+        pairs, filters = (PAIRS, FILTERS) if isinstance(tuples, str) else (tuples, tuples)
+        self.x, self.y, self.w = (
+            self._random(*one) for one in ((pairs, X_SHAPE), (pairs, Y_SHAPE), (filters, W_SHAPE))
+        )
         self.stream = torch.cuda.current_stream().cuda_stream
+
+    def _random(self, number: int, shape: tuple[int, ...]) -> list[Any]:
+        """Random channels-last tensors, one after the other in memory."""
+        n, c, h, w = shape
+        memory = self.torch.randn(number, n, h, w, c, device="cuda", dtype=self.dtype)
+        return [one.permute(0, 3, 1, 2) for one in memory]
+
+    def turns(self) -> Turn:
+        """Return a function that gives the next (x, w, y). It raises StopIteration after the last new tuple."""
+        return self._in_turn(self.x, self.w, self.y)
+
+    def addresses(self) -> Turn:
+        """Return the same for addresses."""
+        return self._in_turn(*([tensor.data_ptr() for tensor in group] for group in (self.x, self.w, self.y)))
+
+    def _in_turn(self, x: list[Any], w: list[Any], y: list[Any]) -> Turn:
+        if self.tuples == NEW:
+            pairs = list(zip(x, y, strict=True))
+            return ((one, filters, result) for filters, (one, result) in product(w, pairs)).__next__
+        return cycle(list(zip(x, w, y, strict=True))).__next__
+
+    def workspace(self, size: int) -> Any:
+        """Return bytes of the GPU, at least one."""
+        return self.torch.empty(max(size, 1), device="cuda", dtype=self.torch.uint8)
 
 
 def _convolution() -> Any:
-    return cudnnpy.Convolution(padding=TINY.padding)
+    return cudnnpy.Convolution(padding=PADDING)
 
 
-def _pointers(t: Tensors, plan: Any) -> tuple[int, ...]:
-    return tuple(getattr(t, name).data_ptr() for name in plan.operands)
+def _torch_forward(t: Tensors) -> Callable[[], object]:
+    conv2d, turn = t.torch.nn.functional.conv2d, t.turns()
 
-
-def workspace_for(t: Tensors, size: int) -> Any:
-    """Bytes of the GPU, at least one."""
-    return t.torch.empty(max(size, 1), device="cuda", dtype=t.torch.uint8)
-
-
-def bare_pack(plan: Any, pointers: tuple[int, ...], workspace: int) -> Descriptor:
-    """A variant pack of a plan, ready for cudnnBackendExecute."""
-    return Descriptor(
-        raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-        {
-            raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: pointers,
-            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.executable.uids,
-            raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace,
-        },
-    )
-
-
-def _bare(t: Tensors) -> Callable[[], object]:
-    """The plan that plan.execute runs, by nothing but ctypes: no argument types, no check of the status."""
-    plan = _convolution().plan("forward", t.x, t.w)
-    workspace = workspace_for(t, plan.workspace_size)
-    handle = cudnnpy.Handle(stream=t.stream)
-    pack = bare_pack(plan, _pointers(t, plan), workspace.data_ptr())
-    execute = raw.load()["cudnnBackendExecute"]  # indexing makes a function object of our own
-    given = (c_void_p(handle.address), c_void_p(plan.executable.plan.address), c_void_p(pack.address))
-    raw.check(execute(*given), "cudnnBackendExecute")
-    keep = (plan, workspace, handle, pack)
-
-    def call(a: Any = given[0], b: Any = given[1], c: Any = given[2], _keep: Any = keep) -> object:
-        return execute(a, b, c)
-
-    return call
-
-
-def _plan_execute(t: Tensors) -> Callable[[], object]:
-    plan = _convolution().plan("forward", t.x, t.w)
-    workspace = workspace_for(t, plan.workspace_size)
-    x, w, y = _pointers(t, plan)
-    at, stream, execute = workspace.data_ptr(), t.stream, plan.execute
-
-    def call(_keep: Any = workspace) -> object:
-        return execute(x, w, y, at, stream)
+    def call() -> object:
+        x, w, _ = turn()
+        return conv2d(x, w, padding=PADDING)
 
     return call
 
 
 def _forward_out(t: Tensors) -> Callable[[], object]:
-    forward, x, w, y = _convolution().forward, t.x, t.w, t.y
-    return lambda: forward(x, w, out=y)
+    forward, turn = _convolution().forward, t.turns()
+
+    def call() -> object:
+        x, w, y = turn()
+        return forward(x, w, out=y)
+
+    return call
 
 
 def _forward(t: Tensors) -> Callable[[], object]:
-    forward, x, w = _convolution().forward, t.x, t.w
-    return lambda: forward(x, w)
+    forward, turn = _convolution().forward, t.turns()
+
+    def call() -> object:
+        x, w, _ = turn()
+        return forward(x, w)
+
+    return call
+
+
+def _plan(t: Tensors) -> Any:
+    return _convolution().plan("forward", t.x[0], t.w[0])
+
+
+def _plan_execute(t: Tensors) -> Callable[[], object]:
+    plan, turn = _plan(t), t.addresses()
+    workspace = t.workspace(plan.workspace_size)
+    address, stream, execute = workspace.data_ptr(), t.stream, plan.execute
+
+    def call(_keep: Any = (workspace, t)) -> object:
+        x, w, y = turn()
+        return execute(x, w, y, address, stream)
+
+    return call
+
+
+def _ready_pack(t: Tensors) -> Callable[[], object]:
+    """cudnnBackendExecute through ctypes without argument types or checks, with a variant pack for each tuple."""
+    if isinstance(t.tuples, str):
+        raise NotInstalled("no pack can be ready for unknown addresses")
+    plan, turn = _plan(t), t.addresses()
+    workspace, handle = t.workspace(plan.workspace_size), cudnnpy.Handle(stream=t.stream)
+    packs = [
+        Descriptor(
+            raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+            {
+                raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS: turn(),
+                raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS: plan.executable.uids,
+                raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE: workspace.data_ptr(),
+            },
+        )
+        for _ in range(t.tuples)
+    ]
+    execute = raw.load()["cudnnBackendExecute"]  # indexing makes a function object of our own
+    first, second = c_void_p(handle.address), c_void_p(plan.executable.plan.address)
+    following = cycle([c_void_p(pack.address) for pack in packs]).__next__
+    for _ in packs:
+        raw.check(execute(first, second, following()), "cudnnBackendExecute")
+
+    def call(_keep: Any = (plan, workspace, handle, packs, t)) -> object:
+        return execute(first, second, following())
+
+    return call
+
+
+def _rebuilt_pack(t: Tensors) -> Callable[[], object]:
+    """The same with a pack made, filled, used and destroyed in each call: the least that new addresses need."""
+    plan, turn = _plan(t), t.addresses()
+    workspace, handle = t.workspace(plan.workspace_size), cudnnpy.Handle(stream=t.stream)
+    names = ("CreateDescriptor", "SetAttribute", "Finalize", "Execute", "DestroyDescriptor")
+    create, put, finalize, execute, destroy = (raw.load()[f"cudnnBackend{name}"] for name in names)
+    first, second = c_void_p(handle.address), c_void_p(plan.executable.plan.address)
+    uids = (c_int64 * len(plan.executable.uids))(*plan.executable.uids)
+    operands, space = (c_void_p * 3)(), c_void_p(workspace.data_ptr())
+    kind, pointer, integer, data, ids, area = (
+        c_int(int(number))
+        for number in (
+            raw.CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+            raw.CUDNN_TYPE_VOID_PTR,
+            raw.CUDNN_TYPE_INT64,
+            raw.CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+            raw.CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS,
+            raw.CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+        )
+    )
+    one, three, pack = c_int64(1), c_int64(3), c_void_p()
+    pack_address, space_address = byref(pack), byref(space)
+
+    def call(_keep: Any = (plan, workspace, handle, t)) -> Any:
+        operands[0], operands[1], operands[2] = turn()
+        status = create(kind, pack_address)
+        status |= put(pack, data, pointer, three, operands)
+        status |= put(pack, ids, integer, three, uids)
+        status |= put(pack, area, pointer, one, space_address)
+        status |= finalize(pack)
+        status |= execute(first, second, pack)
+        return status | destroy(pack)
+
+    if call():
+        raise RuntimeError("cuDNN rejects a pack built by hand")
+    return call
 
 
 def _backward(t: Tensors) -> Callable[[], object]:
     conv = _convolution()
     data, filters = conv.backward_data, conv.backward_filter
-    dy, x, w, dx, dw, x_shape, w_shape = t.dy, t.x, t.w, t.dx, t.dw, TINY.x_shape, TINY.w_shape
+    x, w, dy = t.turns()()
+    dx, dw = t.torch.empty_like(x), t.torch.empty_like(w)
 
     def call() -> object:
-        data(dy, w, x_shape, out=dx)
-        return filters(dy, x, w_shape, out=dw)
+        data(dy, w, X_SHAPE, out=dx)
+        return filters(dy, x, W_SHAPE, out=dw)
 
     return call
 
 
-def _torch_forward(t: Tensors) -> Callable[[], object]:
-    conv2d, x, w = t.torch.nn.functional.conv2d, t.x, t.w
-    return lambda: conv2d(x, w, padding=1)
-
-
 def _torch_backward(t: Tensors) -> Callable[[], object]:
-    backward, dy, x, w = t.torch.ops.aten.convolution_backward, t.dy, t.x, t.w
+    backward, (x, w, dy) = t.torch.ops.aten.convolution_backward, t.turns()()
     return lambda: backward(dy, x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
 
 
-def _frontend(t: Tensors) -> tuple[Any, Any, dict[Any, Any], Any]:
-    """cudnn-frontend's graph of the tiny convolution, with its handle, its tensors and its workspace."""
+def _frontend(t: Tensors, how: str = "") -> Callable[[], object]:
+    """cudnn-frontend's graph of the convolution, executed with its default handle, with `handle`, or with `uids` besides."""
     if importlib.util.find_spec("cudnn") is None:
         raise NotInstalled("not installed")
     import cudnn
 
-    kind = {"float16": cudnn.data_type.HALF, "float32": cudnn.data_type.FLOAT}[str(t.x.dtype).removeprefix("torch.")]
+    image, weight, result = t.turns()()
+    kind = {"float16": cudnn.data_type.HALF, "float32": cudnn.data_type.FLOAT}[str(t.dtype).removeprefix("torch.")]
     handle = cudnn.create_handle()
     cudnn.set_stream(handle=handle, stream=t.stream)
     graph = cudnn.pygraph(
@@ -139,34 +223,21 @@ def _frontend(t: Tensors) -> tuple[Any, Any, dict[Any, Any], Any]:
     )
     x, w = (
         graph.tensor(name=name, dim=list(a.shape), stride=list(a.stride()), data_type=kind)
-        for name, a in (("x", t.x), ("w", t.w))
+        for name, a in (("x", image), ("w", weight))
     )
     y = graph.conv_fprop(image=x, weight=w, padding=[1, 1], stride=[1, 1], dilation=[1, 1])
-    y.set_output(True).set_dim(list(t.y.shape)).set_stride(list(t.y.stride()))
+    y.set_output(True).set_dim(list(result.shape)).set_stride(list(result.stride()))
     graph.build([cudnn.heur_mode.A])
-    return graph, handle, {x: t.x, w: t.w, y: t.y}, workspace_for(t, graph.get_workspace_size())
-
-
-def _frontend_generic(t: Tensors) -> Callable[[], object]:
-    graph, _, tensors, workspace = _frontend(t)
-    execute = graph.execute
-    return lambda: execute(tensors, workspace)
-
-
-def _frontend_handle(t: Tensors) -> Callable[[], object]:
-    graph, handle, tensors, workspace = _frontend(t)
-    execute = graph.execute
-    return lambda: execute(tensors, workspace, handle=handle)
-
-
-def _frontend_ordered(t: Tensors) -> Callable[[], object]:
-    graph, handle, tensors, workspace = _frontend(t)
-    execute, buffers, uids = graph.execute, tuple(tensors.values()), tuple(key.get_uid() for key in tensors)
-    return lambda: execute(buffers, workspace, handle=handle, tensor_uids=uids)
+    workspace, execute = t.workspace(graph.get_workspace_size()), graph.execute
+    tensors = {x: image, w: weight, y: result}
+    if how == "uids":
+        buffers, uids = tuple(tensors.values()), tuple(key.get_uid() for key in tensors)
+        return lambda: execute(buffers, workspace, handle=handle, tensor_uids=uids)
+    return (lambda: execute(tensors, workspace, handle=handle)) if how else (lambda: execute(tensors, workspace))
 
 
 def _trivial(t: Tensors) -> Callable[[], object]:
-    """What a call through ctypes costs by itself: cudnnGetStream."""
+    """The cost of a call through ctypes alone: cudnnGetStream."""
     handle = cudnnpy.Handle(stream=t.stream)
     function = raw.load()["cudnnGetStream"]
     address, result = c_void_p(handle.address), c_int64()
@@ -177,49 +248,74 @@ def _trivial(t: Tensors) -> Callable[[], object]:
     return call
 
 
-# Row -> what makes the call. The first torch row is timed twice: the difference is what the clock can tell apart.
-ROADS: dict[str, Callable[[Tensors], Callable[[], object]]] = {
-    "ctypes cudnnGetStream": _trivial,
-    "ctypes cudnnBackendExecute, pack ready": _bare,
-    "plan.execute(pointers)": _plan_execute,
-    "conv.forward(x, w, out=y)": _forward_out,
-    "conv.forward(x, w)": _forward,
-    "conv.backward_data + backward_filter, out=": _backward,
-    "torch F.conv2d": _torch_forward,
-    "torch F.conv2d, again": _torch_forward,
-    "torch convolution_backward (dx, dw)": _torch_backward,
-    "cudnn-frontend graph.execute": _frontend_generic,
-    "cudnn-frontend graph.execute, handle=": _frontend_handle,
-    "cudnn-frontend graph.execute, handle=, tensor_uids=": _frontend_ordered,
+class Contender(NamedTuple):
+    """A way to call the convolution. `around` is active around the calls, outside the clock."""
+
+    make: Callable[[Tensors], Callable[[], object]]
+    varies: bool = False  # also timed with several tuples
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+# PyTorch's call is timed twice with one tuple: the difference is the resolution of the clock.
+CONTENDERS: dict[str, Contender] = {
+    "torch F.conv2d": Contender(_torch_forward, varies=True),
+    "F.conv2d, cudnnpy.torch enabled": Contender(_torch_forward, varies=True, around=cudnnpy.torch.enable),
+    "conv.forward(x, w, out=y)": Contender(_forward_out, varies=True),
+    "conv.forward(x, w)": Contender(_forward, varies=True),
+    "plan.execute(pointers)": Contender(_plan_execute, varies=True),
+    "ctypes cudnnBackendExecute, pack ready": Contender(_ready_pack, varies=True),
+    "ctypes cudnnBackendExecute, pack rebuilt": Contender(_rebuilt_pack, varies=True),
+    "ctypes cudnnGetStream": Contender(_trivial),
+    "conv.backward_data + backward_filter, out=": Contender(_backward),
+    "torch F.conv2d, again": Contender(_torch_forward),
+    "torch convolution_backward (dx, dw)": Contender(_torch_backward),
+    "cudnn-frontend graph.execute": Contender(_frontend),
+    "cudnn-frontend graph.execute, handle=": Contender(partial(_frontend, how="handle")),
+    "cudnn-frontend graph.execute, handle=, tensor_uids=": Contender(partial(_frontend, how="uids")),
 }
 
 
-def measure(torch: Any, budget: Budget) -> Iterator[dict[str, Any]]:
-    """One row for each road and element type: microseconds of the host, or why there is no number."""
+def measure(torch: Any, dtype: str, row: dict[str, Any], budget: Budget) -> None:
+    """Fill a row with the microseconds of all contenders, which take turns; only float16 has several tuples.
+
+    `absent` has the reasons for missing contenders, and `error` the exceptions of others.
+    """
     torch.backends.cudnn.benchmark = True
-    with torch.no_grad():
-        for index, dtype in enumerate(DTYPES):
-            yield from _measure(torch, dtype, budget.part(1 / (len(DTYPES) - index)))
-
-
-def _measure(torch: Any, dtype: str, budget: Budget) -> list[dict[str, Any]]:
-    tensors = Tensors(torch, dtype)
+    row |= {"us": {}, "absent": {}}
+    failures: list[str] = []
     timers: dict[str, Callable[[], float]] = {}
-    rows: dict[str, dict[str, Any]] = {}
-    for name, make in ROADS.items():
-        rows[name] = {"dtype": dtype, "row": name, "us": None, "absent": None, "error": None}
-        try:
-            timer = host_timer(make(tensors), torch.cuda.synchronize)
-            timer()  # also builds what the first call builds
-            timer()
-        except NotInstalled as why:
-            rows[name]["absent"] = str(why)
-        except Exception as error:
-            rows[name]["error"] = f"{type(error).__name__}: {error}"
-        else:
-            timers[name] = timer
-    with quiet():
-        times = interleaved(timers, MOST, LEAST, budget)
-    for name, measured in times.items():
-        rows[name]["us"] = summary(measured)
-    return list(rows.values())
+    with torch.no_grad():
+        for name, contender, tuples in _timed(dtype):
+            try:
+                timers[name] = _timer(torch, contender, Tensors(torch, dtype, tuples))
+            except NotInstalled as why:
+                row["absent"][name] = str(why)
+            except Exception as error:
+                failures.append(f"{name}: {type(error).__name__}: {error}")
+        with quiet():
+            for name, times in interleaved(timers, MOST, LEAST, budget).items():
+                row["us"][name] = summary(times)
+    row["error"] = "; ".join(failures) or None
+
+
+def _timed(dtype: str) -> Iterator[tuple[str, Contender, int | str]]:
+    for name, contender in CONTENDERS.items():
+        for tuples in TUPLES if contender.varies and dtype == DTYPES[0] else TUPLES[:1]:
+            yield f"{name}, {tuples}", contender, tuples
+
+
+def _timer(torch: Any, contender: Contender, tensors: Tensors) -> Callable[[], float]:
+    """Return a contender's timer, after calls that plan and that pass every tuple several times."""
+    call, count = contender.make(tensors), 5 * tensors.tuples if isinstance(tensors.tuples, int) else 0
+    within(contender.around, partial(_repeat, torch, call, count))
+    timer = partial(within, contender.around, host_timer(call, torch.cuda.synchronize))
+    timer()
+    timer()
+    return timer
+
+
+def _repeat(torch: Any, call: Callable[[], object], count: int) -> None:
+    for index in range(count):
+        call()
+        if index % 512 == 0:
+            torch.cuda.synchronize()

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tools.benchmark.layers import Kind
+from tools.benchmark.networks.cells import Kind
 from tools.benchmark.networks.tensors import Difference
 from tools.benchmark.timing import Budget
 
-ALIGNMENT = 16  # bytes: what every address is a multiple of, the workspace's too
+ALIGNMENT = 16  # bytes, of every address, the workspace's too
 LARGEST_GAP = 1 << 16  # bytes between two arrays
 FILL = 255  # in every byte: NaN in all floating-point types
 

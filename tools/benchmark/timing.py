@@ -1,4 +1,4 @@
-"""Clocks and statistics: the host's clock, the GPU's events, and repetitions in which everything takes turns."""
+"""Clocks and statistics: the host's clock, the GPU's events, and repetitions in which contenders take turns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ResultT = TypeVar("ResultT")
 # Calls between two synchronisations on the host's clock: the GPU's launch queue (1,024 entries) never fills.
 HOST_BATCH = 64
 REPETITION_MS = 2.0  # the GPU time that one contender takes in one repetition, at least
-HOST_WARM_UP = 8  # calls before, which bring the road's own code and data into the processor's caches
+HOST_WARM_UP = 8  # calls before, which bring the contender's own code and data into the processor's caches
 
 
 class Budget:
-    """Seconds that are left of a total; a section may have a part of them."""
+    """The remaining seconds of a total, which can be divided into parts."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -34,17 +34,16 @@ class Budget:
         return max(self._end - self._clock(), 0.0)
 
     def part(self, fraction: float) -> Budget:
-        """A budget of its own with a fraction of what is left."""
+        """Return a budget with a fraction of the remaining seconds."""
         return Budget(self.left * fraction, self._clock)
 
 
 def interleaved(
     timers: Mapping[str, Callable[[], float]], most: int, least: int, budget: Budget
 ) -> dict[str, list[float]]:
-    """Runs every timer once in each repetition, in an order drawn anew, so that no timer always follows the same one.
+    """Run every timer once in each repetition, in an order drawn anew, so that no timer always follows the same one.
 
-    There are at most `most` repetitions, and no more than `least` once the budget is spent: time costs repetitions,
-    never one of the things that are compared.
+    There are at most `most` repetitions, and no more than `least` once the budget is spent.
     """
     names = list(timers)
     times: dict[str, list[float]] = {name: [] for name in timers}
@@ -78,7 +77,7 @@ def quiet() -> Iterator[None]:
 
 
 def within(around: Callable[[], AbstractContextManager[Any]], call: Callable[[], ResultT]) -> ResultT:
-    """Calls what is timed with something switched on around it, outside its clock."""
+    """Call a timer within a context manager, which is outside its clock."""
     with around():
         return call()
 
@@ -103,7 +102,7 @@ def host_timer(call: Callable[[], object], synchronize: Callable[[], object]) ->
 def device_timer(torch: Any, calls: list[Callable[[], object]], count: int) -> Callable[[], float]:
     """Milliseconds of the GPU for one call, by events around `count` calls that take turns through `calls`.
 
-    The GPU spins first for as long as the host needs to queue the calls, so that what is measured is never the host.
+    The GPU spins first for as long as the host needs to queue the calls, so that the host is never measured.
     """
     start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     cycles = 100_000 + 60_000 * count  # at 2 GHz: 50 us, and 30 us for each call
@@ -146,7 +145,7 @@ def times_in_turns(
     """Milliseconds of the GPU for each contender, whose calls take turns, and for "torch" once more ("torch, again").
 
     Everything runs before anything is timed, and each contender is called as often as fills a repetition. `elsewhere` has
-    what runs a contender's calls, in another thread for instance, where this is not done here.
+    functions that run the calls of some contenders, in another thread for instance.
     """
     places = elsewhere or {}
     timers: dict[str, Callable[[], float]] = {}

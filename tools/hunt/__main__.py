@@ -16,6 +16,7 @@ from cudnnpy._measuring.gpu_worker import symptom_of
 from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from tools.hunt import report
 from tools.hunt.drawing import KINDS, Drawn, draw
+from tools.rows import FileError, Writer
 
 COMMAND = (sys.executable, "-P", "-m", "tools.hunt.child")
 Start = Callable[[], WorkerProcess]
@@ -30,13 +31,11 @@ class Hunt:
     def __init__(self, file: Path, header: report.Row, only: str | None, most: int | None) -> None:
         findings = report.read(file)
         if findings is not None and findings.header != header:
-            raise report.FileError(
-                f"{file} must be of a hunt with {header}; got {findings.header}: name a new one with -o"
-            )
+            raise FileError(f"{file} must be of a hunt with {header}; got {findings.header}: name a new one with -o")
         done = findings.done if findings else {}
         self._numbers = islice((number for number in count() if number not in done), most)
         self._seed, self._only = header["seed"], only
-        self._lock, self._writer, self._faults = threading.Lock(), report.Writer(file), Counter[tuple[str, str, str]]()
+        self._lock, self._writer, self._faults = threading.Lock(), Writer(file), Counter[tuple[str, str, str]]()
         if findings is None:
             self.add(header)
         for fault in findings.faults if findings else []:
@@ -81,9 +80,9 @@ class Runner:
         def note(message: Message) -> None:
             rows[message["ran"]["name"]] = message["ran"]
 
-        asked = {"do": do, "text": problem.text, "seed": problem.number, **request}
+        message = {"do": do, "text": problem.text, "seed": problem.number, **request}
         deadline = min(time.monotonic() + _PROBLEM_SECONDS, self._end + _LATE_SECONDS)
-        answer = self._child.ask(asked, deadline, note)
+        answer = self._child.ask(message, deadline, note)
         if not isinstance(answer, Ended):
             return str(answer.get("error", ""))
         self._restart()
@@ -181,7 +180,7 @@ def main(arguments: list[str] | None = None, start: Start = _start, facts: Calla
             header = {"hunt": report.FORMAT, "seed": given.seed, "only": given.only, **facts()}
             _run(Hunt(given.output, header, given.only, given.problems), given, start)
         findings = report.read(given.output)
-    except (OSError, report.FileError, StartError) as error:
+    except (OSError, FileError, StartError) as error:
         print(f"tools.hunt: {error}", file=sys.stderr)
         return 1
     print(report.summary(findings) if findings else f"{given.output}: no hunt", end="")

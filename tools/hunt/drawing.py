@@ -31,7 +31,7 @@ from tools.benchmark.networks.cells import Cell, cells
 from tools.measured.problems import problem_of
 
 Shape: TypeAlias = tuple[int, ...]
-Asked: TypeAlias = tuple[Problem, PlanningOptions]
+Planned: TypeAlias = tuple[Problem, PlanningOptions]
 _MOST_BYTES = {"large": 10 << 30}  # of the tensors of a problem, by its kind; others 1 GiB
 _MOST_PRODUCTS = 1 << 36  # of one problem, which the slowest engines compute in about two seconds
 _CHANNELS = (1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 24, 30, 31, 32, 33, 48, 63, 64, 72, 96, 100, 128, 130, 192, 256)
@@ -76,11 +76,11 @@ def _cells() -> list[Cell]:
     return [cell for of_network in cells(catalogue.read()).values() for cell in of_network]
 
 
-def _network(given: Random) -> Asked:
+def _network(given: Random) -> Planned:
     return problem_of(given.choice(_cells()))
 
 
-def _odd(given: Random) -> Asked:
+def _odd(given: Random) -> Planned:
     """A convolution of any kind that `make_problem` accepts."""
     operation = given.choice(OPERATIONS)
     dtype = given.choice((*_TYPES, *_ONE_BYTE) if operation == "forward" else _TYPES)
@@ -105,7 +105,7 @@ def _odd(given: Random) -> Asked:
     return _convolution(given, operation, options, dtype, x, (filters, each, *kernel))
 
 
-def _large(given: Random) -> Asked:
+def _large(given: Random) -> Planned:
     """A convolution with an x a little below or above 2^31 or 2^32 bytes."""
     operation, dtype, axes = given.choice(OPERATIONS), given.choice((*_HALVES, "float32")), given.choice((1, 2, 2, 3))
     channels, filters, size = given.choice((1, 2, 3, 8, 16)), given.choice((1, 2, 4, 8)), given.choice((1, 3))
@@ -121,7 +121,7 @@ def _along(given: Random, axes: int, values: Shape) -> Shape:
     return tuple(first if given.random() < 0.7 else given.choice(values) for _ in range(axes))
 
 
-def _convolution(given: Random, operation: str, options: Options, dtype: Any, x: Shape, w: Shape) -> Asked:
+def _convolution(given: Random, operation: str, options: Options, dtype: Any, x: Shape, w: Shape) -> Planned:
     """Return a convolution whose memory orders, gaps, alignment, bias, activation, alpha, beta and tf32 are drawn."""
     options = checked(options)
     y, result = output_shape(options, x, w), given.choice(_ONE_BYTE.get(dtype, (dtype,)))
@@ -142,7 +142,7 @@ def _convolution(given: Random, operation: str, options: Options, dtype: Any, x:
     return ConvolutionProblem(*made), PlanningOptions(tf32=given.random() < 0.5)
 
 
-def _chain(given: Random) -> Asked:
+def _chain(given: Random) -> Planned:
     """The graph of a FusedConvolution: a convolution, and a scale, a bias, a residual and an activation after it."""
     dtype: Any = given.choice((*_HALVES, "float32"))
     axes, groups, size = given.choice((2, 2, 2, 3)), given.choice((1, 1, 1, 2, 4)), given.choice((1, 4, 7, 14, 17, 28))
@@ -169,7 +169,7 @@ def _chain(given: Random) -> Asked:
     return graph.problem(), graph.options
 
 
-def _reduction(given: Random) -> Asked:
+def _reduction(given: Random) -> Planned:
     """A reduction over rows, columns or the positions of images, channels last."""
     rows, columns = (int(4096 ** given.uniform(0.1, 1.0)) for _ in range(2))
     table, images = (rows, columns, 1, 1), (8, columns, 14, 17)
@@ -182,7 +182,7 @@ def _reduction(given: Random) -> Asked:
 
 
 #: By name: the share of each kind, and the function that draws a problem, which may raise ValueError and TypeError.
-KINDS: dict[str, tuple[int, Callable[[Random], Asked]]] = {
+KINDS: dict[str, tuple[int, Callable[[Random], Planned]]] = {
     "network": (30, _network),
     "odd": (50, _odd),
     "large": (3, _large),

@@ -11,7 +11,7 @@ from tools.benchmark.networks.measure_layers import options
 
 
 def problem_of(cell: Cell) -> tuple[ConvolutionProblem, PlanningOptions]:
-    """The problem of a cell, and how it is planned. A transposed convolution's forward is a convolution's backward_data."""
+    """Return the problem of a cell and its options. A transposed convolution's forward is a convolution's backward_data."""
     layer, batch, kind = cell.layer, cell.batch, cell.kind
 
     def spec(shape: tuple[int, ...]) -> TensorSpec:

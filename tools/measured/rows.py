@@ -29,6 +29,7 @@ from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.features import features
 from cudnnpy.convolution.lowering import ConvolutionLowering, lowerings
 from cudnnpy.convolution.plan_text import read_problem
+from tools import rows
 from tools.benchmark.networks.catalogue import layer
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured.problems import problem_of
@@ -80,8 +81,7 @@ def read(files: Iterable[Path], capability: str = "", release: str = "") -> list
             entries = (entry for entry in exports.read(file).entries if _is_of(entry.key, capability, release))
             found.update((row.key, row) for row in map(_row_of_entry, entries) if row is not None)
             continue
-        for line in file.read_text(encoding="utf-8").splitlines():
-            given = json.loads(line)
+        for given in rows.read(file):
             if ("candidates" in given or "plans" in given) and not given.get("error"):
                 row = _row(given)
                 if row is not None:

@@ -1,11 +1,11 @@
-"""The list of networks and their distinct convolutions (catalogue.txt): how a line is read and written.
+"""The list of networks and their distinct convolutions (catalogue.txt): reading and writing its lines.
 
 A network is a line `[name] batch N, where it is from`; below it, each distinct convolution is a line like
 
     64x56x56 -> 128, 3x3, stride 2, padding 1, dilation 2, groups 32, transposed, output padding 1, bias
 
-with the size of one x (channels, then the spatial axes), the number of filters, and the filter's size; what stands behind
-it is left out where it is 1, 0 or no. A number that is the same on every axis is written once, others as 1x7.
+with the size of one x (channels, then the spatial axes), the number of filters, and the filter's size. Options that are 1, 0 or
+no are left out. A number that is the same on every axis is written once, others as 1x7.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel has filters of its own."""
+        """Whether the convolution is depthwise."""
         return self.groups == self.channels > 1
 
     def x_shape(self, batch: int) -> Sizes:
@@ -96,7 +96,7 @@ class Layer(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A network's name, its training batch, where the layers are from, and its distinct convolutions."""
+    """A network's name, its training batch, the source of its layers, and its distinct convolutions."""
 
     name: str
     batch: int
@@ -105,7 +105,7 @@ class Network(NamedTuple):
 
 
 def layer(text: str) -> Layer:
-    """A line of the list. Raises ValueError for any other text."""
+    """Parse a line of the list. Raises ValueError for any other text."""
     tensors, *options = text.split(", ")
     match = re.fullmatch(r"(\d+(?:x\d+){1,3}) -> (\d+)", tensors)
     if not match or not options:
@@ -143,7 +143,7 @@ def layer(text: str) -> Layer:
 
 
 def read(file: Path = FILE) -> list[Network]:
-    """The networks of a list. Raises ValueError, with the line, for what cannot be read."""
+    """Return the networks of a list. Raises ValueError, with the line, for other text."""
     found: dict[str, tuple[int, str, list[Layer]]] = {}
     name = None
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
@@ -166,12 +166,12 @@ def read(file: Path = FILE) -> list[Network]:
 
 
 def write(networks: Iterable[Network]) -> str:
-    """The list as text, which `read` reads."""
+    """Return the list as text."""
     networks = list(networks)
     distinct = {layer for network in networks for layer in network.layers}
     lines = [
         f"# {len(networks)} networks, {len(distinct)} distinct convolutions. The form: catalogue.py.",
-        "# Written by `python -m tools.benchmark.networks.collect`; change tables.py and collect.py, not this file.",
+        "# `python -m tools.benchmark.networks.collect` writes torchvision's networks again and keeps the others.",
     ]
     for network in networks:
         lines += ["", f"[{network.name}] batch {network.batch}, {network.source}"]

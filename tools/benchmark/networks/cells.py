@@ -6,9 +6,21 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from cudnnpy.typing import ConvolutionOperation
-from tools.benchmark.layers import OPERATIONS, Kind
+from cudnnpy.typing import ConvolutionOperation, ElementName
 from tools.benchmark.networks.catalogue import Layer, Network
+
+OPERATIONS: tuple[ConvolutionOperation, ...] = ("forward", "backward_data", "backward_filter")
+
+
+class Kind(NamedTuple):
+    """A data type, its memory format, whether tf32 is allowed, and the tolerance between two libraries (relative)."""
+
+    name: str
+    dtype: ElementName
+    channels_last: bool
+    tf32: bool
+    tolerance: float
+
 
 KINDS = (
     Kind("fp16 NHWC", "float16", True, True, 5e-3),
@@ -21,7 +33,7 @@ KINDS = (
 
 
 class Cell(NamedTuple):
-    """What is measured in one row, and the networks that have it."""
+    """The convolution of one row, and the networks that have it."""
 
     layer: Layer
     batch: int
@@ -31,17 +43,17 @@ class Cell(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The cell in words."""
+        """The name of the cell."""
         return f"{self.layer.text} | batch {self.batch} | {self.kind.name} | {self.operation}"
 
     @property
     def key(self) -> str:
-        """What a row is known by."""
+        """The row's identity over all runs."""
         return f"layers | {self.name}"
 
 
 def cells(networks: Iterable[Network]) -> dict[str, list[Cell]]:
-    """Every cell of each network: batch 1 and its training batch, all kinds and directions."""
+    """Return every cell of each network: batch 1 and its training batch, all kinds and directions."""
     networks = list(networks)
     having: dict[tuple[Layer, int], dict[str, None]] = {}
     for network in networks:
@@ -61,7 +73,7 @@ def cells(networks: Iterable[Network]) -> dict[str, list[Cell]]:
 
 
 def in_order(networks: Iterable[Network], seed: int) -> list[Cell]:
-    """Every distinct cell once, in an order drawn by the seed: the networks take turns, however many layers they have."""
+    """Return every distinct cell once, in an order drawn by the seed, in which the networks take turns."""
     draw = random.Random(seed)
     left = cells(networks)
     for of_network in left.values():

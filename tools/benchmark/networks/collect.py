@@ -1,7 +1,7 @@
-"""Writes the list of networks again: `python -m tools.benchmark.networks.collect` (needs torch and torchvision, no GPU).
+"""Update torchvision's networks in the list: `python -m tools.benchmark.networks.collect` (needs torchvision, no GPU).
 
-torchvision's models run once in training mode, on torch's "meta" device, where nothing is computed; every convolution that
-they ask torch for is noted. The other networks are in tables.py.
+The models run once in training mode, on torch's "meta" device, which computes nothing; each convolution that they call is
+recorded. The list's other networks stay as they are: they were written by hand from their papers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tools.benchmark.networks import tables
-from tools.benchmark.networks.catalogue import FILE, Layer, Network, write
+from tools.benchmark.networks.catalogue import FILE, Layer, Network, read, write
 
 PICTURE, CLIP = (3, 224, 224), (3, 16, 112, 112)
 
@@ -61,18 +60,18 @@ _WITH_BACKBONE = ("deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large", "fcn_res
 
 
 def convolutions(torch: Any, run: Callable[[], object]) -> tuple[Layer, ...]:
-    """The distinct convolutions that a call asks torch for, in their order."""
+    """Return the distinct convolutions of a call of PyTorch code, in their order."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     found: dict[Layer, None] = {}
 
-    class Noting(TorchDispatchMode):  # type: ignore[misc]
+    class Recorder(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function is torch.ops.aten.convolution.default:
                 found[_layer(*args, **(kwargs or {}))] = None
             return function(*args, **(kwargs or {}))
 
-    with Noting(), torch.no_grad():
+    with Recorder(), torch.no_grad():
         run()
     return tuple(found)
 
@@ -88,7 +87,7 @@ def _layer(
     output_padding: Any,
     groups: int,
 ) -> Layer:
-    """A convolution from the arguments of aten::convolution."""
+    """Return a convolution from the arguments of aten::convolution."""
     axes = input.dim() - 2
 
     def for_each_axis(value: Any) -> tuple[int, ...]:
@@ -114,7 +113,7 @@ def _layer(
 
 
 def of_torchvision() -> list[Network]:
-    """The networks of MODELS, as the installed torchvision has them."""
+    """Return the networks of MODELS from the installed torchvision."""
     import torch
     import torchvision
 
@@ -132,8 +131,8 @@ def of_torchvision() -> list[Network]:
 
 
 def main() -> int:
-    """Runs the command; returns the exit status."""
-    networks = [*of_torchvision(), *tables.networks()]
+    """Run the command; return the exit status."""
+    networks = [*of_torchvision(), *(network for network in read() if network.name not in MODELS)]
     FILE.write_text(write(networks), encoding="utf-8")
     print(f"wrote {FILE.name}: {len(networks)} networks")
     return 0

@@ -19,7 +19,7 @@ THREADS = 2  # of each process
 
 
 def compile_ahead(programs: Iterable[Program], seconds: float) -> int:
-    """Compile programs side by side for at most so long; returns how many were compiled. What fails is compiled later."""
+    """Compile programs side by side for at most `seconds`; return how many were compiled. The rows compile the others."""
     end = time.perf_counter() + seconds
     command = [sys.executable, "-m", __name__]
     started = [

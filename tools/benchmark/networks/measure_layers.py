@@ -12,7 +12,7 @@ from typing import Any
 import cudnnpy
 from tools.benchmark.networks import tensors
 from tools.benchmark.networks.cells import Cell
-from tools.benchmark.networks.tensors import Operands, asked, compared, operands, plan_call, torch_call
+from tools.benchmark.networks.tensors import Operands, compared, operands, plan_arguments, plan_call, torch_call
 from tools.benchmark.timing import Budget, summary, times_in_turns
 
 MOST, LEAST = 15, 3  # repetitions
@@ -22,7 +22,7 @@ WITHOUT_SEARCH = "torch, no search"
 
 
 def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float | None = None) -> None:
-    """Fills a row as far as it comes; what is wrong is raised, or stands in the row's `error`."""
+    """Fill a row. A failure is raised, or is the row's `error`."""
     torch.backends.cudnn.allow_tf32 = cell.kind.tf32
     torch.backends.cudnn.benchmark = True
     row.update(facts(cell))
@@ -51,7 +51,7 @@ def measure(torch: Any, cell: Cell, row: dict[str, Any], tune_seconds: float | N
 
 
 def facts(cell: Cell) -> dict[str, Any]:
-    """What is measured, in words and as the problem itself, from which a table can be made."""
+    """Return the description of a cell, as text and as a problem, of which a table can be made."""
     layer, batch, kind = cell.layer, cell.batch, cell.kind
     itemsize = {"float16": 2, "bfloat16": 2, "float32": 4}[kind.dtype]
     with_bias = layer.bias and cell.operation == "forward"
@@ -79,7 +79,7 @@ def facts(cell: Cell) -> dict[str, Any]:
 
 
 def plan_facts(plan: Any) -> dict[str, Any]:
-    """What won: enough of it to choose it again."""
+    """Return the description of a plan, with its engine and knobs."""
     engine = plan.engine
     if dataclasses.is_dataclass(engine) and not isinstance(engine, type):
         engine = dataclasses.asdict(engine)
@@ -96,7 +96,7 @@ def plan_facts(plan: Any) -> dict[str, Any]:
 
 
 def options(cell: Cell) -> Mapping[str, Any]:
-    """Convolution's, without how the algorithm is chosen."""
+    """Return the options of a Convolution for a cell, without its preference."""
     layer = cell.layer
     return {
         "padding": layer.padding,
@@ -108,10 +108,10 @@ def options(cell: Cell) -> Mapping[str, Any]:
 
 
 def timed_plan(torch: Any, cell: Cell, o: Operands, **chosen: Any) -> tuple[Any, float]:
-    """A plan, and the seconds that it took."""
+    """Return a plan, and the seconds that planning took."""
     convolution = cudnnpy.Convolution(**options(cell), **chosen)
-    given = asked(cell, o)
-    torch.cuda.empty_cache()  # what torch keeps for later is no memory that a workspace can have
+    given = plan_arguments(cell, o)
+    torch.cuda.empty_cache()  # torch's cached memory is not available to a workspace
     torch.cuda.synchronize()
     begin = time.perf_counter()
     plan = convolution.plan(given.operation, given.first, given.second, given.shape, bias=given.bias, out=o.out)
@@ -129,7 +129,7 @@ def _seconds(torch: Any, call: Callable[[], Any]) -> float:
 
 @contextmanager
 def _thread_without_search(torch: Any) -> Iterator[Callable[[Callable[[], Any]], Any]]:
-    """A thread that runs calls with benchmark=False. torch keeps what it chose for each thread, whatever the flag was."""
+    """A thread that runs calls with benchmark=False. torch caches its choices for each thread, whatever the flag was."""
 
     def without(call: Callable[[], Any]) -> Any:
         torch.backends.cudnn.benchmark = False

@@ -1,7 +1,7 @@
 """Whole networks: an inference and a training step, by torch in several ways and by cudnnpy where it has one.
 
-What does not work here (torch.compile needs a compiler) or is not there is told in the row's `absent`, and is no error.
-Times are by the host's clock over calls in a row, the host's cost included.
+The row's `absent` has the reasons of contenders that are missing or do not work here (torch.compile needs a compiler).
+Times are by the host's clock over calls in a row.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Program(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The row in words."""
+        """The name of the row."""
         return f"{self.network} | batch {self.batch}"
 
     @property
     def key(self) -> str:
-        """What a row is known by."""
+        """The row's identity over all runs."""
         return f"{self.part} | {self.name}"
 
 
@@ -57,55 +57,62 @@ INFERENCE = tuple(Program("inference", name, batch) for name in models.SIZES for
 TRAINING = tuple(Program("training", name, batch) for name in ("resnet50", "mobilenet_v2") for batch in (16, 128))
 
 
-class Road(NamedTuple):
-    """What is timed, and what is switched on around a repetition, outside its clock."""
+class Contender(NamedTuple):
+    """A call that is timed. `around` is active around a repetition, outside its clock."""
 
     call: Call
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 class Absent(Exception):
-    """Something to compare with is not here; the row says so."""
+    """A contender is missing; the row has the reason."""
 
 
 def measure(torch: Any, program: Program, row: dict[str, Any], tune_seconds: float | None = None) -> None:
-    """Fills a row; what is wrong stands in its `error`. `tune_seconds` is autotune's limit for each problem."""
+    """Fill a row; wrong results are its `error`. `tune_seconds` is autotune's limit for each problem."""
     row.update(network=program.network, batch=program.batch, difference={}, absent={}, ms={})
     row["source"] = models.source(program.network)
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True
     lost: dict[str, str] = {}
     if program.part == "inference":
-        roads = _inference(torch, program, row, lost)
+        contenders = _inference(torch, program, row, lost)
     else:
-        roads = _training(torch, program, row, lost, {} if tune_seconds is None else {"tune_seconds": tune_seconds})
+        contenders = _training(
+            torch, program, row, lost, {} if tune_seconds is None else {"tune_seconds": tune_seconds}
+        )
     timers: dict[str, Callable[[], float]] = {}
     with quiet():
-        for name, road in roads.items():
-            within(road.around, models.wall_timer(torch, road.call, SETTLING))
-            once = within(road.around, models.wall_timer(torch, road.call, 2))
+        for name, contender in contenders.items():
+            within(contender.around, models.wall_timer(torch, contender.call, SETTLING))
+            once = within(contender.around, models.wall_timer(torch, contender.call, 2))
             count = min(max(math.ceil(REPETITION_MS / once), 1), 50)
-            timers[name] = partial(within, road.around, models.wall_timer(torch, road.call, count))
-        timers[f"{next(iter(roads))}, again"] = next(iter(timers.values()))
+            timers[name] = partial(within, contender.around, models.wall_timer(torch, contender.call, count))
+        timers[f"{next(iter(contenders))}, again"] = next(iter(timers.values()))
         for name, times in interleaved(timers, MOST, LEAST, Budget(TIMING_SECONDS)).items():
             row["ms"][name] = summary(times)
     row["error"] = "; ".join(f"{name}: {why}" for name, why in lost.items()) or None
 
 
 def admit(
-    torch: Any, row: dict[str, Any], lost: dict[str, str], makers: dict[str, Callable[[], Road]], right: Any, part: str
-) -> dict[str, Road]:
-    """Makes each road and compares its result with the float32 one; the first, torch's own, sets how far is too far.
+    torch: Any,
+    row: dict[str, Any],
+    lost: dict[str, str],
+    makers: dict[str, Callable[[], Contender]],
+    right: Any,
+    part: str,
+) -> dict[str, Contender]:
+    """Return the contenders whose results agree with the float32 result; the first, torch's own, sets the tolerance.
 
-    Roads that are absent or wrong are told of, and left out.
+    Absent and wrong contenders are recorded in the row, or in `lost`.
     """
-    roads: dict[str, Road] = {}
+    contenders: dict[str, Contender] = {}
     allowed = math.inf
     for name, make in makers.items():
         try:
-            road = make()
+            contender = make()
             models.poison(torch)
-            with road.around():
-                result = road.call()
+            with contender.around():
+                result = contender.call()
             row["difference"][name] = off = models.off(torch, result, right)
         except Absent as why:
             row["absent"][name] = str(why)
@@ -113,19 +120,19 @@ def admit(
         except Exception as error:
             lost[name] = f"{type(error).__name__}: {error}"
             continue
-        if not roads:
+        if not contenders:
             allowed = max(TOLERANCE[part], allowance(off))
         if not off <= allowed:
             lost[name] = f"wrong by {off:.2g} of the float32 result (allowed: {allowed:.2g})"
             continue
-        roads[name] = road
-    if next(iter(makers)) not in roads:
+        contenders[name] = contender
+    if next(iter(makers)) not in contenders:
         raise RuntimeError("; ".join(f"{name}: {why}" for name, why in lost.items()))
-    return roads
+    return contenders
 
 
 def allowance(off: float) -> float:
-    """How far a result may be off where torch's own is: twice as far, but never so far as a result of zeros (1)."""
+    """Return the tolerance for torch's own error: twice as much, but never as much as a result of zeros (1)."""
     return min(2 * off, (1 + off) / 2)
 
 
@@ -133,12 +140,12 @@ def allowance(off: float) -> float:
 
 
 def inference_model(torch: Any, name: str, batch: int) -> tuple[Any, Any]:
-    """A network in float32 for inference, and its images."""
+    """Return a network in float32 for inference, and its images."""
     with models.exact_float32(torch):  # no search for what runs once
         return models.build(torch, name).eval(), models.pictures(torch, name, batch)
 
 
-def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Road]:
+def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str]) -> dict[str, Contender]:
     model, x = inference_model(torch, program.network, program.batch)
     with torch.no_grad():
         with models.exact_float32(torch):
@@ -163,12 +170,12 @@ def _inference(torch: Any, program: Program, row: dict[str, Any], lost: dict[str
         row["left"] = [f"{layer.layer}: {layer.detail}" for layer in layers if layer.by == "torch"]
         return without_gradients(network)
 
-    makers: dict[str, Callable[[], Road]] = {
-        "torch": lambda: Road(without_gradients(model)),
-        "torch, graph": lambda: Road(captured(torch, without_gradients(model))),
-        "torch.compile": lambda: Road(_compiled(torch, model, without_gradients)),
-        "cudnnpy": lambda: Road(ours()),
-        "cudnnpy, graph": lambda: Road(captured(torch, ours())),
+    makers: dict[str, Callable[[], Contender]] = {
+        "torch": lambda: Contender(without_gradients(model)),
+        "torch, graph": lambda: Contender(captured(torch, without_gradients(model))),
+        "torch.compile": lambda: Contender(_compiled(torch, model, without_gradients)),
+        "cudnnpy": lambda: Contender(ours()),
+        "cudnnpy, graph": lambda: Contender(captured(torch, ours())),
     }
     return admit(torch, row, lost, makers, right, program.part)
 
@@ -186,7 +193,7 @@ def _compiled(torch: Any, model: Any, wrap: Callable[[Any], Call]) -> Call:
 
 
 def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Any:
-    """The module on cudnnpy, by the example. Raises Absent where that is not there."""
+    """Return the module on cudnnpy, by the example. Raises Absent if the example is missing."""
     if not file.exists():
         raise Absent(f"docs/examples/{file.name} is not there")
     convert = getattr(_loaded(file), FUNCTION, None)
@@ -197,7 +204,7 @@ def converted(model: Any, x: Any, file: Path = EXAMPLE) -> Any:
 
 @cache
 def _loaded(file: Path) -> Any:
-    """The example as a module, once; the other modules of the example are beside it."""
+    """Return the example as a module, imported once; its other modules are in the same folder."""
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -209,7 +216,7 @@ def _loaded(file: Path) -> Any:
 
 
 def captured(torch: Any, call: Call) -> Call:
-    """The call as a CUDA graph, after it ran a few times on a stream of its own."""
+    """Return the call as a CUDA graph, after it ran a few times on a stream of its own."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -232,7 +239,7 @@ def captured(torch: Any, call: Call) -> Call:
 
 def _training(
     torch: Any, program: Program, row: dict[str, Any], lost: dict[str, str], options: dict[str, Any]
-) -> dict[str, Road]:
+) -> dict[str, Contender]:
     with models.exact_float32(torch):  # no search for what runs once
         model = models.build(torch, program.network).train()
         x = models.pictures(torch, program.network, program.batch)
@@ -253,12 +260,11 @@ def _training(
         optimizer.step()
 
     gradient = partial(_gradient, torch, model, x, labels)
-    # the gradients' norms are what is compared; the steps are what is timed. torch searches (benchmark is True), and so does
-    # cudnnpy.torch unless it is told not to
-    makers: dict[str, Callable[[], Road]] = {
-        "torch": lambda: Road(gradient),
-        "cudnnpy, fastest": lambda: Road(gradient, _enabling(prefer="fastest")),
-        "cudnnpy": lambda: Road(gradient, _enabling(**options)),
+    # the norms of the gradients are compared, and the steps are timed; torch searches, and so does cudnnpy.torch
+    makers: dict[str, Callable[[], Contender]] = {
+        "torch": lambda: Contender(gradient),
+        "cudnnpy, fastest": lambda: Contender(gradient, _enabling(prefer="fastest")),
+        "cudnnpy": lambda: Contender(gradient, _enabling(**options)),
     }
     checked = admit(torch, row, lost, makers, right, program.part)
     if "cudnnpy" in checked:
@@ -266,7 +272,7 @@ def _training(
         counted = module.stats()
         row["convolutions"] = {"taken": dict(counted.taken), "left": dict(counted.left)}
         module.reset_stats()  # for the next row
-    return {name: road._replace(call=step) for name, road in checked.items()}
+    return {name: contender._replace(call=step) for name, contender in checked.items()}
 
 
 def _gradient(torch: Any, model: Any, x: Any, labels: Any) -> Any:
@@ -282,7 +288,7 @@ def _gradient(torch: Any, model: Any, x: Any, labels: Any) -> Any:
 
 
 def _enabling(**options: Any) -> Callable[[], AbstractContextManager[Any]]:
-    """What enables cudnnpy.torch. Raises Absent where there is no such module."""
+    """Return the context manager that enables cudnnpy.torch. Raises Absent without that module."""
     try:
         module = importlib.import_module("cudnnpy.torch")
     except ModuleNotFoundError as error:

@@ -1,6 +1,4 @@
-"""The networks that run whole: torchvision's (without it, those of plain.py) with random weights, and a U-Net; and
-float32 runs that say what is right.
-"""
+"""The networks that run whole: torchvision's, or plain.py's without it, with random weights, and a U-Net."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ SETTLING_BATCH = 8
 
 
 def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, levels: int = 4) -> Any:
-    """Ronneberger's U-Net with padding and batch norms: tables.unet_padded."""
+    """Ronneberger's U-Net with padding and batch norms: unet_padded in the catalogue."""
     nn = torch.nn
 
     def pair(inside: int, outside: int) -> Any:
@@ -38,11 +36,11 @@ def unet(torch: Any, channels: int = 3, classes: int = 2, width: int = 64, level
             self.pool, self.last = nn.MaxPool2d(2), nn.Conv2d(width, classes, 1)
 
         def forward(self, x: Any) -> Any:
-            kept = []
+            skips = []
             for level, block in enumerate(self.down):
                 x = block(x if level == 0 else self.pool(x))
-                kept.append(x)
-            for up, join, other in zip(reversed(self.up), reversed(self.join), reversed(kept[:-1]), strict=True):
+                skips.append(x)
+            for up, join, other in zip(reversed(self.up), reversed(self.join), reversed(skips[:-1]), strict=True):
                 x = join(torch.cat([other, up(x)], 1))
             return self.last(x)
 
@@ -54,14 +52,14 @@ SIZES = {"resnet50": 224, "mobilenet_v2": 224, "efficientnet_b0": 224, "convnext
 
 
 def source(name: str) -> str:
-    """Where build takes a network from."""
+    """Return the origin of a network that `build` returns."""
     if name == "unet":
         return "tools/benchmark"
     return "torchvision" if importlib.util.find_spec("torchvision") else "tools/benchmark, without torchvision"
 
 
 def build(torch: Any, name: str) -> Any:
-    """A network of SIZES in float32 with seeded random weights, whose batch norms have seen a batch."""
+    """Return a network of SIZES in float32 with seeded random weights and the batch statistics of one batch."""
     torch.manual_seed(0)
     if name == "unet":
         model = unet(torch)
@@ -82,7 +80,7 @@ def build(torch: Any, name: str) -> Any:
 
 
 def pictures(torch: Any, name: str, batch: int) -> Any:
-    """Normally distributed pictures, the same ones each time."""
+    """Return normally distributed images, the same ones each time."""
     generator = torch.Generator(device=DEVICE).manual_seed(1)
     return torch.randn(batch, 3, SIZES[name], SIZES[name], device=DEVICE, generator=generator)
 
@@ -100,19 +98,19 @@ def exact_float32(torch: Any) -> Iterator[None]:
 
 
 def off(torch: Any, result: Any, expected: Any) -> float:
-    """|result - expected| / |expected|; NaN where either is."""
+    """Return |result - expected| / |expected|; NaN if either has one."""
     wide = expected.float()
     return float(torch.linalg.vector_norm(result.float() - wide) / torch.linalg.vector_norm(wide))
 
 
 def poison(torch: Any, megabytes: int = 2048) -> None:
-    """Fills memory that torch's allocator gives out next with NaN of every element type."""
+    """Fill the memory that torch's allocator returns next with NaN of every data type."""
     free = torch.cuda.mem_get_info()[0] >> 20
     torch.full((min(megabytes, free // 2) << 20,), 255, device=DEVICE, dtype=torch.uint8)
 
 
 def wall_timer(torch: Any, call: Callable[[], object], count: int) -> Callable[[], float]:
-    """Milliseconds for one of `count` calls in a row, with waiting for the GPU at the end: what a user waits for."""
+    """Return a timer of `count` calls in a row, until the GPU is done: the milliseconds of one call, as a user waits for it."""
 
     def timed() -> float:
         torch.cuda.synchronize()

@@ -1,6 +1,6 @@
-"""The networks that run whole, written from their papers: where torchvision is not installed, these take its place.
+"""The networks that run whole, written from their papers, for machines without torchvision.
 
-Their convolutions are those of torchvision's models (catalogue.txt has them); names and the order of parameters differ.
+They have the convolutions of torchvision's models (catalogue.txt); names and the order of parameters differ.
 """
 
 from __future__ import annotations

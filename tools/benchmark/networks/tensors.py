@@ -1,4 +1,4 @@
-"""One cell on tensors: torch's calls and cudnnpy's plans of the same convolution, and whether their results agree."""
+"""The tensors of a cell: torch's calls and cudnnpy's plans of the same convolution, and the comparison of their results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cudnnpy.typing import ConvolutionOperation
-from tools.benchmark.layers import Kind
-from tools.benchmark.networks.cells import Cell
+from tools.benchmark.networks.cells import Cell, Kind
 from tools.benchmark.timing import rotation
 
 DEVICE = "cuda"
-LARGEST = 20  # how much further one element may be off than all together (over the root of the mean square)
+LARGEST = 20  # times the tolerance: the limit for one element, over the root mean square
 
 
 class Operands(NamedTuple):
-    """One set of tensors of one cell: x, w, dy, the bias where the layer has one, and room for the result."""
+    """One set of tensors of a cell: x, w, dy, the bias if the layer has one, and the result."""
 
     x: Any
     w: Any
@@ -25,8 +24,8 @@ class Operands(NamedTuple):
     out: Any
 
 
-class Asked(NamedTuple):
-    """What Convolution.plan is asked for: a transposed convolution's forward is a convolution's backward_data."""
+class PlanArguments(NamedTuple):
+    """Arguments of Convolution.plan: a transposed convolution's forward is a convolution's backward_data."""
 
     operation: ConvolutionOperation
     first: Any
@@ -36,7 +35,7 @@ class Asked(NamedTuple):
 
 
 def ordered(tensor: Any, channels_last: bool) -> Any:
-    """The tensor in the memory order: torch's own name for it, or in 1-D, where there is none, by turning the axes."""
+    """Return the tensor in a memory format; 1-D tensors, for which torch has no format, by permuting the axes."""
     import torch
 
     if not channels_last:
@@ -47,7 +46,7 @@ def ordered(tensor: Any, channels_last: bool) -> Any:
 
 
 def operands(torch: Any, cell: Cell) -> list[Operands]:
-    """Sets of random tensors for a cell; on a GPU so many that no call finds its inputs in the L2 cache."""
+    """Return sets of random tensors for a cell; on a GPU so many that no call finds its inputs in the L2 cache."""
     layer, batch, dtype = cell.layer, cell.batch, getattr(torch, cell.kind.dtype)
     count = rotation(torch, layer.moved_bytes(batch, dtype.itemsize)) if DEVICE == "cuda" else 2
     shapes = (layer.x_shape(batch), layer.w_shape, layer.y_shape(batch))
@@ -64,7 +63,7 @@ def operands(torch: Any, cell: Cell) -> list[Operands]:
 
 
 def torch_call(torch: Any, cell: Cell, o: Operands) -> Callable[[], Any]:
-    """torch's own call. Its newest result lives on until the next, so that the allocator rotates buffers as `out` does."""
+    """Return torch's own call. Its newest result lives until the next, so that the allocator rotates buffers as `out` does."""
     layer, last = cell.layer, [None]
     axes = (layer.stride, layer.padding, layer.dilation)
     options = (*map(list, axes), layer.transposed, list(layer.output_padding), layer.groups)
@@ -86,24 +85,26 @@ def torch_call(torch: Any, cell: Cell, o: Operands) -> Callable[[], Any]:
     return call
 
 
-def asked(cell: Cell, o: Operands) -> Asked:
-    """The same of cudnnpy's Convolution, whose plan takes the addresses of `first`, `second`, the bias and the result."""
+def plan_arguments(cell: Cell, o: Operands) -> PlanArguments:
+    """Return the arguments of Convolution.plan for a cell. Its operands are both tensors, the bias and the result."""
     layer = cell.layer
     if cell.operation == "backward_filter":
         first, second = (o.x, o.dy) if layer.transposed else (o.dy, o.x)
-        return Asked(cell.operation, first, second, layer.w_shape, None)
+        return PlanArguments(cell.operation, first, second, layer.w_shape, None)
     if (cell.operation == "forward") == layer.transposed:
         given, shape = (o.x, layer.y_shape(cell.batch)) if layer.transposed else (o.dy, layer.x_shape(cell.batch))
-        return Asked("backward_data", given, o.w, shape, o.bias)
-    return Asked("forward", o.dy if layer.transposed else o.x, o.w, None, o.bias)
+        return PlanArguments("backward_data", given, o.w, shape, o.bias)
+    return PlanArguments("forward", o.dy if layer.transposed else o.x, o.w, None, o.bias)
 
 
 def plan_call(torch: Any, cell: Cell, o: Operands, plan: Any, workspace: Any) -> Callable[[], Any]:
-    """A launch of the plan by raw addresses, with its result."""
-    given = asked(cell, o)
+    """Return a launch of the plan by raw addresses."""
+    given = plan_arguments(cell, o)
     tensors = [tensor for tensor in (given.first, given.second, given.bias, o.out) if tensor is not None]
     if len(plan.operands) != len(tensors):
-        raise ValueError(f"tensors must be those of the plan, {plan.operands}; got {len(tensors)} of the cell")
+        raise ValueError(
+            f"tensors must match the operands of the plan, {plan.operands}; got {len(tensors)} tensors of the cell"
+        )
     addresses = [tensor.data_ptr() for tensor in tensors]
     stream = torch.cuda.current_stream().cuda_stream
     arguments = (*addresses, workspace.data_ptr() if plan.workspace_size else 0, stream)
@@ -117,18 +118,18 @@ def plan_call(torch: Any, cell: Cell, o: Operands, plan: Any, workspace: Any) ->
 
 
 class Difference(NamedTuple):
-    """How far a result is from what is expected, over the root of the mean square of that: all together, and at most."""
+    """The error of a result over the root mean square of the expected one: as a norm, and of the worst element."""
 
     relative: float
     largest: float
 
     def within(self, kind: Kind) -> bool:
-        """Whether the kind's arithmetic may differ so far. NaN is not."""
+        """Return whether the error is within the kind's tolerance. NaN is not."""
         return self.relative <= kind.tolerance and self.largest <= LARGEST * kind.tolerance
 
 
 def difference(torch: Any, result: Any, expected: Any) -> Difference:
-    """Between two tensors; computed in float32 at least."""
+    """Return the difference of two tensors, computed in float32 at least."""
     if result.shape != expected.shape:
         raise ValueError(f"the result must have shape {tuple(expected.shape)}; got shape {tuple(result.shape)}")
     wide = expected.dtype if expected.dtype == torch.float64 else torch.float32
@@ -145,7 +146,7 @@ def difference(torch: Any, result: Any, expected: Any) -> Difference:
 
 
 def exact(torch: Any, cell: Cell, o: Operands) -> Any:
-    """The result in float64 throughout, without a search."""
+    """Return the result in float64, without torch's search."""
     wide = Operands(*(None if tensor is None else tensor.double() for tensor in o))
     before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
@@ -157,9 +158,9 @@ def exact(torch: Any, cell: Cell, o: Operands) -> Any:
 def compared(
     torch: Any, cell: Cell, o: Operands, theirs: Callable[[], Any], ours: dict[str, Callable[[], Any]]
 ) -> tuple[dict[str, Any], str]:
-    """How far each of our results is from torch's, each written over NaN; and what is wrong, "" if nothing is.
+    """Return the differences of our results from torch's, each written over NaN, and a text about wrong ones, or "".
 
-    Where one is too far from torch's, the same convolution in float64 says who is right.
+    If a result differs too much, the same convolution in float64 decides which one is wrong.
     """
     found: dict[str, Any] = {}
     expected, right, lost = theirs().clone(), None, []
