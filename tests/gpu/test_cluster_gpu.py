@@ -19,8 +19,8 @@ from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.cli.tuning import Job, key_for, tuning_gpus
-from cudnnpy.cli.tuning_cluster import Cluster
+from cudnnpy.cli.tune.dask_cluster import Cluster
+from cudnnpy.cli.tune.tune_problem import Job, key_for, tuning_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "host"

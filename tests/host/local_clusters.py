@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.cli.tuning_cluster import Cluster, ClusterError
+from cudnnpy.cli.tune.dask_cluster import Cluster, ClusterError
 
 HERE = Path(__file__).resolve().parent
 

@@ -25,12 +25,12 @@ from stand_in_tuning import worker
 import cudnnpy
 from cudnnpy import raw
 from cudnnpy._store.entry import Entry, Key
-from cudnnpy.cli import tuning_cluster, tuning_worker
-from cudnnpy.cli.tuning import Job
-from cudnnpy.cli.tuning_cluster import TRIES, Cluster, ClusterError
-from cudnnpy.cli.tuning_roster import Roster
-from cudnnpy.cli.tuning_worker import Answer, TuneHere
-from cudnnpy.cli.tuning_workers import Result
+from cudnnpy.cli.tune import dask_cluster, dask_worker
+from cudnnpy.cli.tune.cluster_workers import Roster
+from cudnnpy.cli.tune.dask_cluster import TRIES, Cluster, ClusterError
+from cudnnpy.cli.tune.dask_worker import Answer, TuneHere
+from cudnnpy.cli.tune.local_workers import Result
+from cudnnpy.cli.tune.tune_problem import Job
 
 HERE = Path(__file__).resolve().parent
 SECONDS = 1.5  # tune_seconds
@@ -180,7 +180,7 @@ def test_the_faults_of_all_tries_come_back_and_are_known_to_the_next(scheduler: 
 def test_a_problem_that_does_not_end_is_set_aside(
     scheduler: str, work: MadeUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning_cluster, "TRIES", 1)
+    monkeypatch.setattr(dask_cluster, "TRIES", 1)
     ready(scheduler, work).close()
     with closing(Cluster(scheduler, work, patience=0.5)) as cluster:
         found = results(cluster, [jobs("stuck")[0]._replace(seconds=0.01), *jobs("a")])
@@ -228,7 +228,7 @@ def test_closing_cancels_what_has_not_begun(scheduler: str, work: MadeUp) -> Non
 
 def test_a_process_that_another_one_was_taken_for_does_nothing(work: MadeUp) -> None:
     """A nanny may start a worker at the same address, to which Dask sends the task of the one before again."""
-    assert tuning_worker.tune(work, "the process before", "a", "GPU-0", SECONDS, [])["is_restarted"]
+    assert dask_worker.tune(work, "the process before", "a", "GPU-0", SECONDS, [])["is_restarted"]
     assert work.tries("a") == []
 
 
@@ -377,7 +377,7 @@ def test_a_scheduler_that_is_lost_ends_the_run(work: MadeUp) -> None:
 def test_a_kind_of_gpu_that_no_worker_has_any_more_is_given_up(
     scheduler: str, work: MadeUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning_cluster, "_ABSENCE_SECONDS", 0.5)
+    monkeypatch.setattr(dask_cluster, "_ABSENCE_SECONDS", 0.5)
     with closing(ready(scheduler, work)) as cluster:
         run = cluster.run(jobs("a", "stuck 1", "stuck 2", "b"))
         first = next(run)
@@ -394,7 +394,7 @@ def test_without_dask_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_dask_is_imported_when_it_is_used() -> None:
-    program = "import sys, cudnnpy.cli.tuning_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
+    program = "import sys, cudnnpy.cli.tune.dask_cluster; print('distributed' in sys.modules or 'dask' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
 
@@ -402,15 +402,15 @@ def test_dask_is_imported_when_it_is_used() -> None:
 def test_a_worker_keeps_its_process_between_problems(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What `cudnnpy tune --dask` does in a worker, with processes that do not measure."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # of the locks of GPUs
-    monkeypatch.setattr(tuning_worker, "GpuWorker", worker("as_told"))
-    monkeypatch.setattr(tuning_worker, "_gpu_workers", {})
-    here = tuning_worker.announce(MadeUp(str(tmp_path)))["process"]
+    monkeypatch.setattr(dask_worker, "GpuWorker", worker("as_told"))
+    monkeypatch.setattr(dask_worker, "_gpu_workers", {})
+    here = dask_worker.announce(MadeUp(str(tmp_path)))["process"]
     answers = [
-        tuning_worker.tune(TuneHere(), here, text, "GPU-1", 2.0, []) for text in ("one", "bad", "crash", "two", "three")
+        dask_worker.tune(TuneHere(), here, text, "GPU-1", 2.0, []) for text in ("one", "bad", "crash", "two", "three")
     ]
-    one, bad, crash, two, three = (tuning_worker.received(Answer, answer) for answer in answers)
+    one, bad, crash, two, three = (dask_worker.received(Answer, answer) for answer in answers)
     processes = [Entry.of(found.entry).made_with["process"] for found in (one, two, three)]
     assert processes[0] != processes[1] == processes[2]
     assert bad == Answer({}, [], "text must be a problem; got 'bad'", is_final=True)
     assert crash == Answer({}, [], "the process that measures ended: signal SIGSEGV")
-    tuning_worker._gpu_workers["GPU-1"].close()
+    dask_worker._gpu_workers["GPU-1"].close()

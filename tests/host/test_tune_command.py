@@ -30,9 +30,11 @@ from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import file as store_file
 from cudnnpy._store import schema
 from cudnnpy.availability import UnavailableError
-from cudnnpy.cli import command, tune_command, tuning_session
-from cudnnpy.cli.tuning import TuningGpu
-from cudnnpy.cli.tuning_session import Machine
+from cudnnpy.cli import command
+from cudnnpy.cli.tune import command as tune_command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import Machine
+from cudnnpy.cli.tune.tune_problem import TuningGpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = (
@@ -64,8 +66,8 @@ def tune(*arguments: str, machine: Machine = ONE_GPU) -> int:
     tune_command.add_arguments(parser)
     options = parser.parse_args([*arguments])
     try:
-        return tuning_session.run(options, machine)
-    except tuning_session.BAD_INPUT as error:
+        return session.run(options, machine)
+    except session.BAD_INPUT as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -574,14 +576,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 sys.path[:0] = [{here!r}, {root!r}]
 from functools import partial
 import stand_in_tuning
-from cudnnpy.cli import command, tuning_session
-from cudnnpy.cli.tuning_session import Machine
+from cudnnpy.cli import command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import Machine
 
 if __name__ == "__main__":
     gpus = partial(stand_in_tuning.gpus_of, *2 * stand_in_tuning.KINDS[:1])
     machine = Machine(gpus, stand_in_tuning.worker("tune_the_first_alone"))
-    run = tuning_session.run
-    tuning_session.run = lambda options: run(options, machine)
+    run = session.run
+    session.run = lambda options: run(options, machine)
     sys.exit(command.main(["tune", *sys.argv[1:]]))
 """
 

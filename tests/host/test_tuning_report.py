@@ -10,8 +10,9 @@ import re
 import pytest
 from made_up_entries import CANDIDATES, candidate, drawn, entry, job
 
-from cudnnpy.cli.tuning_progress import duration, progress
-from cudnnpy.cli.tuning_report import (
+from cudnnpy.cli.tune.local_workers import LostDevice, Result
+from cudnnpy.cli.tune.progress import duration, progress
+from cudnnpy.cli.tune.report import (
     comma_separated,
     plot,
     plots,
@@ -19,7 +20,6 @@ from cudnnpy.cli.tuning_report import (
     summary,
     table,
 )
-from cudnnpy.cli.tuning_workers import LostDevice, Result
 
 # Roles
 

@@ -17,9 +17,9 @@ from stand_in_tuning import gpus_of, worker
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import remembered
 from cudnnpy._planning.usable import FoundFault, Measurement
-from cudnnpy.cli import tuning
-from cudnnpy.cli.tuning import TuningGpu, tune_on
-from cudnnpy.cli.tuning_workers import LostDevice, Result, Workers
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.local_workers import LostDevice, Result, Workers
+from cudnnpy.cli.tune.tune_problem import TuningGpu, tune_on
 
 HOW = "the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"
@@ -147,7 +147,7 @@ class Worker:
 
     def measure(self, text: str, seconds: float, **options: Any) -> Measurement:
         self.asked.append(dict(options["left_out"]))
-        assert options["deadline"] > time.monotonic() + tuning.EXTRA_SECONDS
+        assert options["deadline"] > time.monotonic() + tune_problem.EXTRA_SECONDS
         return self.measurements.pop(0)
 
     def close(self) -> None:
@@ -192,6 +192,6 @@ def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest
         there.is_stopped = True
         yield False
 
-    monkeypatch.setattr(tuning, "gpu_lock", held_by_another)
+    monkeypatch.setattr(tune_problem, "gpu_lock", held_by_another)
     with pytest.raises(StartError, match="stopped"):
         tune_on(there, "a", 1.0)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 """Run a program and write the problems that it plans to a file.
 
-    python -m cudnnpy.cli.recorded_program DESCRIPTOR SCRIPT.py ...
+    python -m cudnnpy.cli.tune.recorded_program DESCRIPTOR SCRIPT.py ...
 
 DESCRIPTOR is the number of the open file. The program runs as `python SCRIPT.py ...` or `python -m MODULE ...` would. Nothing
 is measured meanwhile: the problems are tuned afterwards. `cudnnpy tune --record` starts this as a process of its own, so that

@@ -17,8 +17,8 @@ from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store.entry import Entry
-from cudnnpy.cli.tuning import Job, TuningGpu, mismatch, tune_on
-from cudnnpy.cli.tuning_worker import one_line
+from cudnnpy.cli.tune.dask_worker import one_line
+from cudnnpy.cli.tune.tune_problem import Job, TuningGpu, mismatch, tune_on
 
 _END_SECONDS = 10.0  # that a stopped worker is waited for; what is left of it ends with this process
 

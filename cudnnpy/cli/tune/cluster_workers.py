@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._version import __version__
-from cudnnpy.cli.tuning import TuningGpu
-from cudnnpy.cli.tuning_worker import Announcement, one_line, received
+from cudnnpy.cli.tune.dask_worker import Announcement, one_line, received
+from cudnnpy.cli.tune.tune_problem import TuningGpu
 
 
 class ClusterError(Exception):

@@ -26,15 +26,16 @@ from cudnnpy._store.database import Store, why_in_memory
 from cudnnpy._store.entry import Entry, Key
 from cudnnpy._store.layers import VARIABLE, Layers
 from cudnnpy.availability import UnavailableError
-from cudnnpy.cli import output_files, tuning, tuning_page, tuning_report
-from cudnnpy.cli.output_files import OutputError
+from cudnnpy.cli import output_files
+from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
-from cudnnpy.cli.tuning import Job, TuningGpu
-from cudnnpy.cli.tuning_cluster import Cluster
-from cudnnpy.cli.tuning_progress import progress
-from cudnnpy.cli.tuning_report import Row
-from cudnnpy.cli.tuning_roster import ClusterError
-from cudnnpy.cli.tuning_workers import Result, Workers
+from cudnnpy.cli.tune import page, report, tune_problem
+from cudnnpy.cli.tune.cluster_workers import ClusterError
+from cudnnpy.cli.tune.dask_cluster import Cluster
+from cudnnpy.cli.tune.local_workers import Result, Workers
+from cudnnpy.cli.tune.progress import progress
+from cudnnpy.cli.tune.report import Row
+from cudnnpy.cli.tune.tune_problem import Job, TuningGpu
 from cudnnpy.errors import LibraryNotFoundError
 
 _FILES = ("table.txt", "table.csv", "plots.pdf")
@@ -47,7 +48,6 @@ class _RequestError(ValueError):
 # Errors of which one line is all that a user needs.
 BAD_INPUT = (
     ProblemTextError,
-    OutputError,
     UnavailableError,
     LibraryNotFoundError,
     ImportError,
@@ -59,7 +59,7 @@ BAD_INPUT = (
 class Machine(NamedTuple):
     """Dependencies of a tuning run; tests replace them. `worker` returns the worker of a GPU's UUID."""
 
-    gpus: Callable[[], Sequence[TuningGpu]] = tuning.tuning_gpus
+    gpus: Callable[[], Sequence[TuningGpu]] = tune_problem.tuning_gpus
     worker: Callable[[str], GpuWorker] = GpuWorker
     cluster: Callable[[str], Cluster] = Cluster
 
@@ -110,7 +110,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Find what cannot be written before anything is measured."""
     if options.output is not None:
-        tuning_report.check_matplotlib()
+        report.check_matplotlib()
         output_files.check_folder(options.output, _FILES, overwrite=options.force)
     for path in (options.html, options.save):
         if path is not None:
@@ -190,7 +190,7 @@ def _requests(options: argparse.Namespace) -> tuple[int, list[Request]]:
         try:
             problem_file.write(options.save, [request.text for request in requests])
         except OSError as error:
-            raise OutputError(f"{options.save}: cannot be written: {error.strerror}") from None
+            raise UsageError(f"{options.save}: cannot be written: {error.strerror}") from None
     if stopped:
         raise stopped
     return status, requests
@@ -206,7 +206,7 @@ def _read(path: str) -> list[Request]:
 def _run_program(file: int, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
     """Run a program; return its exit status, negative for a signal, and what stopped it. Ctrl-C reaches it, too."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "cudnnpy.cli.recorded_program", str(file), *command], pass_fds=(file,)
+        [sys.executable, "-m", "cudnnpy.cli.tune.recorded_program", str(file), *command], pass_fds=(file,)
     )
     try:
         return process.wait(), None
@@ -227,7 +227,7 @@ def _wanted(options: argparse.Namespace, requests: Sequence[Request], kinds: Ite
         given: PlanningOptions = request.options
         seconds = given.tune_seconds if options.seconds is None else options.seconds
         for kind in kinds:
-            key = tuning.key_for(request.problem, given, kind)
+            key = tune_problem.key_for(request.problem, given, kind)
             if key not in found or found[key].seconds < seconds:
                 found[key] = Job(choice_text(request.problem, given), seconds, kind, key)
     return list(found.values())
@@ -307,15 +307,15 @@ def _report_only(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
     """Print the table, and write the files that were asked for."""
-    rows = [tuning_report.row_of(entry) for entry in entries]
+    rows = [report.row_of(entry) for entry in entries]
     if rows:
         _print_table(rows)
-    print(tuning_report.summary(rows))
+    print(report.summary(rows))
     for text, reason in failed:
         _say(f"not tuned: {text}: {reason}")
     if options.output is not None:
-        table = f"{tuning_report.table(rows)}\n{tuning_report.summary(rows)}\n"
-        contents: tuple[str | bytes, ...] = (table, tuning_report.comma_separated(rows), tuning_report.plots(rows))
+        table = f"{report.table(rows)}\n{report.summary(rows)}\n"
+        contents: tuple[str | bytes, ...] = (table, report.comma_separated(rows), report.plots(rows))
         for name, content in zip(_FILES, contents, strict=True):
             if not content:
                 _say(f"{Path(options.output, name)} is not written, since no candidate was measured")
@@ -323,7 +323,7 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
             output_files.write(Path(options.output, name), content, overwrite=options.force)
             _say(f"{Path(options.output, name)} is written")
     if options.html is not None:
-        output_files.write(options.html, tuning_page.page(rows, failed), overwrite=options.force)
+        output_files.write(options.html, page.page(rows, failed), overwrite=options.force)
         _say(f"{options.html} is written")
 
 
@@ -336,7 +336,7 @@ def _print_table(rows: Sequence[Row]) -> None:
         except ImportError:
             pass
         else:
-            titles, lines = tuning_report.cells(rows)
+            titles, lines = report.cells(rows)
             table = Table(header_style="bold")
             for at, title in enumerate(titles):
                 table.add_column(title, overflow="fold", justify="right" if at >= len(titles) - 3 else "left")
@@ -344,7 +344,7 @@ def _print_table(rows: Sequence[Row]) -> None:
                 table.add_row(*line)
             Console(highlight=False, markup=False).print(table)
             return
-    print(tuning_report.table(rows), end="")
+    print(report.table(rows), end="")
 
 
 def _say(text: str) -> None:

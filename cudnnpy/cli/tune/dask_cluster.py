@@ -25,11 +25,11 @@ from cudnnpy._installation import with_extra
 from cudnnpy._planning.usable import FoundFault
 from cudnnpy._store.entry import Entry
 from cudnnpy._version import __version__
-from cudnnpy.cli import tuning_worker
-from cudnnpy.cli.tuning import EXTRA_SECONDS, Job, mismatch
-from cudnnpy.cli.tuning_roster import ClusterError, Member, Roster
-from cudnnpy.cli.tuning_worker import Answer, TuneHere, Work, one_line, received
-from cudnnpy.cli.tuning_workers import Result
+from cudnnpy.cli.tune import dask_worker
+from cudnnpy.cli.tune.cluster_workers import ClusterError, Member, Roster
+from cudnnpy.cli.tune.dask_worker import Answer, TuneHere, Work, one_line, received
+from cudnnpy.cli.tune.local_workers import Result
+from cudnnpy.cli.tune.tune_problem import EXTRA_SECONDS, Job, mismatch
 
 TRIES = 3  # of a problem whose worker is lost, or that a GPU has no choice for
 _PATIENCE_SECONDS = 2 * EXTRA_SECONDS  # for the two tries of a worker
@@ -157,7 +157,7 @@ class Cluster:
             present = self._client.nthreads()
             lost = self._roster.keep(present)
             new = self._roster.unknown(present)
-            asked = self._client.run(tuning_worker.announce, self._work, workers=new, on_error="return") if new else {}
+            asked = self._client.run(dask_worker.announce, self._work, workers=new, on_error="return") if new else {}
         except Exception as error:
             raise ClusterError(f"the scheduler was lost: {one_line(error)}") from None
         self._roster.add(asked)
@@ -173,12 +173,12 @@ class Cluster:
         """End the process of a worker."""
         self._roster.dismiss(member)
         with suppress(Exception):
-            self._client.run(tuning_worker.leave, workers=[member.address], on_error="ignore")
+            self._client.run(dask_worker.leave, workers=[member.address], on_error="ignore")
 
     def _check_scheduler(self) -> None:
         """Raise ClusterError unless the scheduler has cudnnpy, without which it cannot read what it is to distribute."""
         try:
-            found = self._client.run_on_scheduler(tuning_worker.version)
+            found = self._client.run_on_scheduler(dask_worker.version)
         except Exception as error:
             found = one_line(error)
         if found != __version__:
@@ -214,7 +214,7 @@ class Cluster:
         task.tries, task.last, task.begin = task.tries + 1, member.gpu.uuid, task.begin or member.since
         again = f" (try {task.tries})" if task.tries > 1 else ""
         member.future = self._client.submit(
-            tuning_worker.tune,
+            dask_worker.tune,
             self._work,
             member.process,
             task.job.text,

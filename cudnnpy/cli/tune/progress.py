@@ -9,8 +9,8 @@ from typing import Any, Protocol, TextIO
 
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli.text_table import printed
-from cudnnpy.cli.tuning_report import row_of
-from cudnnpy.cli.tuning_workers import LostDevice, Result
+from cudnnpy.cli.tune.local_workers import LostDevice, Result
+from cudnnpy.cli.tune.report import row_of
 
 
 class Progress(Protocol):

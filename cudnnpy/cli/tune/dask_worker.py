@@ -17,7 +17,7 @@ from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.usable import SYMPTOMS, FoundFault, Measurement, Symptom
 from cudnnpy._version import __version__
-from cudnnpy.cli.tuning import TuningGpu, tune_on, tuning_gpus
+from cudnnpy.cli.tune.tune_problem import TuningGpu, tune_on, tuning_gpus
 
 # A worker that its nanny has started again has another one, and may have the same address.
 _PROCESS = uuid4().hex

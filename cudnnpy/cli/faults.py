@@ -1,17 +1,18 @@
-"""The command `cudnnpy faults`: the faults of candidates that the store has, and their removal."""
+"""The command `cudnnpy faults`: list or remove the stored faults of candidates."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import printed, say
 
 if TYPE_CHECKING:
     from cudnnpy.store import Fault
 
 _EPILOG = """
-a fault is stored after it repeated in a fresh process, and its candidate is not chosen for that problem any more:
+a fault is stored after it repeated in a new process; its candidate is then rejected for that problem:
   cudnnpy faults
   cudnnpy faults --remove "forward 32x48x160x160 48x1x3x3 pad=1 groups=48"
   cudnnpy faults --remove all
@@ -31,23 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy import store
+    from cudnnpy import store as stores
     from cudnnpy._store.database import why_in_memory
 
-    chosen, is_removal = options.remove, options.remove is not None
-    try:
-        with store.open(options.store, read_only=options.store is not None and not is_removal) as kept:
-            everything = kept.faults()
-            keys = {fault.key for fault in everything if chosen in (None, "all", fault.text)}
-            faults = [fault for fault in everything if fault.key in keys]
-            if not faults and chosen not in (None, "all"):
-                raise ValueError(f"--remove must be a problem that cudnnpy faults lists, or all; got {chosen!r}")
-            if is_removal:
-                kept.remove_faults(faults)
-                if faults and (reason := why_in_memory(kept)):
-                    return say("cudnnpy faults", f"{kept.path} cannot be changed: {reason}", 1)
-    except (ValueError, OSError) as error:
-        return say("cudnnpy faults", error, 2)
+    problem = options.remove
+    with stores.open(options.store, read_only=options.store is not None and problem is None) as store:
+        all_faults = store.faults()
+        keys = {fault.key for fault in all_faults if problem in (None, "all", fault.text)}
+        faults = [fault for fault in all_faults if fault.key in keys]
+        if not faults and problem not in (None, "all"):
+            raise UsageError(f"--remove must be a problem that cudnnpy faults lists, or all; got {problem!r}")
+        if problem is not None:
+            store.remove_faults(faults)
+            if faults and (reason := why_in_memory(store)):
+                return say("cudnnpy faults", f"{store.path} cannot be changed: {reason}", 1)
     _print(faults, options.json)
     return 0
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._store.entry import Measured
-from cudnnpy.cli.tuning_report import Row, gpu_text, gpus, summary
+from cudnnpy.cli.tune.report import Row, gpu_text, gpus, summary
 
-_FOLDER = Path(__file__).parent / "data"
+_FOLDER = Path(__file__).parents[1] / "data"
 
 
 def page(rows: Sequence[Row], failed: Sequence[tuple[str, str]] = ()) -> str:

@@ -1,4 +1,4 @@
-"""Explain the choice for a problem: on a GPU of this machine, or for a device profile in a child process."""
+"""Plan the candidates for a problem, on a GPU or in a child process for a device profile, and explain the choice."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cudnnpy._planning.usable import Measurer
 from cudnnpy._store import layers
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli import devices
-from cudnnpy.cli.explanation import Explanation, Gpu, Row, explained, name_or_none, row_of
-from cudnnpy.cli.planner import Planner
+from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, explained, name_or_none, row_of
+from cudnnpy.cli.plan.planner_process import PlannerProcess
 from cudnnpy.typing import Preference
 
 
@@ -25,10 +25,10 @@ def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) 
     device = profile.read(path)
     profile.check_release()
     canonical = notation.text_of(problem, options)
-    with Planner(device, stub=stub) as planner:
-        rows = [Row.of(plain) for plain in planner.survey(canonical)]
+    with PlannerProcess(device, stub=stub) as planner:
+        rows = [CandidateRow.of(plain) for plain in planner.survey(canonical)]
     target = Target(profile=device.text)
-    return _explained(problem, options, target, device.memory, rows, path)
+    return _explain(problem, options, target, device.memory, rows, path)
 
 
 def _measurer(device: int) -> Measurer:
@@ -47,8 +47,8 @@ def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) 
     with on_device(device):
         target, free = Target(Handle.default(device)), workspace.free_bytes(device)
         entry = _measured(problem, options, target, free, _measurer(device)) if measure else None
-        rows = [row_of(one) for one in selection.survey(problem, options, target, free)]
-        return _explained(problem, options, target, free, rows, None, entry)
+        rows = [row_of(candidate) for candidate in selection.survey(problem, options, target, free)]
+        return _explain(problem, options, target, free, rows, None, entry)
 
 
 def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
@@ -57,10 +57,10 @@ def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Prob
 
 
 def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int, measurer: Measurer) -> Entry:
-    """Return the result of measuring a problem. Faults that are found are stored. Raises RuntimeError if there is none."""
-    asked = with_limit(options)._replace(prefer="autotune")
+    """Measure a problem and return its entry. Faults are stored. Raises RuntimeError if no candidate could be measured."""
+    tuning_options = with_limit(options)._replace(prefer="autotune")
     left_out = StoredTuner(problem, options, target).left_out
-    measurement = measurer.measure(problem, asked, selection.limit_of(options, free), left_out)
+    measurement = measurer.measure(problem, tuning_options, selection.limit_of(options, free), left_out)
     if measurement.faults:
         key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
         layers.current().add_faults(key, text, measurement.faults)
@@ -69,17 +69,17 @@ def _measured(problem: Problem, options: PlanningOptions, target: Target, free: 
     return measurement.entry
 
 
-def _explained(
+def _explain(
     problem: Problem,
     options: PlanningOptions,
     target: Target,
     free: int,
-    rows: list[Row],
+    rows: list[CandidateRow],
     path: str | None,
     measured: Entry | None = None,
 ) -> Explanation:
     key = key_of(problem, options, target)
-    found = layers.current().get(key)
+    stored = layers.current().get(key)
     tuner = StoredTuner(problem, options, target)
     memory = free if path is not None else devices.memory(problem.device)
     gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
@@ -90,19 +90,19 @@ def _explained(
         raw.version_text(raw.version()),
         selection.limit_of(options, free),
         rows,
-        found,
-        "" if found is None else _why_not_taken(options, tuner, found.entry),
+        stored,
+        "" if stored is None else _why_not_taken(options, tuner, stored.entry),
         tuner.left_out,
         measured,
     )
 
 
 def _why_not_taken(options: PlanningOptions, tuner: StoredTuner, entry: Entry) -> str:
-    """Return why a stored choice is not taken, whatever its workspace; "" if it is."""
+    """Return why a stored choice is not taken, or "". Its workspace is compared with the limit by `explained`."""
     if fault := tuner.left_out.get(name_or_none(entry.plan) or ""):
-        return f"what is stored is rejected: {fault}"
+        return f"the stored choice is rejected: {fault}"
     if options.prefer == "autotune":
         return ""
     if not layers.serves_all_preferences():
-        return f"what is stored is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
-    return "" if tuner.is_confirmed(entry) else "what is stored was not measured with this driver"
+        return f"the stored choice is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
+    return "" if tuner.is_confirmed(entry) else "the stored choice was not measured with this driver"

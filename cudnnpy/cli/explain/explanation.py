@@ -1,7 +1,7 @@
-"""What is known of a choice: the candidates, the one that is chosen and why, and what a store has for the problem.
+"""The explanation of a choice: the candidates, the chosen one, the reasons, and the stored choice.
 
-`Explanation.plain` is what `cudnnpy explain --json` prints. Keys are added in later versions, and not changed or removed while
-`format` stays the same:
+`cudnnpy explain --json` prints `Explanation.plain`. Later versions may add keys; they change or remove none while `format`
+stays the same:
 
 =================  ==========================================================================================================
 key                value
@@ -13,16 +13,16 @@ key                value
 ``cudnn``          the release of cuDNN, such as "9.28.0"
 ``limit``          the largest workspace that the options permit, in bytes
 ``choice``         the name of the candidate that is chosen; null if none can be used
-``why``            why, in words
+``why``            the reason, in words
 ``milliseconds``   the time of the choice; null if it was not measured
 ``error``          its largest error against float64 in units of the tolerance; null if it was not compared
-``stored``         what the store has, or null: ``layer``, ``made_at``, ``made_with``, ``choice`` (null if its plan cannot be
+``stored``         the stored choice, or null: ``layer``, ``made_at``, ``made_with``, ``choice`` (null if its plan cannot be
                    read), ``milliseconds``, ``spread``, ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
-``candidates``     a list, the best guess first, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
+``candidates``     a list in ranking order, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
                    ``knobs`` (an object of integers), ``workspace_size`` (bytes; null if it was not planned), ``notes``,
-                   ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (a guess: its time relative
-                   to the fastest, from measurements of near problems; null without one), ``error``, and ``rejected`` (the
-                   reason; "" if it can be used)
+                   ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (its time relative to
+                   the fastest, estimated from measurements of near problems; null without them), ``error``, and
+                   ``rejected`` (the reason; "" if it can be used)
 =================  ==========================================================================================================
 """
 
@@ -46,7 +46,7 @@ _NOTHING = "nothing is stored for this problem"
 
 
 @dataclass(frozen=True)
-class Row:
+class CandidateRow:
     """One candidate. The fields are those of `candidates` above."""
 
     name: str
@@ -66,14 +66,14 @@ class Row:
         return {**asdict(self), "notes": list(self.notes)}
 
     @classmethod
-    def of(cls, plain: dict[str, Any]) -> Row:
+    def of(cls, plain: dict[str, Any]) -> CandidateRow:
         """Return the row of JSON from `plain` or offline.row."""
         return cls(**{**plain, "notes": tuple(plain["notes"])})
 
 
-def row_of(candidate: Candidate) -> Row:
+def row_of(candidate: Candidate) -> CandidateRow:
     """Return the row of a candidate."""
-    return Row.of(offline.row(candidate))
+    return CandidateRow.of(offline.row(candidate))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a store has for the problem: `layer` tells which store, `choice` the candidate, None if its plan cannot be read."""
+    """The stored choice for the problem. `layer` names the store; `choice` is None if its plan cannot be read."""
 
     layer: str
     made_at: str
@@ -120,7 +120,7 @@ class Explanation:
     milliseconds: float | None
     error: float | None
     stored: Stored | None
-    candidates: tuple[Row, ...]
+    candidates: tuple[CandidateRow, ...]
 
     def plain(self) -> dict[str, Any]:
         """Return the explanation as JSON."""
@@ -131,7 +131,7 @@ class Explanation:
         }
 
     @property
-    def chosen(self) -> Row | None:
+    def chosen(self) -> CandidateRow | None:
         """The candidate that is chosen, if it is listed."""
         return next((row for row in self.candidates if row.name == self.choice), None)
 
@@ -142,56 +142,66 @@ def explained(
     device: Gpu,
     cudnn: str,
     limit: int,
-    rows: Sequence[Row],
-    found: Found | None,
+    rows: Sequence[CandidateRow],
+    layer_entry: Found | None,
     why_not_stored: str = "",
     left_out: Mapping[str, str] = {},
     measured: Entry | None = None,
 ) -> Explanation:
     """Return the explanation of a choice among candidates that were planned.
 
-    `found` is what the store has, and `why_not_stored` why it is not taken whatever its workspace, "" if it is. `left_out` has
-    the candidates with a stored fault, and `measured` is the result of measuring now, if there is one.
+    Parameters
+    ----------
+    text, options, device, cudnn, limit
+        The problem, the GPU, the release of cuDNN and the largest workspace.
+    rows : sequence of CandidateRow
+        The candidates in ranking order.
+    layer_entry : Found or None
+        The stored choice.
+    why_not_stored : str
+        Why the stored choice is not taken whatever its workspace; "" if it is.
+    left_out : mapping
+        The candidates with a stored fault, and their rejection reasons.
+    measured : Entry, optional
+        The result of measuring now.
     """
-    stored = None if found is None else _stored(found)
+    stored = None if layer_entry is None else _stored(layer_entry)
     usable = [row for row in rows if not row.rejected]
     with_fault = [row for row in rows if row.rejected and row.rejected == left_out.get(row.name)]
-    made = Explanation(text, device, cudnn, limit, None, "", None, None, stored, tuple(rows))
-    source = measured if measured is not None else None if found is None else found.entry
+    explanation = Explanation(text, device, cudnn, limit, None, "", None, None, stored, tuple(rows))
+    source = measured if measured is not None else None if layer_entry is None else layer_entry.entry
     if source is not None:
-        made = replace(made, candidates=_with_times(rows, source, has_reasons=measured is not None))
+        explanation = replace(explanation, candidates=_with_times(rows, source, has_reasons=measured is not None))
     if measured is not None:
-        count = sum(one.milliseconds is not None for one in measured.candidates)
+        count = sum(row.milliseconds is not None for row in measured.candidates)
         choice, why = name_of(measured.plan), f"the fastest of {count} that were measured now"
     elif stored is not None and not why_not_stored and (taken := stored.within(limit)):
         choice, why = taken, _why_stored(stored, options)
     elif usable:
         choice, why = usable[0].name, _why(usable[0], rows, options, why_not_stored or _why_not_stored(stored, limit))
     elif with_fault:
-        choice, why = (
-            with_fault[0].name,
-            f"no other candidate can be used, in spite of its fault: {with_fault[0].rejected}",
-        )
+        choice = with_fault[0].name
+        why = f"no other candidate can be used, in spite of its fault: {with_fault[0].rejected}"
     else:
-        return replace(made, why="no candidate can be used: see the rejection reasons")
-    chosen = next((row for row in made.candidates if row.name == choice), None)
+        return replace(explanation, why="no candidate can be used: see the rejection reasons")
+    chosen = next((row for row in explanation.candidates if row.name == choice), None)
     time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
     if source is not None and choice == name_or_none(source.plan):
         time, error = source.milliseconds, source.error
-    return replace(made, choice=choice, why=why, milliseconds=time, error=error)
+    return replace(explanation, choice=choice, why=why, milliseconds=time, error=error)
 
 
 def _why_not_stored(stored: Stored | None, limit: int) -> str:
-    """Return why the store has no choice that can be taken."""
+    """Return why no stored choice can be taken."""
     if stored is None:
         return _NOTHING
     if stored.choice is None:
-        return "what is stored cannot be read"
-    return f"what is stored needs {stored.workspace_size:,} bytes of workspace, more than the limit of {limit:,}"
+        return "the stored choice cannot be read"
+    return f"the stored choice needs {stored.workspace_size:,} bytes of workspace, more than the limit of {limit:,}"
 
 
-def _why(row: Row, rows: Sequence[Row], options: PlanningOptions, not_stored: str) -> str:
-    """Return why a candidate is the first guess, and why the store has no choice that can be taken."""
+def _why(row: CandidateRow, rows: Sequence[CandidateRow], options: PlanningOptions, not_stored: str) -> str:
+    """Return why a candidate is the default choice, and why no stored choice is taken."""
     before = next(number for number, other in enumerate(rows) if other is row)
     passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
     if row.source.startswith("measured for "):
@@ -213,17 +223,17 @@ def _why_stored(stored: Stored, options: PlanningOptions) -> str:
     date, by = stored.made_at[:10], stored.made_with.get("cudnnpy", "?")
     if stored.milliseconds is None:
         return f"planned without measuring on {date} with cudnnpy {by}; from the store's layer: {stored.layer}"
-    whole = "" if stored.complete else ", before all candidates were measured"
-    why = f"tuned on {date} with cudnnpy {by}{whole}; from the store's layer: {stored.layer}"
+    extent = "" if stored.complete else ", before all candidates were measured"
+    why = f"tuned on {date} with cudnnpy {by}{extent}; from the store's layer: {stored.layer}"
     if options.prefer == "autotune" and not stored.complete and stored.tune_seconds < options.tune_seconds:
         why += f"; more than its {stored.tune_seconds:g} s are allowed now, so it is measured again with the others"
     return why
 
 
-def _stored(found: Found) -> Stored:
-    entry = found.entry
+def _stored(layer_entry: Found) -> Stored:
+    entry = layer_entry.entry
     return Stored(
-        found.layer,
+        layer_entry.layer,
         entry.made_at,
         entry.made_with,
         name_or_none(entry.plan),
@@ -248,13 +258,13 @@ def name_or_none(plan: str) -> str | None:
     """Return the name of the candidate of a serialized plan; None if it cannot be read."""
     try:
         return name_of(plan)
-    except (ValueError, CudnnError):  # a plan that planning forgets
+    except (ValueError, CudnnError):  # planning marks such a plan as failed
         return None
 
 
-def _with_times(rows: Sequence[Row], entry: Entry, *, has_reasons: bool) -> tuple[Row, ...]:
-    """Return the rows with the times of an entry, and its rejection reasons if requested, and what only the entry has."""
-    times = {one.name: one for one in entry.candidates}
+def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool) -> tuple[CandidateRow, ...]:
+    """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
+    times = {candidate.name: candidate for candidate in entry.candidates}
     known = {row.name for row in rows}
     merged = [
         replace(
@@ -267,11 +277,11 @@ def _with_times(rows: Sequence[Row], entry: Entry, *, has_reasons: bool) -> tupl
         for row in rows
     ]
     merged += [
-        Row(
-            *(one.name, one.source, None, {}, one.workspace_size, one.notes, one.deterministic),
-            *(one.milliseconds, None, None, one.refused),
+        CandidateRow(
+            *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
+            *(other.milliseconds, None, None, other.refused),
         )
-        for one in entry.candidates
-        if one.name not in known
+        for other in entry.candidates
+        if other.name not in known
     ]
     return tuple(merged)

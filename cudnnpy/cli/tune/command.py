@@ -64,9 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
-    from cudnnpy.cli import tuning_session
+    from cudnnpy.cli.tune import session
 
     try:
-        return tuning_session.run(options)
-    except tuning_session.BAD_INPUT as error:
+        return session.run(options)
+    except session.BAD_INPUT as error:
         return say("cudnnpy tune", error, 2)
