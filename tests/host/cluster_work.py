@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -91,10 +90,6 @@ class MadeUp(NamedTuple):
         if text.startswith("faulty") and not earlier:
             return Measurement(None, "the process that measures ended", faults=found[:1])
         entry = entry_of(text, self.kinds[device], tune_seconds)
-        if text == "nonsense":
-            return Measurement(SimpleNamespace(plain=lambda: ["nonsense"]))  # type: ignore[arg-type]
-        if text == "nonsense as a symptom":
-            found = (fault_of(1)._replace(symptom="fever"),)  # type: ignore[arg-type]
         if text.startswith("of another "):
             field = text.removeprefix("of another ")
             key = entry.key._asdict()

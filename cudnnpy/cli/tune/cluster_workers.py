@@ -1,4 +1,4 @@
-"""Which workers a Dask cluster has, and which GPU each of them is to use, for `cudnnpy tune --dask`."""
+"""The workers of a Dask cluster, and the GPU that each of them uses, for `cudnnpy tune --dask`."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._version import __version__
-from cudnnpy.cli.tune.dask_worker import Announcement, one_line, received
-from cudnnpy.cli.tune.tune_problem import TuningGpu
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line
 
 
-class ClusterError(Exception):
+class ClusterError(UsageError):
     """The cluster cannot be used. The message is one line."""
 
 
 @dataclass(eq=False)
-class Member:
-    """A worker with the GPU that it was given."""
+class DaskGpu:
+    """A GPU and the worker that uses it."""
 
     address: str
-    process: str  # as it announced itself
+    process: str  # that announced the GPU
     gpu: TuningGpu
     number: int  # of the GPU in this cluster, for people
-    task: Any = None  # what it is working on, as its employer notes it
-    future: Any = None
-    since: float = 0.0
+    task: Any = None  # that runs on it
+    future: Any = None  # of the task
 
 
-class Roster:
-    """The workers that announced themselves. Each GPU is given to one of them.
+class WorkerRegistry:
+    """The workers that announced themselves. Each GPU is assigned to one of them.
 
     Parameters
     ----------
@@ -38,75 +37,68 @@ class Roster:
     """
 
     def __init__(self, cudnn: int) -> None:
-        self.members: dict[str, Member] = {}  # by address, as all others
-        self.useless: dict[str, str] = {}  # why they cannot be used
-        self.refused: dict[str, str] = {}  # those among them that have another version, or send something else
+        self.gpus: dict[str, DaskGpu] = {}  # by the address of the worker, like the others
+        self.unusable: dict[str, str] = {}  # reasons
+        self.mismatched: dict[str, str] = {}  # unusable workers that have another version of cudnnpy or cuDNN
         self._announced: dict[str, tuple[str, list[TuningGpu]]] = {}  # the process, and the GPUs that it sees
         self._numbers: dict[str, int] = {}  # of GPUs, by UUID
         self._cudnn = cudnn
 
-    def spare(self) -> list[str]:
+    def without_gpu(self) -> list[str]:
         """Return the workers without a GPU of their own."""
-        return sorted(self._announced.keys() - self.members.keys())
+        return sorted(self._announced.keys() - self.gpus.keys())
 
-    def busy(self) -> list[Member]:
-        """Return the members that are working."""
-        return [member for member in self.members.values() if member.task is not None]
+    def busy(self) -> list[DaskGpu]:
+        """Return the GPUs that have a task."""
+        return [gpu for gpu in self.gpus.values() if gpu.task is not None]
 
-    def keep(self, present: Iterable[str]) -> list[Member]:
-        """Forget the workers that are no longer there. Return the members among them."""
-        gone = (self._announced.keys() | self.useless.keys()) - set(present)
-        lost = [self.members.pop(address) for address in sorted(gone & self.members.keys())]
+    def keep_only(self, present: Iterable[str]) -> list[DaskGpu]:
+        """Remove the workers that are not present. Return their GPUs."""
+        gone = (self._announced.keys() | self.unusable.keys()) - set(present)
+        lost = [self.gpus.pop(address) for address in sorted(gone & self.gpus.keys())]
         for address in gone:
             self._announced.pop(address, None)
-            self.useless.pop(address, None)
-            self.refused.pop(address, None)
+            self.unusable.pop(address, None)
+            self.mismatched.pop(address, None)
         return lost
 
     def unknown(self, present: Iterable[str]) -> list[str]:
         """Return the workers that have not announced themselves."""
-        return sorted(set(present) - self._announced.keys() - self.useless.keys())
+        return sorted(set(present) - self._announced.keys() - self.unusable.keys())
 
     def add(self, announcements: Mapping[str, Any]) -> None:
-        """Note what workers announced (tuning_worker.announce), or the errors of those that could not."""
-        for address, one in announcements.items():
-            if isinstance(one, OSError):  # it was lost meanwhile
+        """Add workers by their announcements (dask_worker.announce), or by the errors of those that could not announce."""
+        for address, announcement in announcements.items():
+            if isinstance(announcement, OSError):  # the worker was lost meanwhile
                 continue
-            if isinstance(one, Exception):
-                self._refuse(address, f"cudnnpy {__version__}", one_line(one))
-                continue
-            try:
-                announced = received(Announcement, one)
-                gpus = [received(TuningGpu, gpu) for gpu in announced.gpus]
-            except ValueError as error:
-                self._refuse(address, f"cudnnpy {__version__}", f"another announcement: {error}")
-                continue
-            if announced.cudnnpy != __version__:
-                self._refuse(address, f"cudnnpy {__version__}", announced.cudnnpy)
-            elif announced.why:
-                self.useless[address] = announced.why
-            elif announced.cudnn != self._cudnn:
-                self._refuse(address, f"cuDNN {self._cudnn}, as here", str(announced.cudnn))
+            if isinstance(announcement, Exception):
+                self._reject(address, f"cudnnpy {__version__}", first_line(announcement))
+            elif announcement["cudnnpy"] != __version__:
+                self._reject(address, f"cudnnpy {__version__}", announcement["cudnnpy"])
+            elif announcement["reason"]:
+                self.unusable[address] = announcement["reason"]
+            elif announcement["cudnn"] != self._cudnn:
+                self._reject(address, f"cuDNN {self._cudnn}, as here", str(announcement["cudnn"]))
             else:
-                self._announced[address] = announced.process, gpus
-        self._give_gpus()
+                gpus = [TuningGpu(**gpu) for gpu in announcement["gpus"]]
+                self._announced[address] = announcement["process"], gpus
+        self._assign_gpus()
 
-    def _refuse(self, address: str, wanted: str, found: str) -> None:
-        self.useless[address] = self.refused[address] = f"worker {address} must have {wanted}; got {found}"
+    def _reject(self, address: str, required: str, actual: str) -> None:
+        self.unusable[address] = self.mismatched[address] = f"worker {address} must have {required}; got {actual}"
 
-    def _give_gpus(self) -> None:
-        """Give a GPU that no other worker has to each worker without one, first to those that see the fewest."""
-        for address in sorted(self.spare(), key=lambda address: (len(self._announced[address][1]), address)):
+    def _assign_gpus(self) -> None:
+        """Assign a free GPU to each worker without one, first to the workers that see the fewest GPUs."""
+        for address in sorted(self.without_gpu(), key=lambda address: (len(self._announced[address][1]), address)):
             process, gpus = self._announced[address]
-            taken = {member.gpu.uuid for member in self.members.values()}
-            for gpu in gpus:
-                if gpu.uuid not in taken:
-                    number = self._numbers.setdefault(gpu.uuid, len(self._numbers))
-                    self.members[address] = Member(address, process, gpu, number)
-                    break
+            assigned = {gpu.gpu.uuid for gpu in self.gpus.values()}
+            free = next((gpu for gpu in gpus if gpu.uuid not in assigned), None)
+            if free is not None:
+                number = self._numbers.setdefault(free.uuid, len(self._numbers))
+                self.gpus[address] = DaskGpu(address, process, free, number)
 
-    def dismiss(self, member: Member) -> None:
-        """Take the GPU from a worker, which has to announce itself again."""
-        if self.members.get(member.address) is member:
-            del self.members[member.address]
-            del self._announced[member.address]
+    def release_gpu(self, gpu: DaskGpu) -> None:
+        """Take the GPU from its worker, which has to announce itself again."""
+        if self.gpus.get(gpu.address) is gpu:
+            del self.gpus[gpu.address]
+            del self._announced[gpu.address]

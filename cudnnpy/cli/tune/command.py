@@ -1,4 +1,4 @@
-"""The command `cudnnpy tune`: measures the candidates of problems on all GPUs, and keeps the choices in the store."""
+"""The command `cudnnpy tune`: measure the candidates of problems on all GPUs, and store the choices."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import math
 
 from cudnnpy._options.convolution import TUNE_SECONDS
-from cudnnpy.cli.text_table import say
 
 
 def gpus(text: str) -> tuple[int, ...]:
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--save", metavar="PROBLEMS.toml", help="with --record: write the file of its problems")
     parser.add_argument(
-        "--store", metavar="FILE", help="where the choices are kept (default: the user's store, or CUDNNPY_STORE)"
+        "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
     )
     parser.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
     parser.add_argument(
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=seconds,
-        help=f"the most that tuning one problem takes (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
+        help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
     )
     parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt, table.csv and plots.pdf there")
     parser.add_argument("--html", metavar="PAGE.html", help="write a page with tables to sort and filter, and plots")
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report-only",
         action="store_true",
-        help="measure nothing: report what the store has of the problems, by default all of it",
+        help="measure nothing: report the stored choices of the problems, by default all of the store",
     )
 
 
@@ -66,7 +65,4 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     from cudnnpy.cli.tune import session
 
-    try:
-        return session.run(options)
-    except session.BAD_INPUT as error:
-        return say("cudnnpy tune", error, 2)
+    return session.run(options)

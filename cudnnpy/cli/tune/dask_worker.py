@@ -1,75 +1,38 @@
-"""What runs in the workers of a Dask cluster for `cudnnpy tune --dask`: a worker announces its GPUs, and tunes one problem.
+"""Functions that `cudnnpy tune --dask` runs in the workers of a Dask cluster: announce the GPUs, and tune one problem.
 
-Messages travel as lists, dicts, numbers and strings, so that they can be read whatever version a worker has. `received` is
-the one way to read them.
+An announcement is a dict of strings and numbers, so that the command can read it whatever version a worker has.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, get_origin, get_type_hints
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from cudnnpy import raw
 from cudnnpy._measuring.gpu_worker import GpuWorker
-from cudnnpy._planning.usable import SYMPTOMS, FoundFault, Measurement, Symptom
+from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._version import __version__
-from cudnnpy.cli.tune.tune_problem import TuningGpu, tune_on, tuning_gpus
+from cudnnpy.cli.tune.tune_problem import TuningGpu, first_line, tune_on, tuning_gpus
 
-# A worker that its nanny has started again has another one, and may have the same address.
-_PROCESS = uuid4().hex
-_ONE_AT_A_TIME = threading.Lock()  # for workers of several threads that several commands use
+# A worker that its nanny restarts has another token, and may have the same address.
+_PROCESS_TOKEN = uuid4().hex
+_tune_lock = threading.Lock()  # workers may have several threads, and serve several commands
 _gpu_workers: dict[str, GpuWorker] = {}  # of this process, by UUID; their processes end with it
 
 
-class Announcement(NamedTuple):
-    """A worker's process, its versions, and its GPUs, or why there are none."""
-
-    process: str
-    cudnnpy: str
-    cudnn: int
-    gpus: list[Any]
-    why: str
-
-
 class Answer(NamedTuple):
-    """The entry for a problem as Entry.plain returns it, or {} and the reason why there is none; FoundFaults as dicts."""
+    """The measurement of a problem."""
 
-    entry: dict[str, Any]
-    faults: list[Any]
-    failure: str = ""
+    measurement: Measurement
     is_final: bool = False  # the problem fails on every GPU
-    is_restarted: bool = False  # the process is not the one that announced the GPU, and does nothing
+    is_restarted: bool = False  # another process announced the GPU; nothing was measured
 
 
-class _Kind(NamedTuple):
-    deviceName: str
-    deviceVer: int
-    multiProcessorCount: int
-
-
-_Message = TypeVar("_Message", Announcement, Answer, TuningGpu, FoundFault, _Kind)
-
-
-def received(kind: type[_Message], given: object) -> _Message:
-    """Return the message of a dict. Raises ValueError unless it has every field of that kind, in its type, and no other."""
-    hints = {name: str if hint == Symptom else hint for name, hint in get_type_hints(kind).items()}
-    types = {name: get_origin(hint) or hint for name, hint in hints.items()}
-    if not isinstance(given, dict) or {name: type(value) for name, value in given.items()} != types:
-        wanted = ", ".join(f"{name} ({one.__name__})" for name, one in types.items())
-        raise ValueError(f"{kind.__name__} must be an object of {wanted}; got {repr(given)[:200]}")
-    if "kind" in given:
-        received(_Kind, json.loads(given["kind"]))
-    if given.get("symptom", SYMPTOMS[0]) not in SYMPTOMS:
-        raise ValueError(f"symptom must be one of {', '.join(SYMPTOMS)}; got {given['symptom'][:200]!r}")
-    return kind(**given)
-
-
-class Work(Protocol):
-    """What workers do. An instance is sent to them."""
+class WorkerTask(Protocol):
+    """The part of a worker that tests replace. An instance is sent to the workers."""
 
     def gpus(self) -> list[TuningGpu]:
         """Return the GPUs that this process sees. Raises an exception that says why there is none."""
@@ -78,11 +41,11 @@ class Work(Protocol):
         """Return the release of cuDNN that this process has."""
 
     def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
-        """Return the choice for a problem on the GPU of a UUID, and faults; those that are known are not run again."""
+        """Measure a problem on the GPU of a UUID. Candidates with known faults are not run."""
 
 
 class TuneHere:
-    """The Work of `cudnnpy tune`: problems are measured on the worker's GPU, in a process of its own. Nothing is kept there."""
+    """The WorkerTask of `cudnnpy tune`: measure problems on the worker's GPU, in a child process. Nothing is stored there."""
 
     def gpus(self) -> list[TuningGpu]:
         """Return the GPUs that this process sees."""
@@ -93,54 +56,48 @@ class TuneHere:
         return raw.version()
 
     def tune(self, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]) -> Measurement:
-        """Return the measured choice for a problem. Raises ValueError and StartError."""
+        """Measure a problem. Raises ValueError and StartError."""
         if gpu not in _gpu_workers:
             _gpu_workers[gpu] = GpuWorker(gpu)
         return tune_on(_gpu_workers[gpu], text, tune_seconds, known)
 
 
-def announce(work: Work) -> dict[str, Any]:
-    """Return the Announcement of this worker as a dict."""
+def announce(task: WorkerTask) -> dict[str, Any]:
+    """Return the process of this worker, its versions, and its GPUs, or the reason why there are none."""
     gpus: list[TuningGpu] = []
-    cudnn = 0
+    cudnn, reason = 0, ""
     try:
-        gpus, cudnn = work.gpus(), work.cudnn()
-        why = "" if gpus else "it sees no GPU"
+        gpus, cudnn = task.gpus(), task.cudnn()
+        reason = "" if gpus else "it sees no GPU"
     except Exception as error:
-        why = one_line(error)
-    return Announcement(_process(), __version__, cudnn, [gpu._asdict() for gpu in gpus], why)._asdict()
+        reason = first_line(error)
+    announced_gpus = [gpu._asdict() for gpu in gpus]
+    return {
+        "process": _process(),
+        "cudnnpy": __version__,
+        "cudnn": cudnn,
+        "gpus": announced_gpus,
+        "reason": reason,
+    }
 
 
 def tune(
-    work: Work, process: str, text: str, gpu: str, tune_seconds: float, known: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Tune a problem, and return the Answer as a dict. `process` is the process that announced the GPU."""
+    task: WorkerTask, process: str, text: str, gpu: str, tune_seconds: float, known: Sequence[FoundFault]
+) -> Answer:
+    """Tune a problem. `process` is the process that announced the GPU."""
     if process != _process():
-        return Answer({}, [], is_restarted=True)._asdict()
-    with _ONE_AT_A_TIME:
+        return Answer(Measurement(None, rejected={}), is_restarted=True)
+    with _tune_lock:
         try:
-            found = work.tune(text, gpu, tune_seconds, [FoundFault(**one) for one in known])
-            entry = {} if found.entry is None else found.entry.plain()
-            return Answer(entry, [one._asdict() for one in found.faults], found.reason)._asdict()
-        except Exception as error:  # a ValueError is the problem's, on every GPU; after others, another GPU is tried
-            return Answer({}, [], one_line(error), isinstance(error, ValueError))._asdict()
+            return Answer(task.tune(text, gpu, tune_seconds, known)._replace(rejected={}))  # its default is not pickled
+        except Exception as error:  # a ValueError is caused by the problem, on every GPU
+            return Answer(Measurement(None, first_line(error), rejected={}), is_final=isinstance(error, ValueError))
 
 
 def _process() -> str:
-    return f"{os.getpid()}-{_PROCESS}"
-
-
-def leave() -> None:
-    """End this worker's process, whatever its threads do: its nanny, if it has one, starts another."""
-    os._exit(1)
+    return f"{os.getpid()}-{_PROCESS_TOKEN}"
 
 
 def version() -> str:
-    """Return the version of cudnnpy, which the scheduler is asked for."""
+    """Return the version of cudnnpy. The command runs this on the scheduler."""
     return __version__
-
-
-def one_line(error: BaseException, most: int = 300) -> str:
-    """Return the first line of an error's message, or the error's name if it has none."""
-    lines = str(error).strip().splitlines()
-    return (lines[0].strip() if lines else type(error).__name__)[:most]

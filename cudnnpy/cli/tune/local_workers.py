@@ -1,7 +1,7 @@
-"""The GPUs of this machine: each tunes problems by a worker of its own, whose process is replaced when it ends or hangs.
+"""Tune jobs on the GPUs of this machine, each with a worker of its own.
 
-A problem that cannot be measured is set aside with the reason. A GPU on which no process starts is left out. A thread for each
-GPU hands jobs to its worker; the generator `Workers.run` yields what the threads report.
+A thread for each GPU hands jobs to its worker, whose process is replaced when it ends or hangs. A GPU on which no process
+starts is left out.
 """
 
 from __future__ import annotations
@@ -11,61 +11,40 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
-from typing import NamedTuple
 
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import StartError
-from cudnnpy._planning.usable import FoundFault, Measurement
-from cudnnpy._store.entry import Entry
-from cudnnpy.cli.tune.dask_worker import one_line
-from cudnnpy.cli.tune.tune_problem import Job, TuningGpu, mismatch, tune_on
+from cudnnpy._planning.usable import Measurement
+from cudnnpy.cli.tune.tune_problem import Job, LostDevice, Result, TuningGpu, first_line, mismatch, tune_on
 
-_END_SECONDS = 10.0  # that a stopped worker is waited for; what is left of it ends with this process
+_STOP_SECONDS = 10.0  # that a stopped worker is waited for; its thread ends with this process
 
 
-class Result(NamedTuple):
-    """What became of a job: an entry, or the reason why there is none. `device` is None if no GPU was left for it."""
-
-    job: Job
-    device: int | None
-    seconds: float
-    entry: Entry | None
-    reason: str = ""
-    faults: tuple[FoundFault, ...] = ()
-
-
-class LostDevice(NamedTuple):
-    """A device on which no worker starts."""
-
-    device: int
-    reason: str
-
-
-class Workers:
-    """A worker for each GPU; a job is tuned on a GPU of its kind. `make` returns the worker of a UUID."""
+class LocalWorkers:
+    """A worker for each GPU. Each job is tuned on a GPU of its kind. `make` returns the worker of a UUID."""
 
     def __init__(self, gpus: Sequence[TuningGpu], make: Callable[[str], GpuWorker] = GpuWorker) -> None:
         self._gpus = {gpu.device: (gpu, make(gpu.uuid)) for gpu in gpus}
         self._reports: SimpleQueue[Result | LostDevice | None] = SimpleQueue()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Result | LostDevice]:
-        """Yield a result for each job, in the order in which they are done. The processes end with the generator."""
-        queues = {
-            kind: deque(job for job in jobs if job.kind == kind) for kind in dict.fromkeys(job.kind for job in jobs)
-        }
+        """Yield a result for each job, in the order of completion. The processes end with the generator."""
+        queues: dict[str, deque[Job]] = {}
+        for job in jobs:
+            queues.setdefault(job.kind, deque()).append(job)
         workers = [worker for _, worker in self._gpus.values()]
         threads: list[threading.Thread] = []
         try:
             while threads := self._threads(queues):
                 for thread in threads:
                     thread.start()
-                left = len(threads)
-                while left:
+                running = len(threads)
+                while running:
                     report = self._reports.get()
                     if isinstance(report, LostDevice):
                         del self._gpus[report.device]
                     if report is None:
-                        left -= 1
+                        running -= 1
                     else:
                         yield report
             for queue in queues.values():
@@ -75,18 +54,18 @@ class Workers:
                 worker.stop()
             for thread in threads:
                 if thread.is_alive():  # Ctrl-C may come before all are started
-                    thread.join(_END_SECONDS)
+                    thread.join(_STOP_SECONDS)
 
     def _threads(self, queues: dict[str, deque[Job]]) -> list[threading.Thread]:
-        """Return a thread for each GPU that there is a job for."""
-        found: list[threading.Thread] = []
+        """Return a thread for each GPU that has a job."""
+        threads: list[threading.Thread] = []
         for kind, queue in queues.items():
             gpus = [(gpu, worker) for gpu, worker in self._gpus.values() if gpu.kind == kind]
-            found += [
+            threads += [
                 threading.Thread(target=self._serve, args=(gpu.device, worker, queue), daemon=True)
                 for gpu, worker in gpus[: len(queue)]
             ]
-        return found
+        return threads
 
     # In the thread of a GPU
 
@@ -102,13 +81,13 @@ class Workers:
                     measurement = tune_on(worker, job.text, job.seconds, job.known)
                 except StartError as error:
                     queue.appendleft(job)
-                    self._reports.put(LostDevice(device, one_line(error)))
+                    self._reports.put(LostDevice(device, first_line(error)))
                     break
                 except Exception as error:
-                    measurement = Measurement(None, one_line(error))
+                    measurement = Measurement(None, first_line(error))
                 entry, reason = measurement.entry, measurement.reason
-                if entry is not None and (wrong := mismatch(entry, job)):
-                    entry, reason = None, f"the process that measures must send an entry with {wrong}"
+                if entry is not None and (difference := mismatch(entry, job)):
+                    entry, reason = None, f"the process that measures must send an entry with {difference}"
                 seconds = time.monotonic() - begin
                 self._reports.put(Result(job, device, seconds, entry, reason, measurement.faults))
         finally:

@@ -1,7 +1,7 @@
-"""The page of `cudnnpy tune --html`: one file with its data, style and script, which asks nothing of any network.
+"""The page of `cudnnpy tune --html`: one file with its data, style and script, which loads nothing from any network.
 
-The page's policy (Content-Security-Policy) names the digests of its own style and script, so that nothing else can run in
-it. The style and the script are the files tuning_page.css and tuning_page.js beside the template.
+The page's policy (Content-Security-Policy) names the digests of its own style and script, so that nothing else can run
+in it. The style and the script are the files tuning_page.css and tuning_page.js beside the template.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._store.entry import Measured
-from cudnnpy.cli.tune.report import Row, gpu_text, gpus, summary
+from cudnnpy.cli.tune.report import ReportRow, gpu_text, gpus, summary
 
 _FOLDER = Path(__file__).parents[1] / "data"
 
 
-def page(rows: Sequence[Row], failed: Sequence[tuple[str, str]] = ()) -> str:
+def page(rows: Sequence[ReportRow], failed: Sequence[tuple[str, str]] = ()) -> str:
     """Return the page of rows, and of problems that failed, each with its reason."""
     style, script, template = (
         (_FOLDER / f"tuning_page.{ending}").read_text("utf-8") for ending in ("css", "js", "html")
     )
-    places = gpus(rows)
-    where = f" on {places[0]}" if len(places) == 1 else f" on {len(places)} kinds of GPU" if places else ""
+    kinds = gpus(rows)
+    where = f" on {kinds[0]}" if len(kinds) == 1 else f" on {len(kinds)} kinds of GPU" if kinds else ""
     parts = {
-        "policy": f"default-src 'none'; style-src '{_source(style)}'; script-src '{_source(script)}'; "
+        "policy": f"default-src 'none'; style-src '{_policy_source(style)}'; script-src '{_policy_source(script)}'; "
         "base-uri 'none'; form-action 'none'",
         "title": html.escape(f"Choices of cudnnpy{where}"),
         "summary": html.escape(summary(rows)),
@@ -41,7 +41,7 @@ def page(rows: Sequence[Row], failed: Sequence[tuple[str, str]] = ()) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
-def content(rows: Sequence[Row], failed: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
+def content(rows: Sequence[ReportRow], failed: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
     """Return the data of the page, as JSON."""
     return {
         "problems": [_problem(row) for row in rows],
@@ -49,17 +49,17 @@ def content(rows: Sequence[Row], failed: Sequence[tuple[str, str]] = ()) -> dict
     }
 
 
-def _source(text: str) -> str:
-    """Return what a policy calls a style or a script by."""
+def _policy_source(text: str) -> str:
+    """Return the name of a style or script in a policy."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _embedded(value: Any) -> str:
-    """Return JSON that ends no element of a page, whatever its texts are."""
+    """Return JSON that cannot end an element of a page, whatever its texts are."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _problem(row: Row) -> dict[str, Any]:
+def _problem(row: ReportRow) -> dict[str, Any]:
     entry = row.entry
     return {
         "text": row.text,
@@ -67,7 +67,7 @@ def _problem(row: Row) -> dict[str, Any]:
         "choice": row.name,
         "milliseconds": entry.milliseconds,
         "over_heuristics": row.over_heuristics,
-        "over_guess": row.over_guess,
+        "over_guess": row.over_default,
         "workspace": entry.workspace_size,
         "spread": entry.spread,
         "error": entry.error,
@@ -77,8 +77,8 @@ def _problem(row: Row) -> dict[str, Any]:
     }
 
 
-def _facts(row: Row) -> dict[str, str]:
-    """Return what a problem's detail says before its plot, by name."""
+def _facts(row: ReportRow) -> dict[str, str]:
+    """Return the details of a problem above its plot, by name."""
     entry, key = row.entry, row.entry.key
     others = f"{len(row.measured)} of {len(entry.candidates)} candidates were measured"
     facts = {
@@ -91,13 +91,13 @@ def _facts(row: Row) -> dict[str, str]:
     if entry.milliseconds is None:
         facts["measured"] = f"nothing: planned without measuring, from {len(entry.candidates)} candidates"
     elif not entry.complete:
-        facts["measured"] += "; the time was used up before all had their turn"
+        facts["measured"] += "; the time was used up before all candidates were measured"
     if entry.error is not None:
         facts["largest error"] = f"{entry.error:.3g} of the tolerance, against float64"
     return facts
 
 
-def _candidate(row: Row, candidate: Measured) -> dict[str, Any]:
+def _candidate(row: ReportRow, candidate: Measured) -> dict[str, Any]:
     return {
         "name": candidate.name,
         "source": candidate.source,

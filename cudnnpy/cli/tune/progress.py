@@ -1,34 +1,53 @@
-"""How far `cudnnpy tune` is: a bar with the time left on a terminal if rich is installed, otherwise a line for each problem."""
+"""The progress of `cudnnpy tune`: a bar with the time left on a terminal with rich, otherwise a line for each problem."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TextIO
 
 from cudnnpy._store.entry import Entry
 from cudnnpy.cli.text_table import printed
-from cudnnpy.cli.tune.local_workers import LostDevice, Result
 from cudnnpy.cli.tune.report import row_of
+from cudnnpy.cli.tune.tune_problem import LostDevice, Result
 
 
-class Progress(Protocol):
-    """What is told of the work."""
+class Progress:
+    """A context manager that shows the progress of some number of problems on a stream."""
 
-    def note(self, report: Result | LostDevice) -> None:
-        """Tell of a result, or of a device that is left out."""
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total, self._stream, self._done, self._start = total, stream, 0, time.monotonic()
+        self._bar = _bar(stream)
+        self._stack = ExitStack()
 
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._stack.enter_context(self._bar)
+            self._task = self._bar.add_task("tuning", total=self._total)
+        return self
 
-@contextmanager
-def progress(total: int, stream: TextIO) -> Iterator[Progress]:
-    """Tell of some number of problems on a stream, as long as the block runs."""
-    bar = _bar(stream)
-    if bar is None:
-        yield _Lines(total, stream)
-        return
-    with bar:
-        yield _Bar(total, bar)
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, report: Result | LostDevice) -> None:
+        """Show a result, or a device that is left out. A bar has lines only for failures."""
+        line = printed(text_of(report))
+        if isinstance(report, Result):
+            self._done += 1
+        if self._bar is None:
+            number, left = "", ""
+            if isinstance(report, Result):
+                number = f"[{self._done}/{self._total}] "
+                seconds = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+                left = f"; {duration(seconds)} left" if self._done < self._total else ""
+            print(f"{number}{line}{left}", file=self._stream, flush=True)
+            return
+        self._bar.update(self._task, completed=self._done)
+        if isinstance(report, LostDevice) or report.entry is None:
+            self._bar.console.print(line)
 
 
 def _bar(stream: TextIO) -> Any:
@@ -53,50 +72,21 @@ def _bar(stream: TextIO) -> Any:
     )
 
 
-class _Bar:
-    def __init__(self, total: int, bar: Any) -> None:
-        self._bar, self._task = bar, bar.add_task("tuning", total=total)
-
-    def note(self, report: Result | LostDevice) -> None:
-        if isinstance(report, Result):
-            self._bar.advance(self._task)
-            if report.entry is not None:
-                return
-        self._bar.console.print(printed(text_of(report)))
-
-
-class _Lines:
-    def __init__(self, total: int, stream: TextIO) -> None:
-        self._total, self._stream, self._done, self._begin = total, stream, 0, time.monotonic()
-
-    def note(self, report: Result | LostDevice) -> None:
-        if isinstance(report, LostDevice):
-            print(printed(text_of(report)), file=self._stream, flush=True)
-            return
-        self._done += 1
-        left = (time.monotonic() - self._begin) / self._done * (self._total - self._done)
-        end = f"; {duration(left)} left" if self._done < self._total else ""
-        print(printed(f"[{self._done}/{self._total}] {text_of(report)}{end}"), file=self._stream, flush=True)
-
-
 def text_of(report: Result | LostDevice) -> str:
     """Return a report as one line."""
     if isinstance(report, LostDevice):
         return f"GPU {report.device} is left out: {report.reason}"
-    if report.entry is None:
-        return f"{report.job.text}: not tuned: {report.reason}{_faults(report)}"
-    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s{_faults(report)}"
-
-
-def _faults(report: Result) -> str:
     count = len(report.faults)
-    return f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
+    faults = f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
+    if report.entry is None:
+        return f"{report.job.text}: not tuned: {report.reason}{faults}"
+    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s{faults}"
 
 
 def _choice(entry: Entry) -> str:
-    over = row_of(entry).over_heuristics
-    gained = "" if over is None else f" ({over:.3f} of the heuristics' choice)"
-    return "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4f} ms{gained}"
+    ratio = row_of(entry).over_heuristics
+    gain = "" if ratio is None else f" ({ratio:.3f} of the heuristics' choice)"
+    return "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4f} ms{gain}"
 
 
 def duration(seconds: float) -> str:

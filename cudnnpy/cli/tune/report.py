@@ -1,4 +1,4 @@
-"""What `cudnnpy tune` reports: a row for each entry of the store, as a table, as CSV, and as plots.
+"""The report of `cudnnpy tune`: a row for each entry of the store, as a table, as CSV, and as plots.
 
 The plots need matplotlib, which the extra `plots` installs.
 """
@@ -9,13 +9,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._store.entry import Entry, Measured
+from cudnnpy.cli import text_table
+from cudnnpy.cli.text_table import Line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,8 +41,8 @@ _CSV = (
     "tune_seconds",
     "made_at",
 )
-# Where a candidate comes from, how it is drawn, and its name in the legend. Other sources are the table of measurements.
-_KINDS = {
+# The colour and the legend of each source of candidates. Other sources are the measurement table.
+_SOURCES = {
     "measured": ("tab:green", "measured for a near problem"),
     "heuristics": ("tab:blue", "heuristics"),
     "engines": ("tab:gray", "every engine"),
@@ -49,13 +51,13 @@ _KINDS = {
 }
 
 
-class Row(NamedTuple):
-    """One entry, and the candidates of it that have a role; None where no such candidate is known."""
+class ReportRow(NamedTuple):
+    """One entry, and its candidates with a role; None for an unknown candidate."""
 
     entry: Entry
-    choice: Measured | None  #: what is chosen
-    guess: Measured | None  #: the first that was measured and is right, which prefer="fastest" takes
-    heuristics: Measured | None  #: the first such proposal of cuDNN's heuristics
+    choice: Measured | None  #: the chosen candidate
+    default: Measured | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
+    heuristics: Measured | None  #: the first verified proposal of cuDNN's heuristics
 
     @property
     def text(self) -> str:
@@ -69,47 +71,43 @@ class Row(NamedTuple):
 
     @property
     def over_heuristics(self) -> float | None:
-        """The time of the choice, relative to that of the heuristics' first choice."""
+        """The time of the choice, relative to the time of the heuristics' first choice."""
         return _ratio(self.entry.milliseconds, self.heuristics)
 
     @property
-    def over_guess(self) -> float | None:
-        """The time of the choice, relative to that of the first guess."""
-        return _ratio(self.entry.milliseconds, self.guess)
+    def over_default(self) -> float | None:
+        """The time of the choice, relative to the time of the default choice."""
+        return _ratio(self.entry.milliseconds, self.default)
 
     @property
     def measured(self) -> list[Measured]:
         """The candidates that were measured."""
-        return [one for one in self.entry.candidates if one.milliseconds is not None]
+        return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
 
     def roles(self, candidate: Measured) -> str:
         """The roles of a candidate: "choice", "first guess", "heuristics' choice", or several of them."""
-        named = {"choice": self.choice, "first guess": self.guess, "heuristics' choice": self.heuristics}
-        return ", ".join(role for role, one in named.items() if one is candidate)
+        named = {"choice": self.choice, "first guess": self.default, "heuristics' choice": self.heuristics}
+        return ", ".join(role for role, other in named.items() if other is candidate)
 
 
-def row_of(entry: Entry) -> Row:
+def row_of(entry: Entry) -> ReportRow:
     """Return the row of an entry."""
-    ran = [one for one in entry.candidates if one.milliseconds is not None and not one.refused]
-    return Row(
-        entry,
-        _choice(entry),
-        next(iter(ran), None),
-        next((one for one in ran if one.source == "heuristics"), None),
-    )
+    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.refused]
+    heuristics = next((candidate for candidate in verified if candidate.source == "heuristics"), None)
+    return ReportRow(entry, _choice(entry), next(iter(verified), None), heuristics)
 
 
 def _choice(entry: Entry) -> Measured | None:
-    """Return the candidate that an entry chooses. The name in a plan lacks what is done around its graph."""
+    """Return the candidate that an entry chooses. The name in a plan lacks the suffix of the lowering."""
     name = _plan_name(entry)
-    fitting = [
-        one
-        for one in entry.candidates
-        if not one.refused
-        and f"{one.name} ".startswith(f"{name} ")
-        and (one.milliseconds, one.workspace_size) == (entry.milliseconds, entry.workspace_size)
+    matches = [
+        candidate
+        for candidate in entry.candidates
+        if not candidate.refused
+        and f"{candidate.name} ".startswith(f"{name} ")
+        and (candidate.milliseconds, candidate.workspace_size) == (entry.milliseconds, entry.workspace_size)
     ]
-    return min(fitting, key=lambda one: len(one.name), default=None)
+    return min(matches, key=lambda candidate: len(candidate.name), default=None)
 
 
 def _plan_name(entry: Entry) -> str:
@@ -125,7 +123,7 @@ def _ratio(milliseconds: float | None, other: Measured | None) -> float | None:
     return milliseconds / other.milliseconds
 
 
-def gpus(rows: Iterable[Row]) -> list[str]:
+def gpus(rows: Iterable[ReportRow]) -> list[str]:
     """Return the kinds of GPU with the release of cuDNN that rows are for, each once."""
     return list(dict.fromkeys(gpu_text(row.entry) for row in rows))
 
@@ -138,38 +136,23 @@ def gpu_text(entry: Entry) -> str:
 # The table
 
 
-def cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the titles of the table and the texts of its rows. The GPU is a column if there are several."""
-    several = len(gpus(rows)) > 1
-    titles = (*_COLUMNS[:1], "gpu", *_COLUMNS[1:]) if several else _COLUMNS
-    return titles, [_texts(row, several) for row in rows]
+def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
+    """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
+    with_gpu = len(gpus(rows)) > 1
+    titles = (*_COLUMNS[:1], "gpu", *_COLUMNS[1:]) if with_gpu else _COLUMNS
+    return text_table.table([titles, *(_cells(row, with_gpu) for row in rows)], columns, indent="")
 
 
-def _texts(row: Row, with_gpu: bool) -> tuple[str, ...]:
+def _cells(row: ReportRow, with_gpu: bool) -> tuple[str, ...]:
     entry = row.entry
     gpu = (gpu_text(entry),) if with_gpu else ()
     milliseconds = "" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
-    over = "" if row.over_heuristics is None else f"{row.over_heuristics:.3f}"
-    return row.text, *gpu, row.name, milliseconds, over, bytes_text(entry.workspace_size)
+    ratio = "" if row.over_heuristics is None else f"{row.over_heuristics:.3f}"
+    return row.text, *gpu, row.name, milliseconds, ratio, bytes_text(entry.workspace_size)
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return the table as text, a line for each row, which ends with a newline."""
-    titles, lines = cells(rows)
-    widths = [max(map(len, column)) for column in zip(titles, *lines, strict=True)]
-    right = len(titles) - 3  # the columns of numbers
-    return "".join(
-        "  ".join(
-            text.rjust(width) if at >= right else text.ljust(width)
-            for at, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        + "\n"
-        for line in (titles, *lines)
-    )
-
-
-def summary(rows: Sequence[Row]) -> str:
-    """Return what the rows say together, in one line: what was gained over the heuristics' first choices."""
+def summary(rows: Sequence[ReportRow]) -> str:
+    """Return one line with the number of problems and the gain over the heuristics' first choices."""
     ratios = [row.over_heuristics for row in rows if row.over_heuristics]
     count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
     if not ratios:
@@ -187,7 +170,7 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def comma_separated(rows: Sequence[Row]) -> str:
+def comma_separated(rows: Sequence[ReportRow]) -> str:
     """Return the rows as CSV with a line of titles; an absent value is empty."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
@@ -204,7 +187,7 @@ def comma_separated(rows: Sequence[Row]) -> str:
                 row.name,
                 entry.milliseconds,
                 row.over_heuristics,
-                row.over_guess,
+                row.over_default,
                 entry.workspace_size,
                 entry.spread,
                 entry.error,
@@ -228,7 +211,7 @@ def check_matplotlib() -> None:
         raise ImportError(f"the plots of -o need matplotlib: pip install {with_extra('plots')}") from None
 
 
-def plots(rows: Iterable[Row]) -> bytes:
+def plots(rows: Iterable[ReportRow]) -> bytes:
     """Return a PDF with a page for each row that has measured candidates."""
     from matplotlib.backends.backend_pdf import PdfPages
 
@@ -240,7 +223,7 @@ def plots(rows: Iterable[Row]) -> bytes:
     return file.getvalue()
 
 
-def plot(row: Row) -> Figure:
+def plot(row: ReportRow) -> Figure:
     """Return the plot of a row: time against workspace, with a dot for each candidate that was measured."""
     from matplotlib.figure import Figure
 
@@ -249,13 +232,13 @@ def plot(row: Row) -> Figure:
     figure.subplots_adjust(
         left=0.09, right=0.97, top=0.9, bottom=0.16
     )  # a layout engine takes longer than all the rest
-    for kind, (colour, label) in _KINDS.items():
-        some = [one for one in row.measured if kind_of(one) == kind and not one.refused]
+    for source, (colour, label) in _SOURCES.items():
+        some = [one for one in row.measured if source_of(one) == source and not one.refused]
         if some:
             axes.scatter(*_places(some), s=30, color=colour, alpha=0.75, label=label)
     wrong = [one for one in row.measured if one.refused]
     if wrong:
-        axes.scatter(*_places(wrong), s=30, color="tab:red", marker="x", label="left out after it was measured")
+        axes.scatter(*_places(wrong), s=30, color="tab:red", marker="x", label="rejected after it was measured")
     _mark(axes, row)
     _set_scales(axes, row.measured)
     axes.set(xlabel="workspace", ylabel="time (ms)")
@@ -265,16 +248,16 @@ def plot(row: Row) -> Figure:
     return figure
 
 
-def kind_of(candidate: Measured) -> str:
-    """Return the kind of source of a candidate: "heuristics", "engines", "knobs", "legacy" or "measured"."""
-    return candidate.source if candidate.source in _KINDS else "measured"
+def source_of(candidate: Measured) -> str:
+    """Return the source of a candidate: "heuristics", "engines", "knobs", "legacy" or "measured"."""
+    return candidate.source if candidate.source in _SOURCES else "measured"
 
 
 def _places(candidates: Sequence[Measured]) -> tuple[list[int], list[float]]:
     return [one.workspace_size or 0 for one in candidates], [one.milliseconds or 0.0 for one in candidates]
 
 
-def _mark(axes: Any, row: Row) -> None:
+def _mark(axes: Any, row: ReportRow) -> None:
     """Draw a ring around each candidate that has a role, with the role beside it: slower ones higher, so that none overlap."""
     marked = sorted((one for one in row.measured if row.roles(one)), key=lambda one: one.milliseconds or 0.0)
     for number, candidate in enumerate(marked):
@@ -309,6 +292,6 @@ def _size_ticks(sizes: Sequence[int]) -> Any:
     return FixedLocator([0, *(2.0**power for power in range(low, high + 1, max(1, math.ceil((high - low) / 8))))])
 
 
-def _shortened(text: str, most: int = 110) -> str:
-    """Return a text within a length, without its end: that of a graph has its JSON."""
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+def _shortened(text: str, max_length: int = 110) -> str:
+    """Return a text within a length. The text of a graph ends with long JSON."""
+    return text if len(text) <= max_length else f"{text[: max_length - 3]}..."

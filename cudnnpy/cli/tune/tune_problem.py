@@ -1,4 +1,4 @@
-"""Tune one problem on one GPU, and what a process knows of GPUs that it does not use."""
+"""Tune one problem on one GPU: jobs, their results, and the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from cudnnpy.availability import visible_gpus
 from cudnnpy.convolution import plans
 
 PROBLEMS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
-EXTRA_SECONDS = 300.0  # beyond ten times those of the search, to plan, to start processes and to confirm faults
+EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
 _TRIES = 2
-_POLL_SECONDS = 1.0  # between two looks at whether tuning was stopped, while another process uses the GPU
+_POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU
+_MAX_REASON = 300  # characters
 
 
 class Job(NamedTuple):
@@ -35,9 +36,9 @@ class Job(NamedTuple):
     text : str
         The problem in the notation, with the options that the choice depends on.
     seconds : float
-        The most seconds that the search takes.
+        The time limit of the search.
     kind : str
-        The kind of GPU to tune it on.
+        The GPU kind to tune it on.
     key : Key
         The key of its entry.
     known : tuple of FoundFault
@@ -51,10 +52,28 @@ class Job(NamedTuple):
     known: tuple[FoundFault, ...] = ()
 
 
+class Result(NamedTuple):
+    """The result of a job: an entry, or the reason why there is none. `device` is None if no GPU was left for it."""
+
+    job: Job
+    device: int | None
+    seconds: float
+    entry: Entry | None
+    reason: str = ""
+    faults: tuple[FoundFault, ...] = ()
+
+
+class LostDevice(NamedTuple):
+    """A device on which no worker starts."""
+
+    device: int
+    reason: str
+
+
 def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = ()) -> Measurement:
     """Measure a problem on a GPU, as soon as no other process of the user measures there.
 
-    Without a choice it is tried once more in a new process, since the problem before may have been the cause.
+    Without a choice there is one retry in a new process, because the previous problem may have been the cause.
 
     Parameters
     ----------
@@ -66,7 +85,7 @@ def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundF
     Returns
     -------
     Measurement
-        The choice, or the reason why there is none to be stored; the faults of both tries.
+        The choice to store, or the reason why there is none; the faults of both tries.
 
     Raises
     ------
@@ -104,20 +123,26 @@ def _reason(fault: FoundFault) -> str:
     return f"{fault.symptom}: {fault.detail}"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the error's name if it has none."""
+    lines = str(error).strip().splitlines()
+    return (lines[0].strip() if lines else type(error).__name__)[:_MAX_REASON]
+
+
 def mismatch(entry: Entry, job: Job) -> str:
-    """Return what is wrong with an entry for a job, such as "gpu 'A'; got 'B'"; "" if it is for the very key and text."""
-    wanted, found = ({**one.key._asdict(), "text": one.text} for one in (job, entry))
-    for name, value in wanted.items():
-        if found[name] != value:
-            return f"{name} {repr(value)[:200]}; got {repr(found[name])[:200]}"
+    """Return the field in which an entry differs from its job, such as "gpu 'A'; got 'B'", or ""."""
+    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry))
+    for name, value in expected.items():
+        if actual[name] != value:
+            return f"{name} {repr(value)[:200]}; got {repr(actual[name])[:200]}"
     return ""
 
 
-# What a process knows of GPUs that it does not use
+# GPUs, without a CUDA context in this process
 
 
 class TuningGpu(NamedTuple):
-    """A GPU: its UUID, its ordinal in a process, and its kind, a text that is equal for GPUs that can share stored choices."""
+    """A GPU: its UUID, its ordinal in a process, and its kind. GPUs of equal kinds can share stored choices."""
 
     uuid: str
     device: int
@@ -125,21 +150,21 @@ class TuningGpu(NamedTuple):
 
 
 def tuning_gpus() -> list[TuningGpu]:
-    """Return the visible GPUs by ordinal. No CUDA context is made. Raises UnavailableError if there is none."""
+    """Return the visible GPUs by ordinal, without making a CUDA context. Raises UnavailableError if there is none."""
     return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(len(visible_gpus()))]
 
 
 def _kind(device: int) -> str:
-    found: Any = cuda_python("core").Device(device)
-    major, minor = found.compute_capability
+    gpu: Any = cuda_python("core").Device(device)
+    major, minor = gpu.compute_capability
     properties = {
-        "deviceName": str(found.name),
+        "deviceName": str(gpu.name),
         "deviceVer": 100 * major + 10 * minor,
-        "multiProcessorCount": int(found.properties.multiprocessor_count),
+        "multiProcessorCount": int(gpu.properties.multiprocessor_count),
     }
     return json.dumps(properties)
 
 
 def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
-    """Return the key of a problem on a kind of GPU."""
+    """Return the store key of a problem on a GPU kind."""
     return remembered.key_of(problem, options, Target(None, kind))
