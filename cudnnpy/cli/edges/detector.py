@@ -13,7 +13,7 @@ from cudnnpy._cuda_python import cuda_python
 from cudnnpy._options.checks import check_option
 from cudnnpy._options.convolution import canonical
 from cudnnpy.availability import UnavailableError, why_unavailable
-from cudnnpy.typing import Preference
+from cudnnpy.typing import ConvolutionActivation, Preference
 
 Device = Literal["auto", "cuda", "cpu"]
 DEVICES: tuple[Device, ...] = get_args(Device)
@@ -111,7 +111,7 @@ def _on_gpu(image: NDArray[np.float32], sigmoid: bool, prefer: Preference, works
 
     conv = Convolution(padding=1, layout="NHWC", tf32=False, prefer=prefer, workspace_limit=workspace_limit)
     x, w = to_device(image), to_device(_KERNEL)
-    activation = "sigmoid" if sigmoid else None
+    activation: ConvolutionActivation | None = "sigmoid" if sigmoid else None
     y = conv.forward(x, w, activation=activation)  # loads the kernels, which is not timed
     plan = conv.plan("forward", x, w, out=y, activation=activation)
     runtime = cuda_python("bindings.runtime")

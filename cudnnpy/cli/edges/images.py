@@ -119,7 +119,8 @@ def to_levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     scaled = np.maximum(values[0], 0)
     scaled -= scaled.min()
     scaled *= 255 / (float(scaled.max()) or 1)
-    return np.rint(scaled, out=scaled).astype(np.uint8)
+    levels: NDArray[np.uint8] = np.rint(scaled, out=scaled).astype(np.uint8)
+    return levels
 
 
 def format_of(output: str, requested: str | None) -> str:
@@ -130,7 +131,7 @@ def format_of(output: str, requested: str | None) -> str:
     Image = pillow()
     Image.init()
     suffix = Path(output).suffix if requested is None else "." + requested.removeprefix(".")
-    format: str | None = Image.registered_extensions().get(suffix.lower())
+    format: str = Image.registered_extensions().get(suffix.lower(), "")
     if format not in Image.SAVE:
         ending = (
             f"format {requested!r}" if requested is not None else f"the ending {suffix!r}" if suffix else "no ending"

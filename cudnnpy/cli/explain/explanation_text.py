@@ -42,9 +42,9 @@ def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "because", explanation.why
     if explanation.choice is not None:
         from_store = stored is not None and stored.choice == explanation.choice
-        size = stored.workspace_size if stored is not None and from_store else None
-        size = size if chosen is None or chosen.workspace_size is None else chosen.workspace_size
-        yield "workspace", "unknown" if size is None else bytes_text(size)
+        workspace = stored.workspace_size if stored is not None and from_store else None
+        workspace = workspace if chosen is None or chosen.workspace_size is None else chosen.workspace_size
+        yield "workspace", "unknown" if workspace is None else bytes_text(workspace)
         if chosen is not None:
             yield "notes", _notes(chosen) or "none"
         yield "time", _time(explanation, chosen, stored if from_store else None)

@@ -1,4 +1,4 @@
-"""Turn the kernels on and off."""
+"""Register and remove the kernels: `enable` and `disable`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def enable(
 ) -> AbstractContextManager[None]:
     """Run the convolutions of PyTorch programs on cudnnpy, in every thread of the process.
 
-    The result may be used in a ``with`` statement: at the end of the block, what held before the call holds again, be it
-    PyTorch's own kernels or other options. Otherwise the options hold until the next call of `enable` or `disable`.
+    Used as a context manager, the result restores the previous setting on exit: PyTorch's own kernels, or other options.
+    Otherwise the options are in effect until the next call of `enable` or `disable`.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def enable(
         How algorithms are chosen, as for `cudnnpy.Convolution`. By default "autotune" for calls while
         ``torch.backends.cudnn.benchmark`` is True, and "fastest" for others.
     workspace_limit : int, optional
-        The most bytes of workspace, as for `cudnnpy.Convolution`.
+        The largest workspace in bytes, as for `cudnnpy.Convolution`.
     deterministic : bool, optional
         Whether only algorithms are taken that give the same bits every time. By default as PyTorch's flags say at each
         call: ``torch.backends.cudnn.deterministic`` or ``torch.use_deterministic_algorithms``.
@@ -44,7 +44,7 @@ def enable(
         Whether float32 may be rounded to tf32 for the tensor cores. By default as PyTorch's flags say at each call:
         ``torch.backends.cudnn.allow_tf32``, or ``torch.backends.cudnn.conv.fp32_precision``.
     tune_seconds : float
-        The most seconds that "autotune" takes for one problem.
+        The time limit of "autotune" for one problem.
 
     Returns
     -------
@@ -60,11 +60,15 @@ def enable(
 
     Notes
     -----
-    A call with a new signature is planned, as by `cudnnpy.Convolution`. Results have PyTorch's shapes, element types and
-    memory formats, and their memory comes from PyTorch's allocator, as the workspace does. `stats` tells what was left to
-    PyTorch's own kernels: tensors without elements, element types that cudnnpy does not take, calls that would have to be
-    planned while a CUDA graph is being captured, calls that no algorithm meets the options of, or that memory ran out
-    for, and large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time.
+    A call with a new signature is planned, as by `cudnnpy.Convolution`. Results have PyTorch's shapes, data types and
+    memory formats. Results and workspace are allocated by PyTorch's allocator.
+
+    These calls fall back to PyTorch's own kernels, and `stats` counts them:
+
+    - empty tensors, and unsupported data types
+    - a new signature during a stream capture
+    - no algorithm for the options, or out of memory
+    - large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time
 
     PyTorch does not lock its table of kernels for calls: no other thread may compute a convolution while `enable` or
     `disable` turns them on or off.
@@ -96,7 +100,7 @@ def is_enabled() -> bool:
 
 
 def _register(settings: Settings | None) -> None:
-    """Put settings into effect: register or remove the kernels."""
+    """Make settings active: register or remove the kernels."""
     global _library
     if settings is not None and _library is None:
         _library = _registered()
@@ -121,7 +125,7 @@ def _registered() -> Any:
 
     library = Library("aten", "IMPL")
     with warnings.catch_warnings():
-        # PyTorch warns once for each process that a kernel is replaced, which is what was asked for.
+        # PyTorch warns once for each process that a kernel is replaced, which is intended here.
         warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
         library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
         library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)

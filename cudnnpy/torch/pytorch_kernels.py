@@ -1,4 +1,4 @@
-"""PyTorch's own kernels and flags, and what its kernels do with the memory order of tensors.
+"""PyTorch's own kernels and flags, and the memory formats that its kernels work in.
 
 The kernels stay registered for the key CompositeExplicitAutograd, where they are called.
 """
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cudnnpy.torch.counts import LEFT
+from cudnnpy.torch.fallback_stats import FALLBACKS
 
 _KEY = torch._C.DispatchKey.CompositeExplicitAutograd
 _convolution = torch.ops.aten._convolution.default
@@ -19,20 +19,20 @@ _convolution_backward = torch.ops.aten.convolution_backward.default
 
 def convolution(reason: str, x: Any, *arguments: Any) -> Any:
     """Call PyTorch's kernel of aten::_convolution, and count the reason."""
-    LEFT[reason] += 1
+    FALLBACKS[reason] += 1
     with torch.cuda.device_of(x):
         return _convolution._op_dk(_KEY, x, *arguments)
 
 
 def convolution_backward(reason: str, dy: Any, *arguments: Any) -> tuple[Any, Any, Any]:
     """Call PyTorch's kernel of aten::convolution_backward, and count the reason."""
-    LEFT[reason] += 1
+    FALLBACKS[reason] += 1
     with torch.cuda.device_of(dy):
-        found: tuple[Any, Any, Any] = _convolution_backward._op_dk(_KEY, dy, *arguments)
-        return found
+        gradients: tuple[Any, Any, Any] = _convolution_backward._op_dk(_KEY, dy, *arguments)
+        return gradients
 
 
-# Flags, which aten::convolution_backward reads by itself
+# Flags, which aten::convolution_backward reads itself
 
 _precision: Callable[[str, str], str] | None = getattr(torch._C, "_get_fp32_precision_getter", None)
 _benchmark, _deterministic = torch._C._get_cudnn_benchmark, torch._C._get_cudnn_deterministic
@@ -52,18 +52,18 @@ def flags(dtype: Any) -> tuple[bool, bool, bool, bool]:
     return _benchmark(), _deterministic() or _deterministic_algorithms(), _enabled(), tf32
 
 
-# Memory order
+# Memory format
 
 
-class Order(NamedTuple):
-    """The memory order of one convolution: `memory_format` is that of the tensors with two or three spatial axes.
+class ConvolutionFormat(NamedTuple):
+    """The memory format of a convolution's tensors with two or three spatial axes.
 
-    PyTorch computes one spatial axis as two, of which the first has size 1.
+    PyTorch computes one spatial axis as two; the first one then has size 1.
     """
 
     memory_format: Any
     has_one_axis: bool
-    is_depthwise_of_volumes: bool  #: whether PyTorch has a kernel of its own for them, with three spatial axes
+    is_depthwise_3d: bool  #: whether PyTorch has a kernel of its own for them, with three spatial axes
 
     @property
     def is_channels_last(self) -> bool:
@@ -71,14 +71,14 @@ class Order(NamedTuple):
         return self.memory_format in (torch.channels_last, torch.channels_last_3d)
 
     def conversion(self, tensor: Any, is_filter: bool = False) -> Any:
-        """Return the memory format that PyTorch's kernels copy a tensor to, or None if it has it already.
+        """Return the memory format that PyTorch's kernels copy a tensor to, or None if it has that format.
 
-        With one spatial axis images are made contiguous, and filters are not changed.
+        With one spatial axis inputs are made contiguous, and filters are not changed.
         """
         if self.has_one_axis and is_filter:
             return None
-        wanted = torch.contiguous_format if self.has_one_axis else self.memory_format
-        return None if tensor.is_contiguous(memory_format=wanted) else wanted
+        required = torch.contiguous_format if self.has_one_axis else self.memory_format
+        return None if tensor.is_contiguous(memory_format=required) else required
 
     def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the strides of a result."""
@@ -89,8 +89,8 @@ class Order(NamedTuple):
         return (*strides[:2], *strides[3:])
 
 
-def order_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> Order:
-    """Return the memory order that PyTorch's kernels work in. Raises RuntimeError for shapes that do not fit.
+def format_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> ConvolutionFormat:
+    """Return the memory format that PyTorch's kernels work in. Raises RuntimeError for invalid shapes.
 
     `geometry` are the arguments of aten::convolution after the bias.
     """
@@ -99,4 +99,4 @@ def order_of(x: Any, w: Any, bias: Any, geometry: Sequence[Any]) -> Order:
     if has_one_axis:
         x, w = x.contiguous().unsqueeze(2), w.unsqueeze(2)
     memory_format = torch._C._conv_determine_backend_memory_format(x, w, backend)
-    return Order(memory_format, has_one_axis, backend == torch._C._ConvBackend.CudaDepthwise3d)
+    return ConvolutionFormat(memory_format, has_one_axis, backend == torch._C._ConvBackend.CudaDepthwise3d)
