@@ -73,23 +73,27 @@ def labelled(rows: Sequence[tuple[str, str]], columns: int | None = None) -> Ite
 
 
 def table(
-    cells: Sequence[Sequence[str]], columns: int | None = None, *, marked: int | None = None, indent: str = "  "
+    cells: Sequence[Sequence[str]],
+    columns: int | None = None,
+    *,
+    marked: int | None = None,
+    indent: str = "  ",
+    numeric: int = 0,
 ) -> Iterator[Line]:
     """Yield the lines of a table whose first row is the header.
 
-    Cells are wrapped if there is a number of columns and the table is wider. Columns of numbers are aligned to the right.
+    Cells are wrapped if the table is wider than `columns`. The last `numeric` columns are aligned to the right.
     The row with the index `marked`, the first below the header being 0, begins with an asterisk.
     """
     room = None if columns is None else columns - len(indent) - len(_GAP) * (len(cells[0]) - 1)
     widths = _widths(cells, room)
-    is_numeric = [all(cell[:1].isdigit() or not cell for cell in column[1:]) for column in zip(*cells, strict=True)]
     for number, row in enumerate(cells, -1):
         parts = [wrapped(text, size) for text, size in zip(row, widths, strict=True)]
         for index in range(max(map(len, parts))):
             texts = [part[index] if index < len(part) else "" for part in parts]
             line = _GAP.join(
-                text.rjust(size) if right else text.ljust(size)
-                for text, size, right in zip(texts, widths, is_numeric, strict=True)
+                text.rjust(size) if place >= len(widths) - numeric else text.ljust(size)
+                for place, (text, size) in enumerate(zip(texts, widths, strict=True))
             )
             mark = "*".ljust(len(indent)) if number == marked and not index else indent
             yield Line(f"{mark}{line}".rstrip(), "green" if number == marked else "")

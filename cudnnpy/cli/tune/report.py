@@ -140,7 +140,7 @@ def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Lin
     """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
     with_gpu = len(gpus(rows)) > 1
     titles = (*_COLUMNS[:1], "gpu", *_COLUMNS[1:]) if with_gpu else _COLUMNS
-    return text_table.table([titles, *(_cells(row, with_gpu) for row in rows)], columns, indent="")
+    return text_table.table([titles, *(_cells(row, with_gpu) for row in rows)], columns, indent="", numeric=3)
 
 
 def _cells(row: ReportRow, with_gpu: bool) -> tuple[str, ...]:
