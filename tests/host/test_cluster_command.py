@@ -55,7 +55,7 @@ def tune(scheduler: str, work: Planned | ForProfile) -> int:
     tune_command.add_arguments(parser)
     ready(scheduler, work).close()
     options = parser.parse_args(["problems.toml", "--dask", scheduler])
-    return session.run(options, TuningBackend(cluster=partial(DaskCluster, work=work)))
+    return session.run(options, TuningBackend(cluster=partial(DaskCluster, worker_task=work)))
 
 
 def stored() -> list[Entry]:
@@ -117,7 +117,7 @@ from cudnnpy.cli.tune.dask_cluster import DaskCluster
 
 work = Planned(sys.argv[1], tuple(sys.argv[3:]), slow=True)
 session.TuningBackend.__new__.__defaults__ = (
-    *session.TuningBackend.__new__.__defaults__[:-1], partial(DaskCluster, work=work),
+    *session.TuningBackend.__new__.__defaults__[:-1], partial(DaskCluster, worker_task=work),
 )
 sys.exit(command.main(["tune", "problems.toml", "--dask", sys.argv[2]]))
 """

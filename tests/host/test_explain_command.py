@@ -440,7 +440,7 @@ def test_a_note_tells_what_is_not_deterministic():
 
 @pytest.mark.parametrize("columns", range(60, 201, 7))
 def test_long_words_fit_too(columns):
-    stored = Stored("user", "2026-11-22T10:00:00+00:00", {}, "engine 3", 1.0, None, None, 0, 1.5, True)
+    stored = Stored("user", made_up_entries.entry(TEXT), "engine 3")
     lines = report(
         row(1, source="measured for 128x64x56x56, 64 filters", notes=tuple(f"a_long_note_{n}" for n in range(9))),
         row(2, rejected="x" * 300),
@@ -549,6 +549,7 @@ def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
     )
     entry = made_up_entries.entry(TEXT, rows, 1)
     monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     seen = on_a_gpu(monkeypatch, Measurement(entry))
     given = ["explain", TEXT, "--device", "1", "--prefer", "no_workspace", "--json", "--measure"]
     assert command.main(given) == 0
@@ -569,6 +570,7 @@ def stored_here(monkeypatch):
     """An entry of "engine 2" for TEXT in the user's store, measured with this driver, and a GPU."""
     on_a_gpu(monkeypatch)
     monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     problem, options = parse(TEXT)
     rows = (
         made_up_entries.candidate("engine 1", "heuristics", 0.5),

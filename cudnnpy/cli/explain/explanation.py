@@ -28,21 +28,16 @@ key                value
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from cudnnpy._planning import offline
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._store.entry import Entry
 from cudnnpy.errors import CudnnError
 
-if TYPE_CHECKING:
-    from cudnnpy._store.entry import Entry
-    from cudnnpy._store.layers import Found
-
 FORMAT = 1
-_NOTHING = "nothing is stored for this problem"
+_STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace_size", "tune_seconds", "complete")
 
 
 @dataclass(frozen=True)
@@ -92,24 +87,21 @@ class Stored:
     """The stored choice for the problem. `layer` names the store; `choice` is None if its plan cannot be read."""
 
     layer: str
-    made_at: str
-    made_with: dict[str, str]
+    entry: Entry
     choice: str | None
-    milliseconds: float | None
-    spread: float | None
-    error: float | None
-    workspace_size: int
-    tune_seconds: float
-    complete: bool
 
     def within(self, limit: int) -> str | None:
         """Return the choice if it needs no more workspace than the limit."""
-        return self.choice if self.workspace_size <= limit else None
+        return self.choice if self.entry.workspace_size <= limit else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the stored choice as JSON."""
+        return {"layer": self.layer, "choice": self.choice, **{name: getattr(self.entry, name) for name in _STORED}}
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a candidate is chosen. The fields are those of the JSON above."""
+    """A choice and its reason. The fields are those of the JSON above."""
 
     problem: str
     device: Gpu
@@ -126,124 +118,16 @@ class Explanation:
         """Return the explanation as JSON."""
         return {
             "format": FORMAT,
-            **asdict(self),
+            **vars(self),
+            "device": asdict(self.device),
+            "stored": None if self.stored is None else self.stored.plain(),
             "candidates": [row.plain() for row in self.candidates],
         }
 
     @property
     def chosen(self) -> CandidateRow | None:
-        """The candidate that is chosen, if it is listed."""
+        """The chosen candidate, if it is listed."""
         return next((row for row in self.candidates if row.name == self.choice), None)
-
-
-def explained(
-    text: str,
-    options: PlanningOptions,
-    device: Gpu,
-    cudnn: str,
-    limit: int,
-    rows: Sequence[CandidateRow],
-    layer_entry: Found | None,
-    why_not_stored: str = "",
-    left_out: Mapping[str, str] = {},
-    measured: Entry | None = None,
-) -> Explanation:
-    """Return the explanation of a choice among candidates that were planned.
-
-    Parameters
-    ----------
-    text, options, device, cudnn, limit
-        The problem, the GPU, the release of cuDNN and the largest workspace.
-    rows : sequence of CandidateRow
-        The candidates in ranking order.
-    layer_entry : Found or None
-        The stored choice.
-    why_not_stored : str
-        Why the stored choice is not taken whatever its workspace; "" if it is.
-    left_out : mapping
-        The candidates with a stored fault, and their rejection reasons.
-    measured : Entry, optional
-        The result of measuring now.
-    """
-    stored = None if layer_entry is None else _stored(layer_entry)
-    usable = [row for row in rows if not row.rejected]
-    with_fault = [row for row in rows if row.rejected and row.rejected == left_out.get(row.name)]
-    explanation = Explanation(text, device, cudnn, limit, None, "", None, None, stored, tuple(rows))
-    source = measured if measured is not None else None if layer_entry is None else layer_entry.entry
-    if source is not None:
-        explanation = replace(explanation, candidates=_with_times(rows, source, has_reasons=measured is not None))
-    if measured is not None:
-        count = sum(row.milliseconds is not None for row in measured.candidates)
-        choice, why = name_of(measured.plan), f"the fastest of {count} that were measured now"
-    elif stored is not None and not why_not_stored and (taken := stored.within(limit)):
-        choice, why = taken, _why_stored(stored, options)
-    elif usable:
-        choice, why = usable[0].name, _why(usable[0], rows, options, why_not_stored or _why_not_stored(stored, limit))
-    elif with_fault:
-        choice = with_fault[0].name
-        why = f"no other candidate can be used, in spite of its fault: {with_fault[0].rejected}"
-    else:
-        return replace(explanation, why="no candidate can be used: see the rejection reasons")
-    chosen = next((row for row in explanation.candidates if row.name == choice), None)
-    time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
-    if source is not None and choice == name_or_none(source.plan):
-        time, error = source.milliseconds, source.error
-    return replace(explanation, choice=choice, why=why, milliseconds=time, error=error)
-
-
-def _why_not_stored(stored: Stored | None, limit: int) -> str:
-    """Return why no stored choice can be taken."""
-    if stored is None:
-        return _NOTHING
-    if stored.choice is None:
-        return "the stored choice cannot be read"
-    return f"the stored choice needs {stored.workspace_size:,} bytes of workspace, more than the limit of {limit:,}"
-
-
-def _why(row: CandidateRow, rows: Sequence[CandidateRow], options: PlanningOptions, not_stored: str) -> str:
-    """Return why a candidate is the default choice, and why no stored choice is taken."""
-    before = next(number for number, other in enumerate(rows) if other is row)
-    passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
-    if row.source.startswith("measured for "):
-        why = f"it was among the fastest for a near problem ({row.source.removeprefix('measured for ')}){passed}"
-    elif row.source == "heuristics":
-        why = f"the first of cuDNN's heuristics that can be used{passed}"
-    elif row.source == "legacy":
-        why = f"no engine can be used{passed}: an algorithm of the v7 functions"
-    else:
-        why = f"the first engine that can be used{passed}"
-    if options.prefer != "autotune":
-        why += "" if not_stored == _NOTHING else f"; {not_stored}"
-    else:
-        why += f"; {not_stored}, so prefer='autotune' will measure it and the others on the GPU"
-    return why
-
-
-def _why_stored(stored: Stored, options: PlanningOptions) -> str:
-    date, by = stored.made_at[:10], stored.made_with.get("cudnnpy", "?")
-    if stored.milliseconds is None:
-        return f"planned without measuring on {date} with cudnnpy {by}; from the store's layer: {stored.layer}"
-    extent = "" if stored.complete else ", before all candidates were measured"
-    why = f"tuned on {date} with cudnnpy {by}{extent}; from the store's layer: {stored.layer}"
-    if options.prefer == "autotune" and not stored.complete and stored.tune_seconds < options.tune_seconds:
-        why += f"; more than its {stored.tune_seconds:g} s are allowed now, so it is measured again with the others"
-    return why
-
-
-def _stored(layer_entry: Found) -> Stored:
-    entry = layer_entry.entry
-    return Stored(
-        layer_entry.layer,
-        entry.made_at,
-        entry.made_with,
-        name_or_none(entry.plan),
-        entry.milliseconds,
-        entry.spread,
-        entry.error,
-        entry.workspace_size,
-        entry.tune_seconds,
-        entry.complete,
-    )
 
 
 def name_of(plan: str) -> str:
@@ -260,28 +144,3 @@ def name_or_none(plan: str) -> str | None:
         return name_of(plan)
     except (ValueError, CudnnError):  # planning marks such a plan as failed
         return None
-
-
-def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool) -> tuple[CandidateRow, ...]:
-    """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
-    times = {candidate.name: candidate for candidate in entry.candidates}
-    known = {row.name for row in rows}
-    merged = [
-        replace(
-            row,
-            milliseconds=times[row.name].milliseconds,
-            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
-        )
-        if row.name in times and row.milliseconds is None
-        else row
-        for row in rows
-    ]
-    merged += [
-        CandidateRow(
-            *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
-            *(other.milliseconds, None, None, other.refused),
-        )
-        for other in entry.candidates
-        if other.name not in known
-    ]
-    return tuple(merged)

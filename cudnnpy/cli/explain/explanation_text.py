@@ -42,7 +42,7 @@ def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:
     yield "because", explanation.why
     if explanation.choice is not None:
         from_store = stored is not None and stored.choice == explanation.choice
-        workspace = stored.workspace_size if stored is not None and from_store else None
+        workspace = stored.entry.workspace_size if stored is not None and from_store else None
         workspace = workspace if chosen is None or chosen.workspace_size is None else chosen.workspace_size
         yield "workspace", "unknown" if workspace is None else bytes_text(workspace)
         if chosen is not None:
@@ -59,8 +59,8 @@ def _notes(row: CandidateRow) -> str:
 
 def _time(explanation: Explanation, chosen: CandidateRow | None, stored: Stored | None) -> str:
     if explanation.milliseconds is not None:
-        spread = "" if stored is None or stored.spread is None else f", spread {stored.spread:.1%}"
-        when = "" if stored is None else f" on {stored.made_at[:10]}"
+        spread = "" if stored is None or stored.entry.spread is None else f", spread {stored.entry.spread:.1%}"
+        when = "" if stored is None else f" on {stored.entry.made_at[:10]}"
         return f"{explanation.milliseconds:.4g} ms, measured{when}{spread}"
     if chosen is not None and chosen.expected is not None:
         return f"not measured; {_estimate(chosen.expected)}"
@@ -78,12 +78,11 @@ def _agreement(error: float | None) -> str:
 
 
 def _store(stored: Stored, limit: int) -> str:
+    entry = stored.entry
     taken = "" if stored.within(limit) is None else "; prefer='autotune' within this limit takes it"
-    time = "not measured" if stored.milliseconds is None else f"{stored.milliseconds:.4g} ms"
-    return (
-        f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, made on {stored.made_at[:10]} with cudnnpy "
-        f"{stored.made_with.get('cudnnpy', '?')}{taken}"
-    )
+    time = "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4g} ms"
+    made = f"made on {entry.made_at[:10]} with cudnnpy {entry.made_with.get('cudnnpy', '?')}"
+    return f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, {made}{taken}"
 
 
 def _table(rows: Sequence[CandidateRow], choice: str | None, columns: int) -> Iterator[Line]:
