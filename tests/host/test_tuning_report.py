@@ -10,12 +10,11 @@ import re
 import pytest
 from made_up_entries import CANDIDATES, candidate, drawn, entry, job
 
+from cudnnpy.cli.tune.plots import pages, plot
 from cudnnpy.cli.tune.progress import Progress, duration
 from cudnnpy.cli.tune.report import (
     ReportRow,
     comma_separated,
-    plot,
-    plots,
     row_of,
     summary,
     table,
@@ -72,7 +71,7 @@ def test_what_was_not_measured_has_no_time() -> None:
     assert (row.name, row.over_heuristics, row.over_default, row.measured) == ("engine 1", None, None, [])
     assert re.split(r"  +", text_of(row).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
     assert summary([row]) == "1 problem"
-    assert plots([row]) == b""
+    assert pages([row]) == b""
 
 
 # The table
@@ -120,10 +119,10 @@ def test_a_plot_has_a_dot_for_each_measured_candidate_and_marks_the_choice() -> 
 
 def test_plots_are_pages_in_the_order_of_the_rows() -> None:
     rows = [row_of(drawn(f"forward {number}", number)) for number in range(3)]
-    pages = plots(rows)
-    assert pages.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type /Page\b", pages)) == 3
-    assert plots([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
+    pdf = pages(rows)
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", pdf)) == 3
+    assert pages([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
 
 
 # How far it is

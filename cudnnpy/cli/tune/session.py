@@ -23,7 +23,7 @@ from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import output_files, text_table
 from cudnnpy.cli.errors import UsageError
 from cudnnpy.cli.text_table import say
-from cudnnpy.cli.tune import page, problems, report, tune_problem
+from cudnnpy.cli.tune import page, plots, problems, report, tune_problem
 from cudnnpy.cli.tune.cluster_workers import ClusterError
 from cudnnpy.cli.tune.dask_cluster import DaskCluster
 from cudnnpy.cli.tune.local_workers import LocalWorkers
@@ -93,7 +93,7 @@ def _check_arguments(options: argparse.Namespace) -> None:
 def _check_outputs(options: argparse.Namespace) -> None:
     """Raise an error before the search for output files that cannot be written."""
     if options.output is not None:
-        report.check_matplotlib()
+        plots.check_matplotlib()
         output_files.check_folder(options.output, _FILES, overwrite=options.force)
     for path in (options.html, options.save):
         if path is not None:
@@ -235,7 +235,7 @@ def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Seque
         contents: tuple[str | bytes, ...] = (
             f"{table}\n{report.summary(rows)}\n",
             report.comma_separated(rows),
-            report.plots(rows),
+            plots.pages(rows),
         )
         for name, content in zip(_FILES, contents, strict=True):
             if not content:
