@@ -79,7 +79,7 @@ def test_auto_takes_the_gpu():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (5, 2)])
-def test_small_pictures(size):
+def test_small_images(size):
     small = np.random.default_rng(1).uniform(size=(1, *size, 3)).astype(np.float32)
     on_gpu, on_cpu = (detector.detect(small, device=device).values for device in ("cuda", "cpu"))
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-5)

@@ -61,7 +61,7 @@ def test_edges_of_the_sample_into_the_current_folder(tmp_path):
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA", "LA", "P", "1", "CMYK", "I;16", "I", "F"])
 @pytest.mark.parametrize("size", [(1, 1), (7, 3)])
-def test_every_kind_of_picture_is_accepted(tmp_path, capsys, mode, size):
+def test_every_kind_of_image_is_accepted(tmp_path, capsys, mode, size):
     name = "p.tiff" if mode in ("CMYK", "F", "I") else "p.png"
     noise(tmp_path / name, size, mode)
     out = tmp_path / "out.png"
@@ -72,7 +72,7 @@ def test_every_kind_of_picture_is_accepted(tmp_path, capsys, mode, size):
     assert (np.asarray(written) == levels(tmp_path / name)).all()
 
 
-def test_sigmoid_changes_the_picture(tmp_path):
+def test_sigmoid_changes_the_image(tmp_path):
     plain, curved = tmp_path / "a.png", tmp_path / "b.png"
     assert cli.main(["edges", "--device", "cpu", "-o", str(plain)]) == 0
     assert cli.main(["edges", "--device", "cpu", "--sigmoid", "-o", str(curved)]) == 0
@@ -243,7 +243,7 @@ def test_a_name_that_is_no_text_is_printed_all_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind"), [([], "PNG"), (["--format", "jpg"], "JPEG"), (["--format", ".BMP"], "BMP")]
 )
-def test_a_picture_goes_through_standard_input_and_output(tmp_path, options, kind):
+def test_an_image_goes_through_standard_input_and_output(tmp_path, options, kind):
     path = noise(tmp_path / "p.png")
     done = command("-", "-o", "-", *options, cwd=tmp_path, input=path.read_bytes())
     assert done.returncode == 0, done.stderr
@@ -270,7 +270,7 @@ def test_bad_standard_input_is_one_line(content):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_pictures_are_neither_written_to_nor_read_from_a_terminal(tmp_path):
+def test_images_are_neither_written_to_nor_read_from_a_terminal(tmp_path):
     main, terminal = pty.openpty()
     try:
         for arguments, stream in ((["-o", "-"], {"stdout": terminal}), (["-"], {"stdin": terminal})):
