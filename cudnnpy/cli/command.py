@@ -55,7 +55,7 @@ _COMMANDS = {
     "faults": (
         "faults",
         "list or remove the stored faults of candidates",
-        "List the faults of candidates that measuring found and the store has, or remove some.",
+        "List the stored faults of candidates, or remove some.",
     ),
     "plan": (
         "plan.command",

@@ -342,7 +342,7 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
             ["problems.toml", "--store", "export.jsonl"],
             "export.jsonl, a read-only export",
         ),
-        (["problems.toml", "--store", ""], "--store must name a file for choices to be kept in; got ''"),
+        (["problems.toml", "--store", ""], "--store must name a file for the choices; got ''"),
         (["problems.toml", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
         (["problems.toml", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
         (["--report-only", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
@@ -445,7 +445,7 @@ def test_choices_that_cannot_be_kept_are_told_and_no_success(
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1
     (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
-    assert re.fullmatch(r"cudnnpy tune: choices are not kept: .*user.sqlite: database or disk is full", line)
+    assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.sqlite: database or disk is full", line)
 
 
 def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:

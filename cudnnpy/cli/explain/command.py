@@ -12,7 +12,7 @@ from cudnnpy.cli import text_table
 from cudnnpy.cli.errors import UsageError
 
 _EPILOG = """
-a problem is an operation, its shapes and what differs from the defaults, such as
+a problem is an operation, its shapes and the options that differ from the defaults, such as
   cudnnpy explain forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
   cudnnpy explain backward_filter 32x64x28x28 64x64x3x3 pad=1 tf32=False deterministic prefer=no_workspace
 """

@@ -42,7 +42,7 @@ _STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace
 
 @dataclass(frozen=True)
 class CandidateRow:
-    """One candidate. The fields are those of `candidates` above."""
+    """One candidate, with the fields of `candidates` above."""
 
     name: str
     source: str
@@ -101,7 +101,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A choice and its reason. The fields are those of the JSON above."""
+    """A choice and its reason, with the fields of the JSON above."""
 
     problem: str
     device: Gpu

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> in
         _report(options, entries, failed)
         lost = why_in_memory(store)
         if lost:
-            _say(f"choices are not kept: {store.path}: {lost}")
+            _say(f"choices are not stored: {store.path}: {lost}")
     return 1 if failed or status or lost else 0
 
 
@@ -128,7 +128,7 @@ def _open_store(path: str | None, *, read_only: bool) -> Store:
     except ValueError as error:
         raise UsageError(f"{name}: {error}") from None
     if not store.path:
-        raise UsageError(f"{name} must name a file for choices to be kept in; got ''. Name one with --store")
+        raise UsageError(f"{name} must name a file for the choices; got ''. Name one with --store")
     if not read_only and store.read_only:
         raise UsageError(f"{name} must name a writable store; got {store.path}, a read-only export")
     is_export = read_only and exports.is_export(Path(store.path))
