@@ -164,6 +164,8 @@ def encode(output: str, levels: NDArray[np.uint8], format: str) -> bytes:
     file = BytesIO()
     try:
         pillow().fromarray(levels).save(file, format=format)
+    except MemoryError:
+        raise
     except Exception as error:  # encoders raise exceptions of any type
         raise UsageError(f"{output}: cannot be written as {format}: {_one_line(error)}") from None
     return file.getvalue()

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--record",
         nargs=argparse.REMAINDER,
         metavar="SCRIPT.py",
-        help="run a program (SCRIPT.py or -m MODULE, with all arguments that follow) and tune the problems that it plans; the last option",
+        help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
     )
     parser.add_argument("--save", metavar="PROBLEMS.toml", help="with --record: write the file of its problems")
     parser.add_argument(
