@@ -14,7 +14,7 @@ HOST = .venv/$(shell $(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version
 .PHONY: python test-environment test-without-torch test-torch-if-possible
 
 help:
-	@echo "make edges         the edge detector on a sample picture, on the GPU or without one"
+	@echo "make edges         the edge detector on a sample image, on the GPU or without one"
 	@echo "make test          all tests, with the real cuDNN (GPU tests where there is a GPU; ARGS= goes to pytest); with -j2 on two cores"
 	@echo "make test-torch    the tests about PyTorch, which make test ends with, in an environment of their own (3 GB)"
 	@echo "make test-host     the tests that need no GPU, with CUDNN=oldest, cu12 or cu13 and any PYTHON="

@@ -21,7 +21,7 @@ from cudnnpy.raw._together import PARTS, unmet_parts
 
 __all__ = ["Gpu", "Library", "Report", "UnavailableError", "is_available", "report", "why_unavailable"]
 
-_FLAVOURS = ("12", "13")  # the CUDA versions that an extra is for
+_CUDA_MAJORS = ("12", "13")  # the CUDA versions that an extra is for
 _FRAMEWORKS = ("ml-dtypes", "numba", "numba-cuda", "numpy", "tensorflow", "torch", "triton")
 _VERSION_CHECKS = ("Graph", "Ops", "Cnn", "Adv")
 
@@ -30,7 +30,7 @@ Owners: TypeAlias = dict[str, list[tuple[str, str]]]
 
 
 class UnavailableError(CudnnError):
-    """cuDNN cannot be used in this process. The message says what is missing and what to do."""
+    """cuDNN cannot be used in this process. The message names the missing part and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,16 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Report:
-    """What `cudnnpy info` prints: the libraries, packages and GPUs that were found. The version of a missing part is None.
+    """The report of `cudnnpy info`: the libraries, packages and GPUs of this machine. The version of a missing part is None.
 
     Attributes
     ----------
     why_unavailable : str or None
         The reason why cuDNN cannot be used; None if it can.
     packages : dict
-        The relevant installed packages with their versions: NumPy, those of CUDA and NVIDIA, the frameworks.
+        The relevant installed packages with their versions: NumPy, packages of CUDA and NVIDIA, the frameworks.
     problems : tuple of str
-        What is missing or does not match, each with what to do. It can be non-empty on a machine where cuDNN can be
-        used.
+        Missing or inconsistent parts, each with the remedy. It can be non-empty on a machine where cuDNN can be used.
     """
 
     system: str
@@ -102,14 +101,14 @@ class Report:
 
 
 def is_available() -> bool:
-    """Return whether cuDNN can be used: there are a library, a driver and a GPU, and a cuDNN handle can be made."""
+    """Return whether cuDNN can be used: there are a library, a driver and a GPU, and a cuDNN handle can be created."""
     return why_unavailable() is None
 
 
 def why_unavailable() -> str | None:
-    """Return why cuDNN cannot be used and what to install or set, or None if it can be used.
+    """Return why cuDNN cannot be used, with the remedy, or None if it can be used.
 
-    The first successful call makes and destroys a cuDNN handle on the current device; later calls return its result.
+    The first successful call creates and destroys a cuDNN handle on the current device; later calls return its result.
     """
     try:
         _probe()
@@ -119,7 +118,7 @@ def why_unavailable() -> str | None:
 
 
 def report() -> Report:
-    """Return everything that `cudnnpy info` prints. If nothing is installed, the report says what is missing."""
+    """Return the report of `cudnnpy info`. If nothing is installed, its problems name the missing parts."""
     problems: list[str] = []
     cudnn = built_for = None
     try:
@@ -133,18 +132,18 @@ def report() -> Report:
     libraries: tuple[Library, ...] = ()
     if cudnn is not None:
         owners = _owners()
-        problems += _part_problems(owners)  # which loads the sub-libraries that it asks
+        problems += _part_problems(owners)  # before _loaded, since it loads sub-libraries
         libraries = tuple(_loaded(owners))
         problems += _file_problems(libraries, owners)
     driver, runtime, gpus, cuda_problem = _cuda_state()
     if cuda_problem:
         problems.append(cuda_problem)
     if driver and built_for and int(built_for.split(".")[0]) > int(driver.split(".")[0]):
-        fitting, built = driver.split(".")[0], built_for.split(".")[0]
-        older = f", or pip uninstall nvidia-cudnn-cu{built} and pip install {with_extra(f'cu{fitting}')}"
+        supported, built = driver.split(".")[0], built_for.split(".")[0]
+        older = f", or pip uninstall nvidia-cudnn-cu{built} and pip install {with_extra(f'cu{supported}')}"
         problems.append(
             f"cuDNN is built for CUDA {built_for}, and the driver is for CUDA {driver}: update the driver"
-            f"{older if fitting in _FLAVOURS else ''}"
+            f"{older if supported in _CUDA_MAJORS else ''}"
         )
     if why is not None and not any(problem in why or why in problem for problem in problems):
         problems.append(why)
@@ -167,7 +166,7 @@ def report() -> Report:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs that this process sees, and make no context on them. Raises UnavailableError if there is none."""
+    """Return the GPUs that this process sees, without making a context on them. Raises UnavailableError if there is none."""
     raw.load()
     *_, gpus, problem = _cuda_state()
     if problem:
@@ -175,7 +174,7 @@ def visible_gpus() -> tuple[Gpu, ...]:
     return gpus
 
 
-@cache  # only success is remembered: exceptions are not cached
+@cache  # only success: exceptions are not cached
 def _probe() -> None:
     raw.load()
     problem = _cuda_state()[-1]
@@ -193,24 +192,34 @@ def _cuda_state() -> tuple[str | None, str | None, tuple[Gpu, ...], str | None]:
     except ImportError:
         return None, None, (), f"cuda-bindings, which speaks to the driver, is not installed: {to_install()}"
     _error, version = runtime.cudaRuntimeGetVersion()
-    own = _cuda_text(version)
+    runtime_version = _cuda_text(version)
     _error, version = runtime.cudaDriverGetVersion()
     if not version:
-        return None, own, (), "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver"
+        return None, runtime_version, (), "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver"
     driver = _cuda_text(version)
     error, count = runtime.cudaGetDeviceCount()
     if error == runtime.cudaError_t.cudaErrorInsufficientDriver:
         major = driver.split(".")[0]
-        older = f", or pip install {with_extra(f'cu{major}')}" if major in _FLAVOURS else ""
+        older = f", or pip install {with_extra(f'cu{major}')}" if major in _CUDA_MAJORS else ""
         advice = f"update the driver{older}"
-        return driver, own, (), f"the driver is for CUDA {driver} and cuda-bindings for CUDA {own}: {advice}"
+        return (
+            driver,
+            runtime_version,
+            (),
+            f"the driver is for CUDA {driver} and cuda-bindings for CUDA {runtime_version}: {advice}",
+        )
     if error == runtime.cudaError_t.cudaErrorNoDevice or (not error and not count):
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
         cause = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r}, which may hide it)"
-        return driver, own, (), f"there is a CUDA driver, and no GPU{cause}"
+        return driver, runtime_version, (), f"there is a CUDA driver, and no GPU{cause}"
     if error:
-        return driver, own, (), f"CUDA cannot be used: {_cuda_error(runtime, error)}; nvidia-smi may tell more"
-    return driver, own, tuple(_gpu(runtime, index) for index in range(count)), None
+        return (
+            driver,
+            runtime_version,
+            (),
+            f"CUDA cannot be used: {_cuda_error(runtime, error)}; nvidia-smi may tell more",
+        )
+    return driver, runtime_version, tuple(_gpu(runtime, index) for index in range(count)), None
 
 
 def _gpu(runtime: Any, index: int) -> Gpu:
@@ -246,12 +255,12 @@ def _system() -> str:
 
 def _packages() -> dict[str, str]:
     """Return the installed packages that matter for compatibility, by name."""
-    found = {}
+    versions = {}
     for distribution in metadata.distributions():
         name = str(distribution.metadata["Name"] or "").lower().replace("_", "-")
         if name in _FRAMEWORKS or name.startswith(("nvidia-", "cuda-", "cupy", "jax")):
-            found[name] = distribution.version
-    return dict(sorted(found.items()))
+            versions[name] = distribution.version
+    return dict(sorted(versions.items()))
 
 
 def _loaded(owners: Owners) -> Iterator[Library]:
@@ -259,9 +268,9 @@ def _loaded(owners: Owners) -> Iterator[Library]:
     paths = {raw.path(): None}
     with open("/proc/self/maps") as maps:
         for line in maps:
-            place = line.rstrip("\n").split(maxsplit=5)[-1]
-            if os.path.basename(place).startswith("libcudnn") and not _same_file(place, paths):
-                paths[place] = None
+            path = line.rstrip("\n").split(maxsplit=5)[-1]
+            if os.path.basename(path).startswith("libcudnn") and not _same_file(path, paths):
+                paths[path] = None
     for path in paths:
         yield Library(os.path.basename(path), path, _file_version(path, owners))
 
@@ -283,7 +292,7 @@ def _owners() -> Owners:
 
 
 def _file_version(path: str, owners: Owners) -> str | None:
-    """Return the version of a file: of libcudnn by cudnnGetVersion, else by the file's name, else by its wheel."""
+    """Return the version of a file: libcudnn's by cudnnGetVersion, otherwise by the file's name, otherwise by its wheel."""
     if path == raw.path():
         return raw.version_text(raw.version())
     real = os.path.realpath(path)
@@ -317,13 +326,13 @@ def _file_problems(libraries: tuple[Library, ...], owners: Owners) -> Iterator[s
 def _part_problems(owners: Owners) -> Iterator[str]:
     """Yield the problems of the sub-libraries: missing files, and files that do not match libcudnn."""
     folder, name = os.path.split(os.path.realpath(raw.path()))
-    there = {file.split(".so")[0] for file in os.listdir(folder)}
-    missing = [part for part in PARTS if f"libcudnn_{part}" not in there]
+    files = {file.split(".so")[0] for file in os.listdir(folder)}
+    missing = [part for part in PARTS if f"libcudnn_{part}" not in files]
     if missing:
         wheels = owners.get(os.path.join(folder, name))
         again = f"pip install --force-reinstall --no-deps {wheels[0][0]}" if wheels else "install cuDNN again"
-        files = ", ".join(f"libcudnn_{part}.so.9" for part in missing)
-        yield f"{files}, parts of cuDNN, not found in {folder}: {again}"
+        names = ", ".join(f"libcudnn_{part}.so.9" for part in missing)
+        yield f"{names}, parts of cuDNN, not found in {folder}: {again}"
     for problem in unmet_parts(raw.path()):
         yield f"{problem}: install all of cuDNN again, in one release"
     for part in _VERSION_CHECKS:

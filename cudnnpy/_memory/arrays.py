@@ -1,11 +1,11 @@
-"""Adapters of array libraries: how the device arrays of each library are read, and how new ones are made.
+"""Adapters of array libraries: the functions that read and make the device arrays of each library.
 
 PyTorch tensors are read by their own methods, which is the fastest way and the only one that supports float8. All other
 arrays (CuPy, JAX, Numba, cuda.core views, DeviceArray) are read through cuda.core's StridedMemoryView, which supports
 DLPack and the CUDA Array Interface. Strides count elements; addresses and streams are integers.
 
-The current stream is that of the library for PyTorch and CuPy, and the legacy default stream (0) for the others. JAX
-arrays are futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
+The current stream is the library's for PyTorch and CuPy, and the legacy default stream (0) for the others. JAX arrays are
+futures: they are waited for before they are read, and a result is complete before it becomes a JAX array.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from cudnnpy._memory.device_array import DeviceArray, allocate, empty
 from cudnnpy._memory.streams import synchronize
 from cudnnpy.errors import LibraryNotFoundError
 
-# What planning depends on: (shape, strides or None for C-contiguous, the dtype of the library, device).
+# Array metadata: (shape, strides or None for C-contiguous, the dtype of the library, device).
 Signature = tuple[Any, Any, Any, int]
 
 
 class ArrayLibrary(NamedTuple):
-    """How the arrays of one library are read and made."""
+    """The functions that read and make the arrays of one library."""
 
     name: str
     read: Callable[[Any], tuple[int, Signature]]
@@ -43,15 +43,15 @@ _libraries: dict[type, ArrayLibrary] = {}
 
 def library_of(array: Any, argument: str = "x") -> ArrayLibrary:
     """Return the library of a device array. Raises TypeError, naming the argument, for any other object."""
-    kind = type(array)
-    known = _libraries.get(kind)
-    if known is None:
-        known = _libraries[kind] = _find_library(array, argument)
-    return known
+    array_type = type(array)
+    library = _libraries.get(array_type)
+    if library is None:
+        library = _libraries[array_type] = _find_library(array, argument)
+    return library
 
 
 def read(array: Any, argument: str) -> tuple[int, Signature]:
-    """Return the address and the signature of a device array. Raises TypeError, naming the argument, for a host array."""
+    """Return the address and the metadata of a device array. Raises TypeError, naming the argument, for a host array."""
     pointer, signature = library_of(array, argument).read(array)
     if signature[3] < 0:
         raise TypeError(
@@ -62,25 +62,27 @@ def read(array: Any, argument: str) -> tuple[int, Signature]:
 
 
 def spec_of(signature: Signature, alignment: int = 16) -> TensorSpec:
-    """Return a signature as a TensorSpec."""
+    """Return array metadata as a TensorSpec."""
     shape, strides, dtype, _ = signature
-    kind = dtype_of(dtype)
+    canonical = dtype_of(dtype)
     if strides is not None:
         # cuda.core gives a negative stride in bytes, divided as if it were unsigned
-        wrap = 2**64 // kind.itemsize
+        wrap = 2**64 // canonical.itemsize
         strides = tuple(stride - wrap if stride > wrap // 2 else stride for stride in strides)
-    return TensorSpec(tuple(shape), kind.name, strides, alignment)
+    return TensorSpec(tuple(shape), canonical.name, strides, alignment)
 
 
 def _describe(array: Any) -> str:
-    kind = type(array)
-    return f"{kind.__module__.split('.')[0]}.{kind.__qualname__} of shape {tuple(getattr(array, 'shape', ()))}"
+    array_type = type(array)
+    return (
+        f"{array_type.__module__.split('.')[0]}.{array_type.__qualname__} of shape {tuple(getattr(array, 'shape', ()))}"
+    )
 
 
 def _find_library(array: Any, argument: str) -> ArrayLibrary:
-    kinds = [kind.__module__.split(".")[0] for kind in type(array).__mro__]
+    packages = [base.__module__.split(".")[0] for base in type(array).__mro__]
     for name, make in (("torch", _torch), ("cupy", _cupy), ("jax", _jax), ("jaxlib", _jax), ("numba", _numba)):
-        if name in kinds and name.removesuffix("lib") in sys.modules:
+        if name in packages and name.removesuffix("lib") in sys.modules:
             return make()
     if isinstance(array, DeviceArray):
         return OWN
@@ -105,7 +107,7 @@ def _view(array: Any) -> Any:
 def _read_view(array: Any) -> tuple[int, Signature]:
     try:
         view = _view(array)
-    except (BufferError, LibraryNotFoundError):  # DLPack lacks the element type, or cuda-python is missing
+    except (BufferError, LibraryNotFoundError):  # DLPack lacks the data type, or cuda-python is missing
         if not _in_host_memory(array):
             raise
         return 0, (array.shape, None, str(array.dtype), -1)
@@ -114,8 +116,8 @@ def _read_view(array: Any) -> tuple[int, Signature]:
 
 def _in_host_memory(array: Any) -> bool:
     """Return whether the array is known to be in host memory, without reading it."""
-    ask = getattr(array, "__dlpack_device__", None)
-    return type(array).__module__ == "numpy" or (ask is not None and ask()[0] == 1)  # kDLCPU
+    dlpack_device = getattr(array, "__dlpack_device__", None)
+    return type(array).__module__ == "numpy" or (dlpack_device is not None and dlpack_device()[0] == 1)  # kDLCPU
 
 
 def _address_of_view(array: Any) -> int:
@@ -135,21 +137,23 @@ def _torch() -> ArrayLibrary:
     def read_tensor(tensor: Any) -> tuple[int, Signature]:
         return tensor.data_ptr(), (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
 
-    # Compiled PyTorch programs allocate with this function: a third of the cost, always on the current device
-    fast = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
+    # Compiled PyTorch programs allocate with this function, always on the current device: a third of the cost
+    fast_empty = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        kind = getattr(torch, dtype.name)
-        if fast is not None and torch.cuda.device_count() == 1:
-            return partial(fast, shape, strides, kind)
-        return partial(torch.empty_strided, shape, strides, dtype=kind, device=torch.device("cuda", device))
+        torch_dtype = getattr(torch, dtype.name)
+        if fast_empty is not None and torch.cuda.device_count() == 1:
+            return partial(fast_empty, shape, strides, torch_dtype)
+        return partial(torch.empty_strided, shape, strides, dtype=torch_dtype, device=torch.device("cuda", device))
 
     raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-    def public(device: int) -> int:
+    def public_stream(device: int) -> int:
         return int(torch.cuda.current_stream(device).cuda_stream) if device >= 0 else 0
 
-    return ArrayLibrary("torch", read_tensor, raw_stream or public, maker, lambda tensor: True, torch.Tensor.data_ptr)
+    return ArrayLibrary(
+        "torch", read_tensor, raw_stream or public_stream, maker, lambda tensor: True, torch.Tensor.data_ptr
+    )
 
 
 # CuPy
@@ -162,11 +166,11 @@ def _cupy() -> ArrayLibrary:
         order = memory_order(strides)
         inverse = [order.index(axis) for axis in range(len(order))]
         memory_shape = tuple(shape[axis] for axis in order)
-        kind = numpy_dtype(dtype.name)
+        element = numpy_dtype(dtype.name)
 
         def make() -> Any:
             with cupy.cuda.Device(device):
-                return cupy.empty(memory_shape, kind).transpose(inverse)
+                return cupy.empty(memory_shape, element).transpose(inverse)
 
         return make
 
@@ -200,7 +204,7 @@ def _jax() -> ArrayLibrary:
 
 
 def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
-    """Return the result for the caller of an array from `library.maker`, once the work on `stream` is queued."""
+    """Return an array of `library.maker` as a result for the caller, once the work on `stream` is queued."""
     if library.name != "jax":
         return array
     synchronize(stream, array.device)
@@ -208,7 +212,7 @@ def finish(library: ArrayLibrary, array: Any, stream: int) -> Any:
     width = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}.get(array.dtype)
     if width is None:
         return jax.dlpack.from_dlpack(array)
-    # cuda.core exports no type that NumPy lacks: the bits are exported, and JAX is told their type
+    # cuda.core exports no type that NumPy lacks: integers are exported, and JAX views their bits as the type
     bits = DeviceArray(array._buffer, array.shape, array.strides, array.dtype, array.device, exported=width)
     return jax.dlpack.from_dlpack(bits).view(array.dtype)
 
@@ -220,12 +224,12 @@ def _numba() -> ArrayLibrary:
     from numba import cuda
 
     def maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: int) -> Callable[[], Any]:
-        kind = numpy_dtype(dtype.name)
+        element = numpy_dtype(dtype.name)
         byte_strides = tuple(stride * dtype.itemsize for stride in strides)
 
         def make() -> Any:
             with cuda.gpus[device]:
-                return cuda.device_array(shape, kind, strides=byte_strides)
+                return cuda.device_array(shape, element, strides=byte_strides)
 
         return make
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: int | None = None) -> DeviceArray:
-    """Return a copy of a host array in device memory, with the same memory order.
+    """Return a copy of a host array in device memory, with the same stride order.
 
     The copy is complete when the call returns.
 
@@ -28,7 +28,7 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
     array : array_like
         A NumPy array, or anything that `numpy.asarray` takes.
     dtype : str, numpy.dtype or None
-        The element type of the copy. None is that of the array.
+        The data type of the copy. None is the array's.
     device : int or None
         The ordinal of the device. None is the current device.
 
@@ -41,17 +41,17 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
     MemoryError
         If the device has too little free memory.
     TypeError
-        If cuDNN has no such element type.
+        If cuDNN has no such data type.
     """
     import numpy as np
 
     host = np.asarray(array)
-    kind = dtype_of(host.dtype if dtype is None else dtype)
-    host = host.astype(numpy_dtype(kind.name), copy=False)
+    canonical = dtype_of(host.dtype if dtype is None else dtype)
+    host = host.astype(numpy_dtype(canonical.name), copy=False)
     order = memory_order(tuple(abs(stride) for stride in host.strides))
     packed = np.ascontiguousarray(host.transpose(order))
     target = allocate(
-        host.shape, packed_strides(host.shape, order), kind, current_device() if device is None else device
+        host.shape, packed_strides(host.shape, order), canonical, current_device() if device is None else device
     )
     if host.size:
         driver = cuda_python("bindings.driver")
@@ -62,7 +62,7 @@ def to_device(array: ArrayLike, dtype: DtypeArgument | None = None, *, device: i
 
 
 def to_numpy(array: Array) -> NDArray[Any]:
-    """Return a copy of a device array as a NumPy array, with the same memory order.
+    """Return a copy of a device array as a NumPy array, with the same stride order.
 
     The work queued on the current stream of the array's library is waited for.
 
@@ -74,7 +74,7 @@ def to_numpy(array: Array) -> NDArray[Any]:
     Returns
     -------
     numpy.ndarray
-        bfloat16 and float8 are element types of ml_dtypes.
+        bfloat16 and float8 are data types of ml_dtypes.
 
     Raises
     ------
@@ -88,18 +88,18 @@ def to_numpy(array: Array) -> NDArray[Any]:
     library = library_of(array, "array")
     pointer, signature = read(array, "array")
     spec = spec_of(signature)
-    kind = dtype_of(spec.dtype)
+    canonical = dtype_of(spec.dtype)
     strides = spec.strides if spec.strides is not None else packed_strides(spec.shape)
     if any(stride < 0 for stride in strides):
         raise ValueError(f"array must have strides of 0 or more; got strides {strides}")
     synchronize(library.current_stream(signature[3]), signature[3])
     if 0 in spec.shape:
-        return np.empty(spec.shape, numpy_dtype(kind.name))
+        return np.empty(spec.shape, numpy_dtype(canonical.name))
     count = 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True))
-    flat = np.empty(count, numpy_dtype(kind.name))
+    flat = np.empty(count, numpy_dtype(canonical.name))
     driver = cuda_python("bindings.driver")
     with on_device(signature[3]):
         checked(driver.cuMemcpyDtoHAsync(flat.ctypes.data, pointer, flat.nbytes, 0))
         checked(driver.cuStreamSynchronize(0))
-    byte_strides = tuple(stride * kind.itemsize for stride in strides)
+    byte_strides = tuple(stride * canonical.itemsize for stride in strides)
     return np.ndarray(spec.shape, flat.dtype, flat, strides=byte_strides).copy(order="K")

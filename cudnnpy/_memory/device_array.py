@@ -16,7 +16,7 @@ from cudnnpy.typing import MemoryLayout, Shape, SupportsHandle
 class DeviceArray:
     """A plain array in device memory, for programs that use no other array library.
 
-    `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for element types that
+    `empty` and `to_device` make one; `to_numpy` copies it to the host. It supports DLPack and, for data types that
     NumPy has without extensions, the CUDA Array Interface. The memory is freed with the array, after the work queued on
     the legacy default stream.
     """
@@ -24,7 +24,7 @@ class DeviceArray:
     pointer: int  #: the address of the first element
     shape: tuple[int, ...]
     strides: tuple[int, ...]  #: in elements
-    dtype: str  #: the name of the element type, as NumPy and ml_dtypes have it
+    dtype: str  #: the name of the data type, as NumPy and ml_dtypes have it
     device: int  #: the ordinal of the device
 
     def __init__(
@@ -36,12 +36,12 @@ class DeviceArray:
         device: int,
         exported: str | None = None,
     ) -> None:
-        kind = dtype_of(dtype)
-        self._exported = exported or kind.name
+        canonical = dtype_of(dtype)
+        self._exported = exported or canonical.name
         self._buffer = buffer
         self.pointer: int = int(buffer.handle)
-        self.shape, self.strides, self.dtype, self.device = shape, strides, kind.name, device
-        self._signature = (shape, strides, kind.name, device)
+        self.shape, self.strides, self.dtype, self.device = shape, strides, canonical.name, device
+        self._signature = (shape, strides, canonical.name, device)
 
     def __repr__(self) -> str:
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype!r}, strides={self.strides}, device={self.device})"
@@ -98,9 +98,9 @@ def empty(
     shape : sequence of ints
         The logical shape (N, C, spatial...).
     dtype : str or numpy.dtype
-        The element type: a name, a NumPy dtype or a dtype of a framework.
+        The data type: a name, a NumPy dtype or a dtype of a framework.
     layout : {"C", "channels_last"}
-        The order in memory: "C" is that of the shape, "channels_last" has the channels as the fastest axis.
+        The memory format: "C" is row-major, "channels_last" has the channels as the fastest axis.
     device : int or None
         The ordinal of the device. None is the current device.
 

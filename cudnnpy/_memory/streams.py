@@ -1,4 +1,4 @@
-"""The CUDA driver's calls on streams and copies: their errors as exceptions, and waiting for a stream."""
+"""Errors of CUDA driver calls as exceptions, and the synchronization of a stream."""
 
 from __future__ import annotations
 

@@ -2,9 +2,8 @@
 
 Each thread has one buffer for each device and stream, which grows on demand and is shared by all operations there. It
 comes from cuda.core's stream-ordered pool, or from the allocator of a framework (`set_allocator`). Work on one stream
-runs in order, so the next operation may use the same bytes. An outgrown buffer is freed in stream order, after the work
-that uses it. The buffers that a CUDA graph is captured with belong to that graph and are kept, since the graph uses
-them again.
+runs in order, so that the next operation may use the same bytes. An outgrown buffer is freed in stream order, after the
+work that uses it. Buffers of a stream capture belong to its CUDA graph and are not freed, because the graph uses them again.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from cudnnpy._memory.arrays import read
 from cudnnpy.handle import on_device
 from cudnnpy.typing import Array, SupportsHandle
 
-# The bytes that a pool may keep unused when temporary memory was freed. Tuning of most problems needs less, and so none of it
-# is mapped again for each of them, which takes milliseconds.
-_KEPT = 1 << 30
+# Unused bytes that a pool may hold after a search. Most searches need less, so that none of them maps memory again, which takes
+# milliseconds.
+_POOL_RESERVE_BYTES = 1 << 30
 
 
 class Allocator(Protocol):
@@ -40,23 +39,23 @@ _allocator: Allocator | None = None
 _generation = 0
 _captured: list[Any] = []
 _of_thread = threading.local()
-_pools: set[int] = set()  # the devices whose pool memory was taken from
+_pools: set[int] = set()  # devices whose pool has allocated memory
 _when_short: list[Callable[[], None]] = []
 
 
 def call_when_short(action: Callable[[], None]) -> None:
-    """Have an action called when device memory is short, to give some back: by `release_workspace` and `ask_for_memory`."""
+    """Register an action that frees device memory. `release_workspace` and `ask_for_memory` call it."""
     _when_short.append(action)
 
 
 def ask_for_memory() -> None:
-    """Have others give device memory back."""
+    """Call the actions that free device memory."""
     for action in _when_short:
         action()
 
 
 def set_allocator(allocator: Allocator | None) -> None:
-    """Set where workspace is allocated.
+    """Set the allocator of workspace.
 
         cudnnpy.set_allocator(lambda size, device, stream: torch.empty(size, dtype=torch.uint8, device=device))
 
@@ -64,7 +63,7 @@ def set_allocator(allocator: Allocator | None) -> None:
     ----------
     allocator : Allocator or None
         A function of (size in bytes, device ordinal, stream address) that returns a device array or buffer of at least
-        that size. None is cuda.core's stream-ordered pool, the default. If there is no memory left, the allocator
+        that size. None is cuda.core's stream-ordered pool, the default. Where memory is exhausted, the allocator
         raises MemoryError or the OutOfMemoryError of its library.
 
     Raises
@@ -87,21 +86,20 @@ def workspace(size: int, device: int, stream: int) -> int:
     # Graphs may be launched side by side, whatever stream they are captured on: each has its own buffers.
     capture = capture_id(stream) if is_capturing(stream) else 0
     key = device, stream, capture
-    held = buffers.get(key)
-    if held is None or held[1] < size:
-        held = None  # the traceback of a MemoryError must not keep it alive
-        held = buffers[key] = take(size, device, stream, bool(capture))
+    buffer = buffers.get(key)
+    if buffer is None or buffer[1] < size:
+        buffer = None  # the traceback of a MemoryError must not keep it alive
+        buffer = buffers[key] = take(size, device, stream, bool(capture))
         if capture:
-            _captured.append(held[2])
-    return int(held[0])
+            _captured.append(buffer[2])
+    return int(buffer[0])
 
 
 def obtainable(size: int, device: int, stream: int) -> int:
-    """Return how many bytes, at most `size`, can be allocated for a stream now, to a sixteenth or 1 MiB.
+    """Return the number of bytes, at most `size`, that can be allocated for a stream now, to a sixteenth or 1 MiB.
 
-    The number is found by allocating. The free memory that the driver reports does not tell: an allocator may have its
-    own memory, and free memory may be fragmented. What is allocated here is freed, and so is the buffer that the stream
-    had.
+    The number is found by allocating. The driver's free memory would be wrong: an allocator may have memory of its own, and
+    free memory may be fragmented. The memory that is allocated here is freed, and so is the buffer of the stream.
     """
     _of_thread.__dict__.get("buffers", {}).pop((device, stream, 0), None)
 
@@ -114,31 +112,30 @@ def obtainable(size: int, device: int, stream: int) -> int:
 
     if can_take(size):
         return size
-    can, cannot = 0, size
-    while cannot - can > max(cannot // 16, 1 << 20):
-        middle = (can + cannot) // 512 * 256
+    low, high = 0, size
+    while high - low > max(high // 16, 1 << 20):
+        middle = (low + high) // 512 * 256
         if can_take(middle):
-            can = middle
+            low = middle
         else:
-            cannot = middle
-    return can
+            high = middle
+    return low
 
 
 def release_workspace(*, captured: bool = False) -> None:
-    """Free the workspace of every stream, and give the memory back to the driver for other allocators.
+    """Free the workspace of every stream, and return the memory to the driver for other allocators.
 
-    Freeing is stream-ordered: work that is queued or running keeps its memory until it is done. The streams of the buffers are
-    synchronized, and then all memory that cuda.core's pools hold unused on the devices that were used goes back to the driver,
-    where the allocators of PyTorch and CuPy can take it. The pools are left alone while a stream is being captured into a CUDA
-    graph, and if an allocator is set (`set_allocator`), whose memory is its own. Other threads free their buffers in their next
-    call; a call of this function after that gives back their memory.
+    Freeing is stream-ordered: queued and running work keeps its memory until it is done. The streams of the buffers are
+    synchronized. Then cuda.core's pools return all unused memory to the driver, where the allocators of PyTorch and CuPy can
+    take it. The pools are not trimmed during a stream capture, or if an allocator is set (`set_allocator`). Other threads free
+    their buffers in their next call; a later call of this function returns their memory.
 
-    One buffer is kept for each stream that was used, so call this before streams are destroyed.
+    There is one buffer for each stream that was used, so call this before streams are destroyed.
 
     Parameters
     ----------
     captured : bool
-        Whether to free the workspace of captured CUDA graphs, too. None of these graphs may be launched again.
+        Whether to free the workspace of captured CUDA graphs, too. These graphs must not be launched again.
     """
     global _generation
     ask_for_memory()
@@ -149,15 +146,15 @@ def release_workspace(*, captured: bool = False) -> None:
     if captured:
         _captured.clear()
     for device in sorted(_pools):
-        _give_back(device, [stream for where, stream in streams if where == device], 0)
+        _trim_pool(device, [stream for where, stream in streams if where == device], 0)
 
 
 @contextmanager
 def temporary(device: int, stream: int) -> Iterator[None]:
-    """Give memory that the block takes from cuda.core's pool and frees back to the driver.
+    """Return memory that the block allocated and freed in cuda.core's pool to the driver.
 
-    The pool's release threshold is the largest number, so that it would keep all of it from other allocators. It keeps what it
-    held unused before the block, or 1 GiB if that is more. The stream is synchronized after the block.
+    The pool's release threshold is the largest number, so that it would withhold all memory from other allocators. It keeps its
+    earlier reserve or 1 GiB, whichever is larger. The stream is synchronized after the block.
     """
     unused = 0
     if _allocator is None:
@@ -166,16 +163,15 @@ def temporary(device: int, stream: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _give_back(device, [stream], max(unused, _KEPT), unused)
+        _trim_pool(device, [stream], max(unused, _POOL_RESERVE_BYTES), unused)
 
 
-def _give_back(device: int, streams: Iterable[int], *kept: int) -> None:
-    """Give memory of cuda.core's pool back to the driver, so that at most the first number in `kept` of bytes is held unused.
+def _trim_pool(device: int, streams: Iterable[int], *kept: int) -> None:
+    """Trim cuda.core's pool so that at most `kept[0]` unused bytes remain. Smaller targets follow because memory is released in
+    mapped blocks.
 
-    The pool is trimmed to each of these numbers in turn, until that is so: memory goes back in the parts in which it was
-    mapped, which may be larger than what is to be kept. Frees that are queued on the streams are waited for. Nothing is done
-    with another allocator, or while a capture is in progress, which a synchronization would invalidate. Where it fails the
-    pool keeps its memory.
+    Frees that are queued on the streams are waited for. Nothing is done with another allocator, or during a stream capture,
+    which a synchronization would invalidate. If trimming fails, the pool keeps its memory.
     """
     if _allocator is not None:
         return
@@ -193,9 +189,7 @@ def _give_back(device: int, streams: Iterable[int], *kept: int) -> None:
 
 
 def take(size: int, device: int, stream: int, capturing: bool = False) -> tuple[int, int, Any]:
-    """Return (address, size, owner) of memory from the allocator that is set, or from cuda.core's pool. Raises
-    MemoryError.
-    """
+    """Return (address, size, owner) of memory from the current allocator. Raises MemoryError."""
     if _allocator is not None:
         try:
             owner = _allocator(size, device, stream)
@@ -215,17 +209,17 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
     Raises MemoryError if the device has too little free memory.
     """
     core = cuda_python("core")
-    here = core.Device(device)
+    gpu = core.Device(device)
     _pools.add(device)
     try:
         if not capturing:
             with on_device(device):
-                buffer = here.memory_resource.allocate(size, stream=core.Stream.from_handle(stream))
+                buffer = gpu.memory_resource.allocate(size, stream=core.Stream.from_handle(stream))
         else:
             # An allocation on the captured stream would become part of the graph: another stream is used.
             with relaxed_capture(), on_device(device):
-                own = here.create_stream()
-                buffer = here.memory_resource.allocate(size, stream=own)
+                own = gpu.create_stream()
+                buffer = gpu.memory_resource.allocate(size, stream=own)
                 own.sync()
     except Exception as error:
         if is_out_of_memory(error):
@@ -237,7 +231,7 @@ def allocate(size: int, device: int, stream: int, capturing: bool = False) -> tu
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an exception of an allocator means that no memory is left. Each library has its own."""
+    """Return whether an allocator ran out of memory. Each library has an exception of its own."""
     text = str(error).lower().replace("_", " ")
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "out of memory" in text
 
@@ -250,7 +244,7 @@ def capture_id(stream: int) -> int:
 
 
 def free_bytes(device: int) -> int:
-    """Return the free memory of the device in bytes, including what cuda.core's pool holds unused."""
+    """Return the free memory of the device in bytes, including the unused memory of cuda.core's pool."""
     driver = cuda_python("bindings.driver")
     with on_device(device):
         status, free, _total = driver.cuMemGetInfo()
@@ -258,7 +252,7 @@ def free_bytes(device: int) -> int:
 
 
 def total_bytes(device: int) -> int:
-    """Return the memory of the device in bytes; 0 if the driver does not tell."""
+    """Return the memory of the device in bytes; 0 if the driver reports an error."""
     driver = cuda_python("bindings.driver")
     status, number = driver.cuDeviceGet(device)
     if status == driver.CUresult.CUDA_SUCCESS:
@@ -267,7 +261,7 @@ def total_bytes(device: int) -> int:
 
 
 def _unused(device: int) -> int:
-    """Return the bytes that cuda.core's pool holds unused."""
+    """Return the unused bytes of cuda.core's pool."""
     from cuda.core import Device
 
     pool = getattr(Device(device).memory_resource, "attributes", None)  # missing on a GPU without memory pools

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as the commands name them: by ordinal."""
+"""The GPUs of this machine, which commands name by ordinal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cudnnpy.availability import UnavailableError, visible_gpus, why_unavailable
 
 
 def check_ordinal(device: int, advice: str = "") -> None:
-    """Raise UnavailableError unless cuDNN can be used and there is a GPU of this ordinal. `advice` is what else to do."""
+    """Raise UnavailableError unless cuDNN can be used and there is a GPU of this ordinal. `advice` ends the message."""
     if why := why_unavailable():
         raise UnavailableError(why + advice)
     count = len(visible_gpus())

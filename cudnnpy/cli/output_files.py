@@ -1,39 +1,37 @@
-"""Files that a command writes: the checks before a long computation, and writing completely or not at all."""
+"""Files that a command writes: checks before a long computation, and atomic writes."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from cudnnpy._core.whole_file import replacing
-
-
-class OutputError(ValueError):
-    """A file cannot be written. The message is one line that names it."""
+from cudnnpy.cli.errors import UsageError
 
 
 def check_writable(path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Raise OutputError if a file cannot be written to a path, or exists and `overwrite` is false."""
+    """Raise UsageError if a file cannot be written to a path, or exists and `overwrite` is false."""
     target = Path(os.path.realpath(path))
     try:
         if not os.fspath(path):
-            raise OutputError("'': is not the name of a file to write")
+            raise UsageError("'': is not the name of a file to write")
         if target.is_dir():
-            raise OutputError(f"{path}: is a folder, not a file to write")
+            raise UsageError(f"{path}: is a folder, not a file to write")
         if target.exists() and not target.is_file():
-            raise OutputError(f"{path}: is not a file; name a file to write")
+            raise UsageError(f"{path}: is not a file; name a file to write")
         if target.exists() and not overwrite:
-            raise OutputError(f"{path}: the file exists; --force overwrites it")
+            raise UsageError(f"{path}: the file exists; --force overwrites it")
         if not target.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {target.parent} to write it in")
+            raise UsageError(f"{path}: there is no folder {target.parent} to write it in")
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
     _check_folder_access(path, target.parent)
 
 
 def check_folder(path: str | os.PathLike[str], names: Iterable[str], *, overwrite: bool = False) -> None:
-    """Raise OutputError if files cannot be written to a folder, which may have to be made, or exist already."""
+    """Raise UsageError if files cannot be written to a folder that exists, or that `write` is to make."""
     target = Path(os.path.realpath(path))
     try:
         if target.is_dir():
@@ -41,32 +39,36 @@ def check_folder(path: str | os.PathLike[str], names: Iterable[str], *, overwrit
                 check_writable(Path(path, name), overwrite=overwrite)
             return
         if target.exists():
-            raise OutputError(f"{path}: is a file, not a folder to write to")
+            raise UsageError(f"{path}: is a file, not a folder to write to")
         if not target.parent.is_dir():
-            raise OutputError(f"{path}: there is no folder {target.parent} to make it in")
+            raise UsageError(f"{path}: there is no folder {target.parent} to make it in")
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
     _check_folder_access(path, target.parent)
 
 
 def write(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file, and its folder if only that is missing: a temporary file beside it takes its place.
+    """Write a file atomically, and make its folder if only that is missing. A replaced file keeps its mode.
 
-    Raises OutputError if it cannot be written, or if it exists and `overwrite` is false.
+    Raises UsageError if it cannot be written, or if it exists and `overwrite` is false.
     """
     target = Path(os.path.realpath(path))
     try:
         target.parent.mkdir(exist_ok=True)
         check_writable(path, overwrite=overwrite)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
         with replacing(target) as partial:
+            partial.touch(0o666 if mode is None else 0o600)  # the content of a private file is never public
             partial.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+            if mode is not None:
+                partial.chmod(mode)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {_reason(error)}") from None
+        raise UsageError(f"{path}: cannot be written: {_reason(error)}") from None
 
 
 def _check_folder_access(path: str | os.PathLike[str], folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"{path}: the folder {folder} cannot be written to")
+        raise UsageError(f"{path}: the folder {folder} cannot be written to")
 
 
 def _reason(error: OSError) -> str:

@@ -11,10 +11,10 @@ from typing import NamedTuple
 from cudnnpy._options.checks import printable
 from cudnnpy._options.limits import MAX_PRINTED_CHARACTERS
 
-_NARROWEST, _WIDEST = 60, 200
-_IN_A_PIPE = 100  # columns
+_MIN_WIDTH, _MAX_WIDTH = 60, 200  # columns
+_PIPE_WIDTH = 100  # columns
 _GAP = "  "
-_LEAST = 10  # the narrowest that a column becomes
+_MIN_COLUMN = 10  # characters
 
 
 class Line(NamedTuple):
@@ -26,7 +26,7 @@ class Line(NamedTuple):
 
 def width() -> int:
     """Return the number of columns to fill: the terminal's, $COLUMNS, or 100 in a pipe."""
-    return max(_NARROWEST, min(_WIDEST, shutil.get_terminal_size((_IN_A_PIPE, 24)).columns))
+    return max(_MIN_WIDTH, min(_MAX_WIDTH, shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns))
 
 
 def show(lines: Iterable[Line]) -> None:
@@ -47,14 +47,14 @@ def show(lines: Iterable[Line]) -> None:
 
 
 def printed(text: str) -> str:
-    """Return a text as the command prints it: control characters as escapes, and of a long line its beginning."""
+    """Return a text with control characters as escapes and long lines shortened, as the command prints it."""
     lines = (line[:MAX_PRINTED_CHARACTERS] + "..." * (len(line) > MAX_PRINTED_CHARACTERS) for line in text.split("\n"))
     return printable("\n".join(lines))
 
 
-def say(command: str, said: str | Exception, status: int = 0) -> int:
-    """Print a message or an error, this in one line, of a command on standard error, and return the exit status."""
-    text = said if isinstance(said, str) else " ".join(str(said).split()) or "out of memory"
+def say(command: str, message: str | Exception, status: int = 0) -> int:
+    """Print a message of a command on standard error, an exception in one line, and return the exit status."""
+    text = message if isinstance(message, str) else " ".join(str(message).split()) or "out of memory"
     print(printed(f"{command}: {text}"), file=sys.stderr, flush=True)
     return status
 
@@ -64,27 +64,50 @@ def wrapped(text: str, columns: int) -> list[str]:
     return textwrap.wrap(text, columns, break_on_hyphens=False) or [""]
 
 
-def table(cells: Sequence[Sequence[str]], columns: int, marked: int | None = None) -> Iterator[Line]:
-    """Yield the lines of a table whose first row is the header. Cells are wrapped where the columns are too many.
+def labelled(rows: Sequence[tuple[str, str]], columns: int | None = None) -> Iterator[Line]:
+    """Yield labels and their texts, which are wrapped to some number of columns if it is given."""
+    indent = max(len(label) for label, _ in rows) + len(_GAP)
+    for label, text in rows:
+        for number, part in enumerate([text] if columns is None else wrapped(text, columns - indent)):
+            yield Line(f"{'' if number else label:{indent}}{part}".rstrip())
 
-    The row with the number `marked`, the first below the header being 0, begins with an asterisk.
+
+def table(
+    cells: Sequence[Sequence[str]],
+    columns: int | None = None,
+    *,
+    marked: int | None = None,
+    indent: str = "  ",
+    numeric: int = 0,
+) -> Iterator[Line]:
+    """Yield the lines of a table whose first row is the header.
+
+    Cells are wrapped if the table is wider than `columns`. The last `numeric` columns are aligned to the right.
+    The row with the index `marked`, the first below the header being 0, begins with an asterisk.
     """
-    widths = _widths(cells, columns - len(_GAP) * len(cells[0]))
-    for number, cell in enumerate(cells, -1):
-        parts = [wrapped(text, size) for text, size in zip(cell, widths, strict=True)]
-        for at in range(max(map(len, parts))):
-            texts = [part[at] if at < len(part) else "" for part in parts]
-            line = _GAP.join(text.ljust(size) for text, size in zip(texts, widths, strict=True))
-            mark = "* " if number == marked and not at else "  "
+    room = None if columns is None else columns - len(indent) - len(_GAP) * (len(cells[0]) - 1)
+    widths = _widths(cells, room)
+    for number, row in enumerate(cells, -1):
+        parts = [wrapped(text, size) for text, size in zip(row, widths, strict=True)]
+        for index in range(max(map(len, parts))):
+            texts = [part[index] if index < len(part) else "" for part in parts]
+            line = _GAP.join(
+                text.rjust(size) if place >= len(widths) - numeric else text.ljust(size)
+                for place, (text, size) in enumerate(zip(texts, widths, strict=True))
+            )
+            mark = "*".ljust(len(indent)) if number == marked and not index else indent
             yield Line(f"{mark}{line}".rstrip(), "green" if number == marked else "")
 
 
-def _widths(cells: Sequence[Sequence[str]], columns: int) -> list[int]:
-    """Return the widths of the columns of a table: the longest cells', or less for the widest ones if they do not fit.
+def _widths(cells: Sequence[Sequence[str]], room: int | None) -> list[int]:
+    """Return the widths of the columns of a table: the widths of the longest cells, reduced where the room is too small.
 
-    The first column, which names the row, is left twice as wide as the others.
+    The widest columns are reduced first; the first one, which names the row, stays twice as wide as the others.
     """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    while sum(widths) > columns and (wide := [at for at, size in enumerate(widths) if size > _LEAST]):
-        widths[max(wide, key=lambda at: widths[at] / (1 if at else 2))] -= 1
+    while room is not None and sum(widths) > room:
+        reducible = [index for index, size in enumerate(widths) if size > _MIN_COLUMN]
+        if not reducible:
+            break
+        widths[max(reducible, key=lambda index: widths[index] / (1 if index else 2))] -= 1
     return [max(size, 1) for size in widths]

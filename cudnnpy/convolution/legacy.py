@@ -50,10 +50,10 @@ class LegacyExecutable:
             groups=problem.groups,
             math_type=permitted_math(problem.x.dtype, tf32=not strict),
         )
-        self._tensors = [tensors[role] for role in self._operation.order]
+        self._tensors = [tensors[role] for role in self._operation.operands]
         roles = {"x": "x", "dx": "x", "w": "w", "dw": "w", "y": "y", "dy": "y"}
         given = [roles[operand] for operand in problem.operands if operand != "bias"]
-        self._positions = tuple(given.index(role) for role in self._operation.order)
+        self._positions = tuple(given.index(role) for role in self._operation.operands)
         self._algorithm = short_names(self._operation.algorithms)[name]
         size = c_size_t()
         first, second, last = self._tensors

@@ -19,7 +19,7 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
     operation : str or cudnnOpTensorOp_t
         "add", "mul", "min", "max", "sqrt" or "not".
     compute_dtype : str, numpy.dtype or cudnnDataType_t
-        The element type of the computation.
+        The data type of the computation.
     propagate_nan : bool
         Whether the minimum or maximum of a NaN and a number is NaN.
     """
@@ -34,10 +34,10 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
         compute_dtype: ElementType = "float32",
         propagate_nan: bool = False,
     ) -> None:
-        kind = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
+        op = enumerator(raw.cudnnOpTensorOp_t, operation, "operation")
         dtype, nan = data_type(compute_dtype, "compute_dtype"), nan_propagation(propagate_nan)
         with self._created():
-            self._set("cudnnSetOpTensorDescriptor", kind, dtype, nan)
+            self._set("cudnnSetOpTensorDescriptor", op, dtype, nan)
 
     @property
     def operation(self) -> str:
@@ -46,7 +46,7 @@ class OpTensorDescriptor(Descriptor[raw.cudnnOpTensorDescriptor_t]):
 
     @property
     def compute_dtype(self) -> str:
-        """The element type of the computation."""
+        """The data type of the computation."""
         return short_name(self.get("cudnnGetOpTensorDescriptor")["opTensorCompType"])
 
     @property
@@ -63,7 +63,7 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
     operation : str or cudnnReduceTensorOp_t
         "add", "mul", "min", "max", "amax", "avg", "norm1", "norm2" or "mul_no_zeros".
     compute_dtype : str, numpy.dtype or cudnnDataType_t
-        The element type of the computation.
+        The data type of the computation.
     propagate_nan : bool
         Whether the minimum or maximum over a NaN is NaN.
     indices : str or cudnnReduceTensorIndices_t
@@ -104,7 +104,7 @@ class ReduceTensorDescriptor(Descriptor[raw.cudnnReduceTensorDescriptor_t]):
 
     @property
     def compute_dtype(self) -> str:
-        """The element type of the computation."""
+        """The data type of the computation."""
         return short_name(self._read("reduceTensorCompType"))
 
     @property

@@ -1,4 +1,4 @@
-"""Choosing an algorithm of the v7 functions on descriptors, by preference."""
+"""Choose an algorithm of the v7 functions for descriptors, by preference."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class Operation(NamedTuple):
-    """An operation of a convolution in C."""
+    """The C functions of a convolution operation."""
 
-    direction: str  # in the names of its functions
+    direction: str  # in the names of the functions
     algorithms: type[Algorithm]
-    order: str  # x, w and y in the order of the functions; the last is written
-    nondeterministic: str = ""  # the digits of algorithms
+    operands: str  # x, w and y in the order of the functions; the last is written
+    nondeterministic: str = ""  # the digits of nondeterministic algorithms
 
     def function(self, name: str) -> str:
         """Return the name of a function: cudnnConvolutionForward of "cudnnConvolution{}"."""
@@ -56,7 +56,7 @@ OPERATIONS = {
 
 
 def permitted_math(dtype: str, *, tf32: bool) -> raw.cudnnMathType_t:
-    """Return the math type that permits every instruction that the element type of x, and `tf32`, permit."""
+    """Return the least restrictive math type for the data type of x and `tf32`."""
     if dtype == "float32" and not tf32:
         return raw.CUDNN_FMA_MATH
     return raw.CUDNN_TENSOR_OP_MATH if dtype in ("float16", "bfloat16") else raw.CUDNN_DEFAULT_MATH
@@ -67,7 +67,7 @@ class AlgorithmCandidate:
     """A v7 algorithm with a math type, and whether it can be used. `cudnnpy.candidates_table` shows several."""
 
     algorithm: Algorithm  #: cuDNN's enumerator
-    math_type: raw.cudnnMathType_t  #: the math type that the algorithm has to run with
+    math_type: raw.cudnnMathType_t  #: the math type that the algorithm requires
     workspace_size: int  #: in bytes
     deterministic: bool  #: whether the result has the same bits every time
     time: float | None  #: the measured time in milliseconds; None if it was not measured
@@ -93,7 +93,7 @@ class AlgorithmChoice:
     """The algorithm that `choose_algorithm` chose. Its math type has been set on the convolution descriptor."""
 
     algorithm: Algorithm  #: cuDNN's enumerator
-    math_type: raw.cudnnMathType_t  #: the math type that the algorithm has to run with
+    math_type: raw.cudnnMathType_t  #: the math type that the algorithm requires
     workspace_size: int  #: in bytes
     deterministic: bool  #: whether the result has the same bits every time
     time: float | None  #: the measured time in milliseconds; None if it was not measured
@@ -126,7 +126,7 @@ def choose_algorithm(
         The operation.
     x, w, convolution, y : descriptors or raw handles
         The image or dx, the filter or dw, the convolution, and the result of forward or dy. The math type that the convolution
-        descriptor has is not regarded.
+        descriptor has is ignored.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
         How to choose.
     workspace_limit : int or None
@@ -134,20 +134,20 @@ def choose_algorithm(
     deterministic, tf32 : bool
         Whether every result must have the same bits, and whether float32 may be rounded to tf32.
     handle : Handle, cudnnHandle_t or None
-        Its stream is that of "autotune"; the device of a cudnnHandle_t must be current. None is the calling thread's Handle for
+        "autotune" runs on its stream; the device of a cudnnHandle_t must be current. None is the calling thread's Handle for
         the current device, on the default stream.
     arrays : sequence of three device arrays or addresses, or None
-        Memory of x, w and y for "autotune", of which the operation's result is overwritten. The size behind an address is not
-        checked. None allocates the memory as workspace is allocated, and frees it.
+        Memory of x, w and y for "autotune". The memory of the operation's result is overwritten. The size behind an address is
+        not checked. None allocates the memory as workspace is allocated, and frees it.
     workspace : device array or None
         Memory for the workspace of "autotune", which is overwritten. None allocates and frees it.
 
     Raises
     ------
     cudnnpy.NoAlgorithmError
-        If no candidate meets the options. After every error the descriptor has the math type that it had.
+        If no candidate meets the options. After every error the descriptor has its previous math type.
     TypeError, ValueError
-        If an argument is invalid, or the descriptors do not fit together.
+        If an argument is invalid, or the descriptors are inconsistent.
     MemoryError, CaptureError
         If "autotune" cannot allocate x, w and y, or a stream is being captured.
     """
@@ -159,7 +159,7 @@ def choose_algorithm(
             raise ValueError(f"{name} must be None unless prefer is 'autotune'; got {shown(value)}")
     tensors = _tensors(x, w, convolution, y)
     target, device = _handle(handle)
-    before = tensors.convolution.get("cudnnGetConvolutionMathType")["mathType"]
+    previous = tensors.convolution.get("cudnnGetConvolutionMathType")["mathType"]
     permitted = permitted_math(tensors.x.dtype, tf32=tf32)
     with on_device(device) as (device, _):
         try:
@@ -172,12 +172,12 @@ def choose_algorithm(
             candidates = tuple(_candidate(functions, result, permitted, deterministic, limit) for result in results)
             chosen = next((candidate for candidate in candidates if not candidate.rejection_reason), None)
             if chosen is None:
-                wanted = ", ".join(f"{name}={value!r}" for name, value in options.items())
+                requested = ", ".join(f"{name}={value!r}" for name, value in options.items())
                 problem = f"{operation} of {tensors.x}, {tensors.w}, {tensors.convolution}, {tensors.y}"
-                raise NoAlgorithmError(problem, wanted, table(candidates), candidates)
+                raise NoAlgorithmError(problem, requested, table(candidates), candidates)
             raw.call("cudnnSetConvolutionMathType", tensors.convolution, chosen.math_type)
         except BaseException:
-            raw.call("cudnnSetConvolutionMathType", tensors.convolution, before)
+            raw.call("cudnnSetConvolutionMathType", tensors.convolution, previous)
             raise
     return AlgorithmChoice(
         chosen.algorithm, chosen.math_type, chosen.workspace_size, chosen.deterministic, chosen.time, candidates
@@ -217,87 +217,92 @@ class _Tensors(NamedTuple):
 
     def ordered(self, functions: Operation) -> tuple[Any, Any, ConvolutionDescriptor, Any]:
         """Return the descriptors in the order of C."""
-        first, second, last = (getattr(self, role) for role in functions.order)
+        first, second, last = (getattr(self, role) for role in functions.operands)
         return first, second, self.convolution, last
 
 
 def _tensors(x: object, w: object, convolution: object, y: object) -> _Tensors:
-    """Return the descriptors. Raises TypeError or ValueError if they do not fit together."""
-    kinds = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
-    named = zip(kinds, (x, w, convolution, y), _Tensors._fields, strict=True)
-    found = _Tensors(*(_borrowed(kind, given, name) for kind, given, name in named))
-    x_shape, w_shape, y_shape = found.x.shape, found.w.shape, found.y.shape
-    ranks = {"w": len(w_shape), "convolution": len(found.convolution.padding) + 2, "y": len(y_shape)}
+    """Return the descriptors. Raises TypeError or ValueError if they are inconsistent."""
+    owners = (TensorDescriptor, FilterDescriptor, ConvolutionDescriptor, TensorDescriptor)
+    arguments = zip(owners, (x, w, convolution, y), _Tensors._fields, strict=True)
+    tensors = _Tensors(*(_borrowed(owner, value, name) for owner, value, name in arguments))
+    x_shape, w_shape, y_shape = tensors.x.shape, tensors.w.shape, tensors.y.shape
+    ranks = {"w": len(w_shape), "convolution": len(tensors.convolution.padding) + 2, "y": len(y_shape)}
     for name, rank in ranks.items():
         if rank != len(x_shape):
             raise ValueError(f"{name} must have N, C and the spatial dimensions of x, {x_shape}; got {rank} dimensions")
-    for name, dtype in (("w", found.w.dtype), ("y", found.y.dtype)):
-        if dtype != found.x.dtype and found.x.dtype in _FLOATS:  # C combines integers with several types
-            raise TypeError(f"{name} must be {found.x.dtype}, as x; got {dtype}")
-    check_channels(x_shape, w_shape, found.convolution.groups)
-    expected = found.convolution.output_shape(found.x, found.w)
+    for name, dtype in (("w", tensors.w.dtype), ("y", tensors.y.dtype)):
+        if dtype != tensors.x.dtype and tensors.x.dtype in _FLOATS:  # C combines integers with several types
+            raise TypeError(f"{name} must be {tensors.x.dtype}, as x; got {dtype}")
+    check_channels(x_shape, w_shape, tensors.convolution.groups)
+    expected = tensors.convolution.output_shape(tensors.x, tensors.w)
     if y_shape != expected:
         raise ValueError(f"y must have shape {expected}, the result of the convolution; got shape {y_shape}")
-    return found
+    return tensors
 
 
-def _borrowed(owner: type[_OwnedT], given: object, argument: str) -> _OwnedT:
+def _borrowed(owner: type[_OwnedT], value: object, argument: str) -> _OwnedT:
     """Return an owner of a C object; for a raw handle, one that does not destroy it. Raises ClosedError, too."""
     name = raw.parameters(owner._create)[0][1].removesuffix(" *")
-    pointer = to_c(name, given, argument)
+    pointer = to_c(name, value, argument)
     if not pointer:
-        raise (TypeError if given is None else ValueError)(
-            f"{argument} must be a {name} that is not NULL; got {given!r}"
+        raise (TypeError if value is None else ValueError)(
+            f"{argument} must be a {name} that is not NULL; got {value!r}"
         )
-    if isinstance(given, owner):
-        return given
-    found = owner.__new__(owner)
-    found._pointer = found._as_parameter_ = pointer
-    return found
+    if isinstance(value, owner):
+        return value
+    borrowed = owner.__new__(owner)
+    borrowed._pointer = borrowed._as_parameter_ = pointer
+    return borrowed
 
 
-def _handle(given: object) -> tuple[Handle, int | None]:
+def _handle(value: object) -> tuple[Handle, int | None]:
     """Return the handle and its device; None is the current device."""
-    if given is None:
-        given = Handle.default()
-        given.set_stream(None)
-    found = _borrowed(Handle, given, "handle")
-    return found, getattr(found, "_device", None)
+    if value is None:
+        value = Handle.default()
+        value.set_stream(None)
+    handle = _borrowed(Handle, value, "handle")
+    return handle, getattr(handle, "_device", None)
 
 
-def _ask(name: str, functions: Operation, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()) -> list[Any]:
+def _results(
+    name: str, functions: Operation, handle: Handle, *arguments: Any, memory: tuple[Any, ...] = ()
+) -> list[Any]:
     """Return the structs that a Get or Find function fills in."""
     count = c_int()
     raw.call(functions.function("cudnnGetConvolution{}AlgorithmMaxCount"), handle, byref(count))
     results = (getattr(raw, functions.algorithms.__name__.replace("Algo_t", "AlgoPerf_t")) * count.value)()
     raw.call(functions.function(name), handle, *arguments, len(results), byref(count), results, *memory)
-    found: list[Any] = results[: count.value]
-    return found
+    filled: list[Any] = results[: count.value]
+    return filled
 
 
 def _heuristics(functions: Operation, handle: Handle, tensors: _Tensors) -> list[Any]:
-    return _ask("cudnnGetConvolution{}Algorithm_v7", functions, handle, *tensors.ordered(functions))
+    return _results("cudnnGetConvolution{}Algorithm_v7", functions, handle, *tensors.ordered(functions))
 
 
 def _search(
     functions: Operation, handle: Handle, tensors: _Tensors, device: int, limit: int | None, arrays: Any, workspace: Any
 ) -> list[Any]:
-    """Return what cuDNN measured. Memory that is allocated is freed when its owner is, on return."""
+    """Return the measurements of cuDNN. Allocated memory is freed with its owner, on return."""
     stream = handle.stream
-    if capture_nearby(stream):  # which the search would invalidate
+    if capture_nearby(stream):  # the search would invalidate the capture
         raise CaptureError("choose_algorithm: a stream is being captured; choose before the capture, which is intact")
     if not (arrays is None or (isinstance(arrays, tuple | list) and len(arrays) == 3)):
         raise ValueError(f"arrays must be three device arrays or addresses, of x, w and y; got {shown(arrays)}")
-    found, space = {}, None if workspace is None else _given(workspace, "workspace", device)
-    for at, role in enumerate("xwy"):
-        size, name = getattr(tensors, role).nbytes, f"arrays[{at}]"
-        found[role] = memory.take(size, device, stream) if arrays is None else _given(arrays[at], name, device, size)
-    result = functions.order[-1]
-    if arrays is not None and not isinstance(array := found[result][2], int) and not library_of(array).writable(array):
+    operand_memory, space = {}, None if workspace is None else _array_memory(workspace, "workspace", device)
+    for index, role in enumerate("xwy"):
+        size, name = getattr(tensors, role).nbytes, f"arrays[{index}]"
+        operand_memory[role] = (
+            memory.take(size, device, stream) if arrays is None else _array_memory(arrays[index], name, device, size)
+        )
+    result = functions.operands[-1]
+    array = operand_memory[result][2]
+    if arrays is not None and not isinstance(array, int) and not library_of(array).writable(array):
         raise ValueError(f"arrays[{'xwy'.index(result)}] must be a writable array; got a read-only one")
     if space is None:
-        listed = {each.memory for each in _heuristics(functions, handle, tensors) if not each.status}
-        for size in sorted((size for size in listed if limit is None or size <= limit), reverse=True):
+        sizes = {result.memory for result in _heuristics(functions, handle, tensors) if not result.status}
+        for size in sorted((size for size in sizes if limit is None or size <= limit), reverse=True):
             try:
                 space = memory.take(size, device, stream) if size else None
             except MemoryError:
@@ -306,23 +311,23 @@ def _search(
     address, size, _ = space or (None, 0, None)
     size = size if limit is None else min(size, limit)
     first, second, convolution, last = tensors.ordered(functions)
-    a, b, c = (found[role][0] for role in functions.order)
+    a, b, c = (operand_memory[role][0] for role in functions.operands)
     operands = (first, a, second, b, convolution, last, c)
-    return _ask("cudnnFindConvolution{}AlgorithmEx", functions, handle, *operands, memory=(address, size))
+    return _results("cudnnFindConvolution{}AlgorithmEx", functions, handle, *operands, memory=(address, size))
 
 
-def _given(array: Any, argument: str, device: int, needed: int = 0) -> tuple[int, int, Any]:
+def _array_memory(array: Any, argument: str, device: int, min_size: int = 0) -> tuple[int, int, Any]:
     """Return the address, the bytes and the owner of an array, or of an address. Raises TypeError or ValueError."""
-    if needed and isinstance(array, int):
+    if min_size and isinstance(array, int):
         expected = "a device array, or an address other than 0"
-        return check_integer(argument, array, 1, (1 << 64) - 1, expected=expected), needed, array
+        return check_integer(argument, array, 1, (1 << 64) - 1, expected=expected), min_size, array
     address, signature = read(array, argument)
     if signature[3] != device:
         raise ValueError(f"{argument} must be on device {device}, as the handle; got device {signature[3]}")
     spec = spec_of(signature)
     size = extent(spec if spec.strides is not None else spec._replace(strides=packed_strides(spec.shape)))
-    if size < needed:
-        raise ValueError(f"{argument} must have {needed} bytes, as its descriptor; got {size}")
+    if size < min_size:
+        raise ValueError(f"{argument} must have {min_size} bytes, as its descriptor; got {size}")
     return address, size, array
 
 

@@ -1,4 +1,4 @@
-"""Descriptor of a convolution's geometry and arithmetic."""
+"""The descriptor of a convolution's geometry and arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cudnnpy.descriptors.tensors import FilterDescriptor, TensorDescriptor
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
 from cudnnpy.typing import ConvolutionMode, MathType, PerAxis, Shape
 
-_MOST_SPATIAL = raw.CUDNN_DIM_MAX - 2
+_MAX_SPATIAL_AXES = raw.CUDNN_DIM_MAX - 2
 
 
 class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
@@ -29,7 +29,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
     mode : str or cudnnConvolutionMode_t
         "cross_correlation", or "convolution", which flips the filter.
     compute_dtype : str, numpy.dtype or cudnnDataType_t
-        The element type in which products are summed.
+        The data type in which products are summed.
     groups : int
         The number of groups of channels.
     math_type : str or cudnnMathType_t
@@ -50,7 +50,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
         groups: int = 1,
         math_type: MathType | raw.cudnnMathType_t = "default_math",
     ) -> None:
-        padding = integers(padding, "padding", most=_MOST_SPATIAL)
+        padding = integers(padding, "padding", most=_MAX_SPATIAL_AXES)
         geometry = padding, integers(stride, "stride", len(padding)), integers(dilation, "dilation", len(padding))
         arithmetic = (
             enumerator(raw.cudnnConvolutionMode_t, mode, "mode"),
@@ -67,7 +67,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
             self._set("cudnnSetConvolutionMathType", math)
 
     def _read(self, name: str) -> Any:
-        read = self.get("cudnnGetConvolutionNdDescriptor", _MOST_SPATIAL)
+        read = self.get("cudnnGetConvolutionNdDescriptor", _MAX_SPATIAL_AXES)
         value = read[name]
         return value[: read["arrayLength"]] if isinstance(value, tuple) else value
 
@@ -93,7 +93,7 @@ class ConvolutionDescriptor(Descriptor[raw.cudnnConvolutionDescriptor_t]):
 
     @property
     def compute_dtype(self) -> str:
-        """The element type in which products are summed."""
+        """The data type in which products are summed."""
         return short_name(self._read("computeType"))
 
     @property

@@ -1,4 +1,4 @@
-"""Descriptors that are made empty, and set and read by the names of C."""
+"""Descriptors that are created empty, and set and read by the names of C."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RNNDataDescriptor(GeneralDescriptor[raw.cudnnRNNDataDescriptor_t]):
 
     _create = "cudnnCreateRNNDataDescriptor"
     _destroy = "cudnnDestroyRNNDataDescriptor"
-    _reader = "cudnnGetRNNDataDescriptor", 0, (c_double * 1)()  # C writes the padding's value there
+    _reader = "cudnnGetRNNDataDescriptor", 0, (c_double * 1)()  # C writes the padding value there
 
 
 class CTCLossDescriptor(GeneralDescriptor[raw.cudnnCTCLossDescriptor_t]):

@@ -42,12 +42,12 @@ class ActivationDescriptor(Descriptor[raw.cudnnActivationDescriptor_t]):
         propagate_nan: bool = False,
         swish_beta: float | None = None,
     ) -> None:
-        kind = enumerator(raw.cudnnActivationMode_t, mode, "mode")
+        activation = enumerator(raw.cudnnActivationMode_t, mode, "mode")
         coefficient = to_c("double", coefficient, "coefficient")
         beta = None if swish_beta is None else to_c("double", swish_beta, "swish_beta")
         nan = nan_propagation(propagate_nan)
         with self._created():
-            self._set("cudnnSetActivationDescriptor", kind, nan, coefficient)
+            self._set("cudnnSetActivationDescriptor", activation, nan, coefficient)
             if beta is not None:
                 self._set("cudnnSetActivationDescriptorSwishBeta", beta)
 
@@ -103,23 +103,23 @@ class PoolingDescriptor(Descriptor[raw.cudnnPoolingDescriptor_t]):
         stride: PerAxis | None = None,
         propagate_nan: bool = False,
     ) -> None:
-        kind, nan = enumerator(raw.cudnnPoolingMode_t, mode, "mode"), nan_propagation(propagate_nan)
+        pooling, nan = enumerator(raw.cudnnPoolingMode_t, mode, "mode"), nan_propagation(propagate_nan)
         window = integers(window, "window", most=raw.CUDNN_DIM_MAX - 2)
         padding = integers(padding, "padding", len(window))
         stride = window if stride is None else integers(stride, "stride", len(window))
         self._rank = len(window)
         with self._created():
             if len(window) == 2:
-                self._set("cudnnSetPooling2dDescriptor", kind, nan, *window, *padding, *stride)
+                self._set("cudnnSetPooling2dDescriptor", pooling, nan, *window, *padding, *stride)
             else:
-                self._set("cudnnSetPoolingNdDescriptor", kind, nan, len(window), window, padding, stride)
+                self._set("cudnnSetPoolingNdDescriptor", pooling, nan, len(window), window, padding, stride)
 
     def _read(self, name: str) -> Any:
         return self.get("cudnnGetPoolingNdDescriptor", self._rank)[name]
 
     @property
     def mode(self) -> str:
-        """The kind of pooling."""
+        """The pooling mode."""
         return short_name(self._read("mode"))
 
     @property
@@ -163,7 +163,7 @@ class LRNDescriptor(Descriptor[raw.cudnnLRNDescriptor_t]):
 
     def __init__(self, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: float = 2.0) -> None:
         numbers = [to_c("unsigned int", n, "n")]
-        numbers += [to_c("double", v, name) for v, name in ((alpha, "alpha"), (beta, "beta"), (k, "k"))]
+        numbers += [to_c("double", value, name) for value, name in ((alpha, "alpha"), (beta, "beta"), (k, "k"))]
         with self._created():
             self._set("cudnnSetLRNDescriptor", *numbers)
 
@@ -206,7 +206,7 @@ class DropoutDescriptor(Descriptor[raw.cudnnDropoutDescriptor_t]):
     seed : int
         The seed of the states.
     restore : bool
-        Whether to use the states as an earlier descriptor left them, instead of seeding them.
+        Whether to continue with the states of an earlier descriptor instead of seeding them.
     """
 
     _create = "cudnnCreateDropoutDescriptor"

@@ -1,4 +1,4 @@
-"""Descriptors of tensors and filters: shapes, element types and memory orders."""
+"""Descriptors of tensors and filters: shapes, data types, strides and formats."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from cudnnpy._core.values import integers, shape_of
 from cudnnpy.names import ElementType, data_type, enumerator, short_name
 from cudnnpy.typing import Shape, TensorFormat
 
-_MOST_DIMENSIONS = raw.CUDNN_DIM_MAX
-_VECTORS = {raw.CUDNN_DATA_INT8x4: 4, raw.CUDNN_DATA_UINT8x4: 4, raw.CUDNN_DATA_INT8x32: 32}  # channels of an element
+_MAX_DIMENSIONS = raw.CUDNN_DIM_MAX
+_VECTOR_LENGTHS = {
+    raw.CUDNN_DATA_INT8x4: 4,
+    raw.CUDNN_DATA_UINT8x4: 4,
+    raw.CUDNN_DATA_INT8x32: 32,
+}  # channels of an element
 
 
-def _check_vectors(shape: tuple[int, ...], kind: raw.cudnnDataType_t, order: int) -> None:
-    """Raise ValueError if the channels do not fill the vectors. cuDNN drops those of a filter that do not."""
-    length = _VECTORS.get(kind, 1)
-    if order == raw.CUDNN_TENSOR_NCHW_VECT_C and len(shape) > 1 and shape[1] % length:
+def _check_vectors(shape: tuple[int, ...], dtype: raw.cudnnDataType_t, format: int) -> None:
+    """Raise ValueError if the channels do not fill the vectors. cuDNN drops a filter's channels in a partial vector."""
+    length = _VECTOR_LENGTHS.get(dtype, 1)
+    if format == raw.CUDNN_TENSOR_NCHW_VECT_C and len(shape) > 1 and shape[1] % length:
         raise ValueError(f"shape must have a multiple of {length} channels for vectors of {length}; got {shape[1]}")
 
 
 class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
-    """A tensor's shape, element type and strides.
+    """A tensor's shape, data type and strides.
 
     C functions: cudnnSetTensor4dDescriptor[Ex] for four dimensions, cudnnSetTensorNdDescriptor[Ex] for others.
 
@@ -31,9 +35,9 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
     shape : sequence of ints
         (N, C, spatial...).
     dtype : str, numpy.dtype or cudnnDataType_t
-        The element type.
+        The data type.
     strides : sequence of ints or None
-        The strides in elements, one for each dimension. None is packed in the order of `format`.
+        The strides in elements, one for each dimension. None is packed in `format`.
     format : str, cudnnTensorFormat_t or None
         "nchw" (the default), "nhwc" (channels last in memory; the shape is still N, C, spatial...) or "nchw_vect_c".
     """
@@ -49,28 +53,28 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
         strides: Shape | None = None,
         format: TensorFormat | raw.cudnnTensorFormat_t | None = None,
     ) -> None:
-        shape, kind = shape_of(shape), data_type(dtype)
+        shape, data = shape_of(shape), data_type(dtype)
         setter: tuple[Any, ...]
         if strides is None:
-            order = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
-            _check_vectors(shape, kind, order)
+            layout = enumerator(raw.cudnnTensorFormat_t, "nchw" if format is None else format, "format")
+            _check_vectors(shape, data, layout)
             if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptor", order, kind, *shape
+                setter = "cudnnSetTensor4dDescriptor", layout, data, *shape
             else:
-                setter = "cudnnSetTensorNdDescriptorEx", order, kind, len(shape), shape
+                setter = "cudnnSetTensorNdDescriptorEx", layout, data, len(shape), shape
         else:
             if format is not None:
                 raise ValueError(f"format must be None where strides are passed; got {format!r}")
             strides = integers(strides, "strides", len(shape))
             if len(shape) == 4:
-                setter = "cudnnSetTensor4dDescriptorEx", kind, *shape, *strides
+                setter = "cudnnSetTensor4dDescriptorEx", data, *shape, *strides
             else:
-                setter = "cudnnSetTensorNdDescriptor", kind, len(shape), shape, strides
+                setter = "cudnnSetTensorNdDescriptor", data, len(shape), shape, strides
         with self._created():
             self._set(*setter)
 
     def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetTensorNdDescriptor", _MOST_DIMENSIONS)
+        return self.get("cudnnGetTensorNdDescriptor", _MAX_DIMENSIONS)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,17 +90,17 @@ class TensorDescriptor(Descriptor[raw.cudnnTensorDescriptor_t]):
 
     @property
     def dtype(self) -> str:
-        """The name of the element type."""
+        """The name of the data type."""
         return short_name(self._read()["dataType"])
 
     @property
     def nbytes(self) -> int:
-        """The bytes from the first element to the end of the last."""
+        """The byte extent: from the first element to the end of the last."""
         return int(self.get("cudnnGetTensorSizeInBytes")["size"])
 
 
 class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
-    """A filter's shape, element type and format.
+    """A filter's shape, data type and format.
 
     C functions: cudnnSetFilter4dDescriptor for four dimensions, cudnnSetFilterNdDescriptor for others.
 
@@ -105,7 +109,7 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
     shape : sequence of ints
         (K, C, spatial...).
     dtype : str, numpy.dtype or cudnnDataType_t
-        The element type.
+        The data type.
     format : str or cudnnTensorFormat_t
         "nchw", "nhwc" or "nchw_vect_c".
     """
@@ -120,17 +124,17 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
         *,
         format: TensorFormat | raw.cudnnTensorFormat_t = "nchw",
     ) -> None:
-        shape, kind = shape_of(shape), data_type(dtype)
-        order = enumerator(raw.cudnnTensorFormat_t, format, "format")
-        _check_vectors(shape, kind, order)
+        shape, data = shape_of(shape), data_type(dtype)
+        layout = enumerator(raw.cudnnTensorFormat_t, format, "format")
+        _check_vectors(shape, data, layout)
         with self._created():
             if len(shape) == 4:
-                self._set("cudnnSetFilter4dDescriptor", kind, order, *shape)
+                self._set("cudnnSetFilter4dDescriptor", data, layout, *shape)
             else:
-                self._set("cudnnSetFilterNdDescriptor", kind, order, len(shape), shape)
+                self._set("cudnnSetFilterNdDescriptor", data, layout, len(shape), shape)
 
     def _read(self) -> dict[str, Any]:
-        return self.get("cudnnGetFilterNdDescriptor", _MOST_DIMENSIONS)
+        return self.get("cudnnGetFilterNdDescriptor", _MAX_DIMENSIONS)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -140,12 +144,12 @@ class FilterDescriptor(Descriptor[raw.cudnnFilterDescriptor_t]):
 
     @property
     def dtype(self) -> str:
-        """The name of the element type."""
+        """The name of the data type."""
         return short_name(self._read()["dataType"])
 
     @property
     def format(self) -> str:
-        """The memory order of the filter."""
+        """The format of the filter."""
         return short_name(self._read()["format"])
 
     @property

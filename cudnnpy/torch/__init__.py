@@ -7,12 +7,12 @@
         loss.backward()
 
 `enable` replaces two kernels of PyTorch for CUDA tensors, ``aten::_convolution`` and ``aten::convolution_backward``, which
-every convolution and transposed convolution goes through. What cudnnpy does not take runs on PyTorch's own kernels, and
-`stats` counts it. Importing this module does not import PyTorch; `enable` does.
+every convolution and transposed convolution goes through. Calls that cudnnpy does not handle fall back to PyTorch's kernels,
+and `stats` counts them by reason. Importing this module does not import PyTorch; `enable` does.
 """
 
-from cudnnpy.torch.counts import Stats, reset_stats, stats
-from cudnnpy.torch.switch import disable, enable, is_enabled
+from cudnnpy.torch.fallback_stats import Stats, reset_stats, stats
+from cudnnpy.torch.registration import disable, enable, is_enabled
 
 __all__ = ["Stats", "disable", "enable", "is_enabled", "reset_stats", "stats"]
 

@@ -1,7 +1,7 @@
 """The kernels of aten::_convolution and aten::convolution_backward: from PyTorch's arguments to launched plans.
 
-Each looks up its signature in the thread's plan cache. What cannot be planned is remembered there, too, and runs on
-PyTorch's own kernel.
+Each looks up its call signature in the thread's plan cache. A signature that cannot be planned has an entry, too, and falls
+back to PyTorch's own kernel.
 """
 
 from __future__ import annotations
@@ -9,10 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._runtime.plan_cache import find
-from cudnnpy.torch import native
-from cudnnpy.torch.native import flags
-from cudnnpy.torch.parts import Backward, Forward
-from cudnnpy.torch.planning import LAUNCH_ERRORS, Left, given_up, plan_backward, plan_forward, remembered
+from cudnnpy.torch import pytorch_kernels
+from cudnnpy.torch.planned_operations import Backward, Forward
+from cudnnpy.torch.planning import (
+    LAUNCH_ERRORS,
+    Fallback,
+    plan_and_cache,
+    plan_backward,
+    plan_forward,
+    record_launch_failure,
+)
+from cudnnpy.torch.pytorch_kernels import flags
 from cudnnpy.torch.settings import ACTIVE
 
 
@@ -34,7 +41,7 @@ def convolution(
     """Run aten::_convolution: a convolution or a transposed convolution, with a bias or without (None)."""
     at_x, at_w = x.data_ptr(), w.data_ptr()
     bits = at_x | at_w
-    # one flat tuple is made and hashed the fastest; it is looked up in every call
+    # one flat tuple is the fastest to make and to hash, in every call
     key: tuple[Any, ...] = (
         ACTIVE.identity, x.shape, x.stride(), x.dtype, x.get_device(), w.shape, w.stride(), w.dtype, w.get_device(),
         tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups,
@@ -45,19 +52,19 @@ def convolution(
         bits |= bias.data_ptr()
     if bits & 15:  # rare: misaligned tensors have plans of their own
         key += (_alignments(x, w, bias),)
-    ready: Forward | Left | None = find(key)
-    if ready is None:
+    cached: Forward | Fallback | None = find(key)
+    if cached is None:
         geometry = stride, padding, dilation, transposed, output_padding, groups
-        ready = remembered(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
-    if isinstance(ready, Forward):
+        cached = plan_and_cache(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
+    if isinstance(cached, Forward):
         try:
-            return ready.run(x, w, bias, at_x, at_w)
+            return cached.run(x, w, bias, at_x, at_w)
         except LAUNCH_ERRORS as error:
-            reason = given_up(key, error)
+            reason = record_launch_failure(key, error)
     else:
-        reason = ready.reason
+        reason = cached.reason
     rest = stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic, enabled, tf32
-    return native.convolution(reason, x, w, bias, *rest)
+    return pytorch_kernels.convolution(reason, x, w, bias, *rest)
 
 
 def convolution_backward(
@@ -84,17 +91,17 @@ def convolution_backward(
     )  # fmt: skip
     if (at_dy | at_x | at_w) & 15:
         key += (_alignments(dy, x, w),)
-    ready: Backward | Left | None = find(key)
-    if ready is None:
-        ready = remembered(key, plan_backward, (dy, x, w), geometry, now, mask)
-    if isinstance(ready, Backward):
+    cached: Backward | Fallback | None = find(key)
+    if cached is None:
+        cached = plan_and_cache(key, plan_backward, (dy, x, w), geometry, now, mask)
+    if isinstance(cached, Backward):
         try:
-            return ready.run(dy, x, w, at_dy, at_x, at_w, bias_sizes, geometry)
+            return cached.run(dy, x, w, at_dy, at_x, at_w, bias_sizes, geometry)
         except LAUNCH_ERRORS as error:
-            reason = given_up(key, error)
+            reason = record_launch_failure(key, error)
     else:
-        reason = ready.reason
-    return native.convolution_backward(reason, dy, x, w, bias_sizes, *geometry, mask)
+        reason = cached.reason
+    return pytorch_kernels.convolution_backward(reason, dy, x, w, bias_sizes, *geometry, mask)
 
 
 def _alignments(*tensors: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The set-up of a call with a new signature: its plans, or the reason why PyTorch's own kernel runs it."""
+"""The plans of a new call signature, or the reason why it falls back to PyTorch's own kernel."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.transpose import ConvolutionTranspose
 from cudnnpy.errors import CaptureError, NoAlgorithmError, StatusError
 from cudnnpy.handle import on_device
-from cudnnpy.torch import counts
-from cudnnpy.torch.native import Order, order_of
-from cudnnpy.torch.parts import Backward, Forward, Part, WorkspaceError
+from cudnnpy.torch import fallback_stats
+from cudnnpy.torch.planned_operations import Backward, Forward, PlannedOperation, WorkspaceError
+from cudnnpy.torch.pytorch_kernels import ConvolutionFormat, format_of
 from cudnnpy.torch.settings import ACTIVE, Settings
 
-_MOST_ELEMENTS = (1 << 31) - 1  # beyond which PyTorch splits the batch
-_LARGE_VOLUMES = 1 << 18  # elements of x, below which the time of a launch counts
+_MAX_ELEMENTS = (1 << 31) - 1  # PyTorch splits the batch of larger tensors
+_MIN_VOLUME_ELEMENTS = 1 << 18  # of x; below, the host's time of a launch dominates
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 # PyTorch's flags for a call: benchmark, deterministic, enabled, allow_tf32.
@@ -35,69 +35,68 @@ Flags: TypeAlias = tuple[bool, bool, bool, bool]
 # Reasons
 
 
-class Left(NamedTuple):
-    """What is remembered of a signature that PyTorch's own kernel runs."""
+class Fallback(NamedTuple):
+    """Cache entry of a signature that falls back."""
 
     reason: str
 
 
-class NotTaken(Exception):
-    """A call that cudnnpy does not take, with the reason that is counted."""
+class FallbackError(Exception):
+    """A call must fall back to PyTorch's kernel, for the reason that is counted."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-# What planning or a launch may raise, and the reason that is counted for it, the more special ones first. Errors of a
-# libcudnn that cannot be used are not among them: they are raised.
+# The reason that is counted for an exception of planning or of a launch, subclasses first. Errors of a libcudnn that cannot be
+# used have no reason: they are raised.
 _REASONS: tuple[tuple[type[Exception], str], ...] = (
-    (CaptureError, counts.CAPTURE),
-    (NoAlgorithmError, counts.NO_ALGORITHM),
-    (MemoryError, counts.MEMORY),
-    (OutOfMemoryError, counts.MEMORY),
-    (StatusError, counts.FAILED),
-    (TypeError, counts.ARGUMENTS),
-    (ValueError, counts.ARGUMENTS),
-    (RuntimeError, counts.ARGUMENTS),  # PyTorch's check of the shapes
+    (CaptureError, fallback_stats.CAPTURE),
+    (NoAlgorithmError, fallback_stats.NO_ALGORITHM),
+    (MemoryError, fallback_stats.MEMORY),
+    (OutOfMemoryError, fallback_stats.MEMORY),
+    (StatusError, fallback_stats.FAILED),
+    (TypeError, fallback_stats.ARGUMENTS),
+    (ValueError, fallback_stats.ARGUMENTS),
+    (RuntimeError, fallback_stats.ARGUMENTS),  # PyTorch's check of the shapes
 )
-_PLANNING_ERRORS: tuple[type[Exception], ...] = (NotTaken, *(kind for kind, _ in _REASONS))
+_PLANNING_ERRORS: tuple[type[Exception], ...] = (FallbackError, *(kind for kind, _ in _REASONS))
 LAUNCH_ERRORS = (MemoryError, OutOfMemoryError, StatusError)
 
 
 def reason_of(error: Exception) -> str:
     """Return the reason that is counted for an exception."""
-    if isinstance(error, NotTaken):
+    if isinstance(error, FallbackError):
         return error.reason
     return next(reason for kind, reason in _REASONS if isinstance(error, kind))
 
 
-def remembered(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any) -> Any:
-    """Plan a signature, and remember the result of `plan(settings, tensors, *rest)`, or why there is none.
+def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any) -> Any:
+    """Insert the result of `plan(settings, tensors, *rest)`, or a fallback, into the plan cache and return it.
 
-    A call during the capture of a CUDA graph is planned later.
+    A call during a stream capture inserts nothing: a later call plans.
     """
     settings = ACTIVE.settings
-    if settings is None or key[0] is not settings._identity:  # another thread has changed them
-        return Left(counts.TURNED_OFF)
+    if settings is None or key[0] is not settings._identity:  # another thread has changed the settings
+        return Fallback(fallback_stats.TURNED_OFF)
     try:
-        ready = plan(settings, tensors, *rest)
+        cached = plan(settings, tensors, *rest)
     except _PLANNING_ERRORS as error:
-        ready = Left(reason_of(error))
-    if not (isinstance(ready, Left) and ready.reason == counts.CAPTURE):
-        plan_cache().store(key, ready)
-    return ready
+        cached = Fallback(reason_of(error))
+    if not (isinstance(cached, Fallback) and cached.reason == fallback_stats.CAPTURE):
+        plan_cache().store(key, cached)
+    return cached
 
 
-def given_up(key: tuple[Any, ...], error: Exception) -> str:
-    """Return the reason that is counted for a launch that failed.
+def record_launch_failure(key: tuple[Any, ...], error: Exception) -> str:
+    """Return the reason for a failed launch, and make the fallback permanent if its workspace could not be allocated.
 
-    A signature without memory for its workspace is left from then on: at each attempt PyTorch's allocator would release
-    all that it keeps.
+    At each retry PyTorch's allocator would release all cached memory.
     """
     reason = reason_of(error)
     if isinstance(error, WorkspaceError):
-        plan_cache().store(key, Left(reason))
+        plan_cache().store(key, Fallback(reason))
     return reason
 
 
@@ -124,56 +123,58 @@ class Geometry(NamedTuple):
 
 
 class Planner:
-    """Makes the plans of a convolution for one geometry, set of options and memory order."""
+    """Plans the operations of a convolution for one geometry, set of options and memory format."""
 
-    def __init__(self, geometry: Geometry, options: dict[str, Any], order: Order) -> None:
-        self._order = order
+    def __init__(self, geometry: Geometry, options: dict[str, Any], memory_format: ConvolutionFormat) -> None:
+        self._format = memory_format
         self._layer: Convolution | ConvolutionTranspose
-        given = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
+        arguments = {name: getattr(geometry, name) for name in ("stride", "padding", "dilation", "groups")} | options
         if geometry.is_transposed:
-            self._layer = ConvolutionTranspose(**given, output_padding=geometry.output_padding)
+            self._layer = ConvolutionTranspose(**arguments, output_padding=geometry.output_padding)
         else:
-            self._layer = Convolution(**given)
+            self._layer = Convolution(**arguments)
 
-    def part(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], *inputs: Any) -> Part:
+    def plan(self, name: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], *inputs: Any) -> PlannedOperation:
         """Plan "forward", "backward_data" or "backward_filter" on its inputs. Raises what planning raises."""
         layer = self._layer
         if isinstance(layer, ConvolutionTranspose):
             operation, y_shape = layer._behind(x_shape, w_shape)
-            does = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
+            cudnn_operation = {"forward": "backward_data", "backward_data": "forward"}.get(name, name)
         else:
-            operation, y_shape, does = layer._operation, layer.output_shape(x_shape, w_shape), name
+            operation, y_shape, cudnn_operation = layer._operation, layer.output_shape(x_shape, w_shape), name
         shape = {"forward": y_shape, "backward_data": x_shape, "backward_filter": w_shape}[name]
-        return _planned(name, operation, does, inputs, shape, self._order.strides(shape))
+        return _plan(name, operation, cudnn_operation, inputs, shape, self._format.strides(shape))
 
 
-def _planned(
+def _plan(
     name: str,
     operation: Operation,
-    does: str,
+    cudnn_operation: str,
     inputs: tuple[Any, ...],
     shape: tuple[int, ...],
     strides: tuple[int, ...],
-) -> Part:
-    """Plan what an operation does on tensors, for a result of a shape and strides."""
+) -> PlannedOperation:
+    """Plan an operation of cuDNN on tensors, for a result of a shape and strides."""
     library = library_of(inputs[0])
-    arrays = dict(zip((*operation.inputs[does], "bias"), inputs, strict=False))
-    found = {argument: read(array, argument) for argument, array in arrays.items()}
-    first = operation.inputs[does][0]
-    device: int = found[first][1][3]
-    specs = specs_of(found, device, first)
-    addresses = {argument: pointer for argument, (pointer, _) in found.items()}
+    arrays = dict(zip((*operation.inputs[cudnn_operation], "bias"), inputs, strict=False))
+    operands = {argument: read(array, argument) for argument, array in arrays.items()}
+    first = operation.inputs[cudnn_operation][0]
+    device: int = operands[first][1][3]
+    specs = specs_of(operands, device, first)
+    addresses = {argument: address for argument, (address, _) in operands.items()}
     out = specs["out"] = TensorSpec(shape, specs[first].dtype, strides)
-    if max(math.prod(spec.shape) for spec in specs.values()) > _MOST_ELEMENTS:
-        raise NotTaken(counts.LARGE)
+    if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
+        raise FallbackError(fallback_stats.LARGE)
     stream = library.current_stream(device)
     refuse_capture(name, stream)
     with on_device(device):
         call = Call(specs, addresses, device, stream, arrays)
-        planned, _ = operation._prepare(call, does, None, 1.0, 0.0, *(() if does == "forward" else shape))
+        planned, _ = operation._prepare(
+            call, cudnn_operation, None, 1.0, 0.0, *(() if cudnn_operation == "forward" else shape)
+        )
         launcher = Launcher(planned)
     size = planned.workspace_size
-    return Part(
+    return PlannedOperation(
         name,
         launcher,
         library.maker(shape, strides, dtype_of(out.dtype), device),
@@ -183,36 +184,36 @@ def _planned(
 
 
 def _check(enabled: bool, *tensors: Any) -> None:
-    """Raise NotTaken unless cuDNN is enabled, and the tensors are on one device with elements of one type it takes."""
+    """Raise FallbackError unless cuDNN is enabled, and the tensors are not empty, on one device and of one supported type."""
     if not enabled:
-        raise NotTaken(counts.CUDNN_OFF)
+        raise FallbackError(fallback_stats.CUDNN_OFF)
     dtype, device = tensors[0].dtype, tensors[0].device
     if str(dtype).removeprefix("torch.") not in _FLOATS:
-        raise NotTaken(counts.ELEMENT_TYPE)
+        raise FallbackError(fallback_stats.DATA_TYPE)
     if any(tensor.dtype is not dtype or tensor.device != device for tensor in tensors):
-        raise NotTaken(counts.ARGUMENTS)
+        raise FallbackError(fallback_stats.ARGUMENTS)
     if not all(tensor.numel() for tensor in tensors):
-        raise NotTaken(counts.EMPTY)
+        raise FallbackError(fallback_stats.EMPTY)
 
 
 def _copies(tensors: tuple[Any, ...], formats: tuple[Any, ...]) -> list[Any]:
-    """Return the tensors in memory formats, of which None leaves a tensor as it is."""
+    """Return the tensors in memory formats; None stands for no conversion."""
     return [
-        tensor if wanted is None else tensor.contiguous(memory_format=wanted)
-        for tensor, wanted in zip(tensors, formats, strict=True)
+        tensor if memory_format is None else tensor.contiguous(memory_format=memory_format)
+        for tensor, memory_format in zip(tensors, formats, strict=True)
     ]
 
 
-def _order(x: Any, w: Any, bias: Any, given: Sequence[Any]) -> Order:
-    """Return the memory order of a convolution. Raises NotTaken for large depthwise ones with three spatial axes.
+def _format(x: Any, w: Any, bias: Any, given: Sequence[Any]) -> ConvolutionFormat:
+    """Return the memory format of a convolution. Raises FallbackError for large depthwise ones with three spatial axes.
 
     On an H200 with cuDNN 9.19, cuDNN's engines take 1.5 to 2.2 times as long as PyTorch's kernels for them, in all three
     directions (7 problems of X3D, float16 and float32). PyTorch computes them channels first.
     """
-    order = order_of(x, w, bias, given)
-    if order.is_depthwise_of_volumes and x.numel() >= _LARGE_VOLUMES:
-        raise NotTaken(counts.VOLUMES)
-    return order
+    memory_format = format_of(x, w, bias, given)
+    if memory_format.is_depthwise_3d and x.numel() >= _MIN_VOLUME_ELEMENTS:
+        raise FallbackError(fallback_stats.VOLUMES)
+    return memory_format
 
 
 def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Sequence[Any], now: Flags) -> Forward:
@@ -220,27 +221,27 @@ def plan_forward(settings: Settings, tensors: tuple[Any, Any, Any], given: Seque
     x, w, bias = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, x, w, *(() if bias is None else (bias,)))
-    order = _order(x, w, bias, given)
-    formats = order.conversion(x), order.conversion(w, is_filter=True)
+    memory_format = _format(x, w, bias, given)
+    formats = memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     geometry = Geometry.of(given, w.dim() - 2)
-    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), order)
+    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
     inputs, bias_shape = _copies((x, w), formats), None
-    if bias is not None and bias.is_contiguous() and _fuses_bias(geometry, order):
+    if bias is not None and bias.is_contiguous() and _fuses_bias(geometry, memory_format):
         inputs.append(bias)
     elif bias is not None:
         bias_shape = (1, bias.numel(), *(1,) * (w.dim() - 2))
-    part = planner.part("forward", tuple(x.shape), tuple(w.shape), *inputs)
-    return Forward(part, formats, bias_shape)
+    operation = planner.plan("forward", tuple(x.shape), tuple(w.shape), *inputs)
+    return Forward(operation, formats, bias_shape)
 
 
-def _fuses_bias(geometry: Geometry, order: Order) -> bool:
+def _fuses_bias(geometry: Geometry, memory_format: ConvolutionFormat) -> bool:
     """Return whether the plan adds the bias. Otherwise PyTorch adds it to the result, as its own kernel does.
 
-    Measured on an H200 with cuDNN 9.19, for 18 problems in each of six combinations of element type and order: channels
+    Measured on an H200 with cuDNN 9.19, for 18 problems in each of six combinations of data type and memory format: channels
     last, a fused bias saves a pass over the result; channels first, fused plans of 1x1 filters take up to twice as long,
-    and those of groups take up to 13 times as long in both orders.
+    and fused plans with groups take up to 13 times as long in both formats.
     """
-    return geometry.groups == 1 and order.is_channels_last
+    return geometry.groups == 1 and memory_format.is_channels_last
 
 
 def plan_backward(
@@ -248,32 +249,32 @@ def plan_backward(
 ) -> Backward:
     """Plan aten::convolution_backward for dy, x and w: the gradients of `mask`.
 
-    A gradient that cannot be planned is left to PyTorch's kernel. Raises NotTaken if there is no other.
+    A gradient that cannot be planned falls back to PyTorch's kernel. Raises FallbackError if no gradient can be planned.
     """
     dy, x, w = tensors
     benchmark, deterministic, enabled, tf32 = now
     _check(enabled, dy, x, w)
-    order = _order(x, w, None, given)
-    formats = order.conversion(dy), order.conversion(x), order.conversion(w, is_filter=True)
+    memory_format = _format(x, w, None, given)
+    formats = memory_format.conversion(dy), memory_format.conversion(x), memory_format.conversion(w, is_filter=True)
     dy, x, w = _copies(tensors, formats)
     geometry = Geometry.of(given, w.dim() - 2)
-    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), order)
+    planner = Planner(geometry, settings.options(benchmark, deterministic, tf32), memory_format)
     of_filter = (x, dy) if geometry.is_transposed else (dy, x)
-    parts: list[Part | None] = []
+    operations: list[PlannedOperation | None] = []
     reasons: list[str] = []
-    for name, inputs, is_wanted in (("backward_data", (dy, w), mask[0]), ("backward_filter", of_filter, mask[1])):
-        part, reason = None, ""
-        if is_wanted:
+    for name, inputs, is_requested in (("backward_data", (dy, w), mask[0]), ("backward_filter", of_filter, mask[1])):
+        operation, reason = None, ""
+        if is_requested:
             try:
-                part = planner.part(name, tuple(x.shape), tuple(w.shape), *inputs)
+                operation = planner.plan(name, tuple(x.shape), tuple(w.shape), *inputs)
             except _PLANNING_ERRORS as error:
                 reason = reason_of(error)
-        parts.append(part)
+        operations.append(operation)
         reasons.append(reason)
     reason = next(filter(None, reasons), "")
-    if reason and not any(parts):
-        raise NotTaken(reason)
-    dx, dw = parts
+    if reason and not any(operations):
+        raise FallbackError(reason)
+    dx, dw = operations
     axes = (0, *range(2, w.dim())) if mask[2] else None
-    left = [*map(bool, reasons), False] if reason else None
-    return Backward(dx, dw, axes, formats, geometry.is_transposed, left, reason)
+    fallback_mask = [*map(bool, reasons), False] if reason else None
+    return Backward(dx, dw, axes, formats, geometry.is_transposed, fallback_mask, reason)

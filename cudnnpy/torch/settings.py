@@ -1,4 +1,4 @@
-"""The options of `enable`, and those that hold now."""
+"""The options of `enable`, and the active ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Settings(Identified):
 
 
 class Active:
-    """The settings that hold now, and their identity in keys; None while PyTorch's own kernels are registered."""
+    """The active settings, and their cache token; None while PyTorch's own kernels are registered."""
 
     __slots__ = ("identity", "settings")
 
@@ -44,7 +44,7 @@ class Active:
         self.set(None)
 
     def set(self, settings: Settings | None) -> None:
-        """Set the settings that hold from now on."""
+        """Replace the active settings."""
         self.settings = settings
         self.identity = None if settings is None else settings._identity
 

@@ -314,7 +314,7 @@ def tell(options, reports, alike, reached, device):
             f"the ranks run the same kernels: {'yes' if alike else 'NO'} ({', '.join(one.kernels for one in reports)})"
         )
         counted = cudnnpy.torch.stats()
-        print(f"convolutions of rank 0 on cudnnpy: {counted.taken}; left to torch: {counted.left}")
+        print(f"convolutions of rank 0 on cudnnpy: {counted.handled}; left to torch: {counted.fallbacks}")
     print(f"loss of rank 0: {reports[0].loss:.4f}")
     if reached is not None:
         print(f"accuracy on 360 pictures not trained on: {reached:.2%}")

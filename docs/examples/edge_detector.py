@@ -20,7 +20,7 @@ from cudnnpy.errors import CudnnError
 
 
 def load_image(path):
-    """Return a picture in colour as float32, (1, height, width, 3), scaled so that its values are 0 to 1."""
+    """Return a colour image as float32, (1, height, width, 3), scaled so that its values are 0 to 1."""
     from PIL import Image
 
     with Image.open(path) as file:
@@ -29,7 +29,7 @@ def load_image(path):
 
 
 def save_image(path, image):
-    """Write the picture with 8 bits: negative values become 0, and the largest becomes 255."""
+    """Write the image with 8 bits: negative values become 0, and the largest becomes 255."""
     from PIL import Image
 
     image = np.maximum(image[0], 0)
@@ -48,7 +48,7 @@ def check(result):
 
 
 def detect_edges(image, with_sigmoid, workspace_limit):
-    """Return the convolved picture; image is float32, (1, height, width, 3)."""
+    """Return the convolved image; `image` is float32, (1, height, width, 3)."""
     from cuda.bindings import runtime as cuda
 
     batch, height, width, channels = image.shape
@@ -58,7 +58,7 @@ def detect_edges(image, with_sigmoid, workspace_limit):
         raw.check(raw.cudnnCreate(byref(cudnn)))
         release.callback(raw.cudnnDestroy, cudnn)
 
-        # The input: one picture, three channels, and the channels of one pixel lie together (NHWC).
+        # The input: one image, three channels, and the channels of one pixel lie together (NHWC).
         input_descriptor = raw.cudnnTensorDescriptor_t()
         raw.check(raw.cudnnCreateTensorDescriptor(byref(input_descriptor)))
         release.callback(raw.cudnnDestroyTensorDescriptor, input_descriptor)
@@ -215,7 +215,7 @@ def detect_edges(image, with_sigmoid, workspace_limit):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Find the edges of a picture with cuDNN.")
+    parser = argparse.ArgumentParser(description="Find the edges of an image with cuDNN.")
     parser.add_argument("input", type=Path)
     parser.add_argument("-o", "--output", type=Path, default=Path("cudnn-out.png"))
     parser.add_argument("--force", action="store_true", help="overwrite a file that is there already")

@@ -19,8 +19,8 @@ from cudnnpy import raw
 from cudnnpy import store as stores
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._planning.selection import plan_for
-from cudnnpy.cli.tuning import Job, key_for, tuning_gpus
-from cudnnpy.cli.tuning_cluster import Cluster
+from cudnnpy.cli.tune.dask_cluster import DaskCluster
+from cudnnpy.cli.tune.tune_problem import Job, key_for, tuning_gpus
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = ROOT / "tests" / "host"
@@ -51,7 +51,7 @@ def scheduler() -> Iterator[str]:
 def test_a_cluster_tunes_on_each_gpu(scheduler: str) -> None:
     from cudnnpy._planning.notation import parse
 
-    with closing(Cluster(scheduler)) as cluster:
+    with closing(DaskCluster(scheduler)) as cluster:
         assert [kind for _, kind in cluster.devices] == [gpu.kind for gpu in tuning_gpus()]
         kind = cluster.devices[0][1]
         jobs = [Job(text, 0.5, kind, key_for(*parse(text), kind)) for text in PROBLEMS]

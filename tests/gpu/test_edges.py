@@ -1,4 +1,4 @@
-"""The edge detector on a GPU: its picture against the CPU's, every preference, the command and the example."""
+"""The edge detector on a GPU: its result against the CPU's, every preference, the command and the example."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import whole_pictures
 from PIL import Image
 
 from cudnnpy._options.convolution import PREFERENCES
 from cudnnpy._planning import usable
 from cudnnpy.cli import command as cli
-from cudnnpy.cli import edges, pictures
+from cudnnpy.cli.edges import detector, images
 from cudnnpy.errors import NoAlgorithmError
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
-def picture(name):
+def sample_or_photograph(name):
     """The sample, or something like a photograph: light that changes smoothly, and noise; 1920 x 1080."""
     if name == "sample":
-        return whole_pictures.load(pictures.SAMPLE)
+        return images.load(images.SAMPLE)
     random = np.random.default_rng(7)
     coarse = random.uniform(size=(10, 17, 3))
     rows, columns = np.linspace(0, 8.999, 1080), np.linspace(0, 15.999, 1920)
@@ -39,7 +38,7 @@ def picture(name):
 
 @cache
 def levels_on_the_cpu(name, sigmoid):
-    return whole_pictures.to_bytes(whole_pictures.detect(picture(name), device="cpu", sigmoid=sigmoid).picture).astype(
+    return images.to_levels(detector.detect(sample_or_photograph(name), device="cpu", sigmoid=sigmoid).values).astype(
         int
     )
 
@@ -47,9 +46,9 @@ def levels_on_the_cpu(name, sigmoid):
 @pytest.mark.parametrize("prefer", PREFERENCES)
 @pytest.mark.parametrize("sigmoid", [False, True])
 @pytest.mark.parametrize("name", ["sample", "photograph"])
-def test_the_gpus_picture_is_the_cpus_within_one_grey_level(name, sigmoid, prefer):
-    found = whole_pictures.detect(picture(name), device="cuda", sigmoid=sigmoid, prefer=prefer)
-    difference = abs(whole_pictures.to_bytes(found.picture).astype(int) - levels_on_the_cpu(name, sigmoid))
+def test_the_gpus_result_is_the_cpus_within_one_grey_level(name, sigmoid, prefer):
+    found = detector.detect(sample_or_photograph(name), device="cuda", sigmoid=sigmoid, prefer=prefer)
+    difference = abs(images.to_levels(found.values).astype(int) - levels_on_the_cpu(name, sigmoid))
     print(f"{name}, sigmoid={sigmoid}, {prefer}: {found.algorithm}, {found.workspace_size} bytes,", end=" ")
     print(f"{found.milliseconds:.3f} ms, largest difference {difference.max()}, pixels {np.count_nonzero(difference)}")
     assert difference.max() <= 1
@@ -61,52 +60,28 @@ def test_the_gpus_picture_is_the_cpus_within_one_grey_level(name, sigmoid, prefe
 
 def test_the_floats_agree_too():
     """No tf32: its ten bits would differ by about 1e-3 here."""
-    found = whole_pictures.detect(picture("photograph"), device="cuda").picture
-    np.testing.assert_allclose(found, whole_pictures.detect(picture("photograph"), device="cpu").picture, atol=5e-5)
-
-
-@pytest.mark.parametrize("prefer", PREFERENCES)
-@pytest.mark.parametrize(
-    ("area", "kept", "sigmoid"),
-    [(1 << 15, 0, True), (1 << 18, edges._KEPT, False), (edges._OnGpu.area, edges._KEPT, False)],
-)
-def test_tiles_on_the_gpu_are_the_cpus_picture(tmp_path, monkeypatch, area, kept, sigmoid, prefer):
-    """Each tile has the shape that the plan was made for, and the second pass meets what the first measured."""
-    path = tmp_path / "p.png"
-    Image.fromarray(whole_pictures.to_bytes(picture("photograph"))).save(path, compress_level=1)
-    source = pictures.Picture(path)
-    monkeypatch.setattr(edges._OnGpu, "area", area)
-    monkeypatch.setattr(edges, "_KEPT", kept)
-    shapes = set()
-    convolve = edges._OnGpu.convolve
-    monkeypatch.setattr(
-        edges._OnGpu, "convolve", lambda self, pixels: shapes.add(pixels.shape) or convolve(self, pixels)
+    found = detector.detect(sample_or_photograph("photograph"), device="cuda").values
+    np.testing.assert_allclose(
+        found, detector.detect(sample_or_photograph("photograph"), device="cpu").values, atol=5e-5
     )
-    drawn = edges.draw(source, device="cuda", sigmoid=sigmoid, prefer=prefer)
-    expected = edges.draw(source, device="cpu", sigmoid=sigmoid)
-    difference = abs(np.asarray(drawn.image).astype(int) - np.asarray(expected.image))
-    print(f"area {area}, kept {kept}, {prefer}: {drawn.algorithm}, {drawn.milliseconds:.3f} ms, {difference.max()}")
-    assert difference.max() <= 1
-    assert drawn.why_no_gpu is None
-    assert drawn.device not in ("", "CPU")
-    (shape,) = shapes
-    assert shape[1] * shape[2] <= area
-    assert (shape == (1, 1080, 1920, 3)) is (area >= 1080 * 1920)
 
 
 @pytest.mark.parametrize("prefer", PREFERENCES)
 def test_a_limit_is_kept(prefer):
-    assert whole_pictures.detect(picture("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size == 0
+    assert (
+        detector.detect(sample_or_photograph("sample"), device="cuda", prefer=prefer, workspace_limit=0).workspace_size
+        == 0
+    )
 
 
 def test_auto_takes_the_gpu():
-    assert whole_pictures.detect(picture("sample")).device != "CPU"
+    assert detector.detect(sample_or_photograph("sample")).device != "CPU"
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (5, 2)])
-def test_small_pictures(size):
+def test_small_images(size):
     small = np.random.default_rng(1).uniform(size=(1, *size, 3)).astype(np.float32)
-    on_gpu, on_cpu = (whole_pictures.detect(small, device=device).picture for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (detector.detect(small, device=device).values for device in ("cuda", "cpu"))
     np.testing.assert_allclose(on_gpu, on_cpu, atol=2e-5)
 
 
@@ -118,7 +93,7 @@ def every_candidate_is_refused(monkeypatch):
 @pytest.mark.usefixtures("every_candidate_is_refused")
 def test_where_no_algorithm_remains_each_is_listed_with_the_reason():
     with pytest.raises(NoAlgorithmError, match="prefer='no_workspace', so at most 0 bytes of workspace") as caught:
-        whole_pictures.detect(picture("sample"), device="cuda", prefer="no_workspace")
+        detector.detect(sample_or_photograph("sample"), device="cuda", prefer="no_workspace")
     table = [line for line in str(caught.value).splitlines() if line.endswith("refused by this test")]
     assert len(table) == len(caught.value.candidates) > 5
 
@@ -170,7 +145,7 @@ def test_info():
 @pytest.mark.parametrize("options", [[], ["--sigmoid"], ["--workspace-limit", "0"]])
 def test_the_example(tmp_path, options):
     out = tmp_path / "x.png"
-    printed = program("docs/examples/edge_detector.py", pictures.SAMPLE, "-o", out, *options)
+    printed = program("docs/examples/edge_detector.py", images.SAMPLE, "-o", out, *options)
     assert_like_the_cpu(out, sigmoid="--sigmoid" in options)
     size = next(line for line in printed.splitlines() if line.startswith("Workspace size: "))
     assert size.endswith(" MB")

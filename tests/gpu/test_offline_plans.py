@@ -25,7 +25,8 @@ from cudnnpy._planning.notation import parse, text_of
 from cudnnpy._planning.remembered import key_of
 from cudnnpy._store import exports
 from cudnnpy._store.entry import Entry
-from cudnnpy.cli import command, stub_driver
+from cudnnpy.cli import command
+from cudnnpy.cli.plan import stub_driver
 from cudnnpy.handle import Handle
 
 X, W, Y = (4, 32, 14, 13), (64, 32, 3, 3), (4, 64, 14, 13)

@@ -16,7 +16,7 @@ from opinfo_samples import DTYPES, Sample, samples_of
 from torch.nn import functional as F
 
 import cudnnpy.torch
-from cudnnpy.torch import counts
+from cudnnpy.torch import fallback_stats
 
 NAMES = [f"nn.functional.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
 CONVOLUTIONS: dict[bool, list[Callable[..., torch.Tensor]]] = {
@@ -112,8 +112,8 @@ def test_pytorchs_samples(samples: list[Sample], name: str, dtype: str) -> None:
     chosen = [sample for sample in samples if (sample.name, sample.dtype) == (name, dtype)]
     with cudnnpy.torch.enable(tf32=False):
         assert opinfo.failures(Functions, chosen, lambda tensor: tensor.cuda(), to_float64, LOOSE) == ""
-    assert cudnnpy.torch.stats().left == {}
-    assert min(cudnnpy.torch.stats().taken.values()) >= len(chosen)
+    assert cudnnpy.torch.stats().fallbacks == {}
+    assert min(cudnnpy.torch.stats().handled.values()) >= len(chosen)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,7 +129,7 @@ def test_first_and_second_derivatives(name: str) -> None:
         # some of cuDNN's algorithms sum in another order each time
         assert torch.autograd.gradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
         assert torch.autograd.gradgradcheck(call, leaves, fast_mode=True, nondet_tol=1e-9)
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 # Memory
@@ -162,7 +162,7 @@ def test_results_lie_in_memory_as_pytorchs(rank: int, is_transposed: bool, dtype
                     found = call()
             for ours, theirs in zip(found, expected, strict=True):
                 alike(ours, theirs, TOLERANCES[dtype])
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -183,7 +183,7 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(channels: int, las
             found = call()
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, TOLERANCES[x.dtype])
-    assert cudnnpy.torch.stats().left == ({counts.VOLUMES: 2} if channels == 64 and not last else {})
+    assert cudnnpy.torch.stats().fallbacks == ({fallback_stats.VOLUMES: 2} if channels == 64 and not last else {})
 
 
 def test_no_memory_is_kept_beside_the_result() -> None:
@@ -195,7 +195,7 @@ def test_no_memory_is_kept_beside_the_result() -> None:
         before = torch.cuda.memory_allocated()
         y = F.conv2d(x, w, padding=1)
         assert torch.cuda.memory_allocated() - before - y.nbytes < 1 << 21  # what the allocator rounds up
-    assert cudnnpy.torch.stats().taken["forward"] == 2
+    assert cudnnpy.torch.stats().handled["forward"] == 2
 
 
 def test_tensors_without_elements_and_errors_are_pytorchs() -> None:
@@ -210,7 +210,7 @@ def test_tensors_without_elements_and_errors_are_pytorchs() -> None:
             F.conv2d(draw(2, 2, 8, 8), w)
         with pytest.raises(RuntimeError, match="should be the same"):
             F.conv2d(draw(2, 3, 8, 8).half(), w)
-    assert cudnnpy.torch.stats().left == {counts.EMPTY: 2, counts.ARGUMENTS: 2}
+    assert cudnnpy.torch.stats().fallbacks == {fallback_stats.EMPTY: 2, fallback_stats.ARGUMENTS: 2}
 
 
 # Networks
@@ -317,15 +317,15 @@ def test_a_captured_step(is_planned: bool) -> None:
         graph = torch.cuda.CUDAGraph()
         with cudnnpy.torch.enable(), torch.cuda.graph(graph):
             found = training_step(w, x)
-        taken, left = cudnnpy.torch.stats()
+        handled, fallbacks = cudnnpy.torch.stats()
         x.copy_(draw(4, 8, 16, 16, seed=5))
         filler = [draw(4, 8, 16, 16, seed=6) for _ in range(8)]  # writes where freed memory was
         graph.replay()
         expected = training_step(leaf(w), x)  # the graph that was recorded during the capture is still alive
     for ours, theirs in zip(found, expected, strict=True):
         alike(ours, theirs, 1e-4)
-    assert left == ({} if is_planned else {counts.CAPTURE: 2})
-    assert sum(taken.values()) == (2 if is_planned else 0)
+    assert fallbacks == ({} if is_planned else {fallback_stats.CAPTURE: 2})
+    assert sum(handled.values()) == (2 if is_planned else 0)
     del filler
 
 
@@ -342,7 +342,7 @@ def test_a_side_stream() -> None:
                     found = F.conv2d(x * 2 + 1, w)
                 torch.cuda.current_stream().wait_stream(side)
                 alike(found, expected, 1e-4)
-    assert cudnnpy.torch.stats().taken["forward"] == 6
+    assert cudnnpy.torch.stats().handled["forward"] == 6
 
 
 def test_threads() -> None:
@@ -385,7 +385,7 @@ def test_two_devices() -> None:
                     alike(ours, theirs, 1e-4)
             with cudnnpy.torch.enable(), pytest.raises(RuntimeError):
                 F.conv2d(x, draw(8, 8, 3, 3, device="cuda:0" if device == "cuda:1" else "cuda:1"))
-    assert cudnnpy.torch.stats().left == {counts.ARGUMENTS: 2}
+    assert cudnnpy.torch.stats().fallbacks == {fallback_stats.ARGUMENTS: 2}
 
 
 # On and off
@@ -400,4 +400,4 @@ def test_disabling_restores_pytorch() -> None:
         F.conv2d(x, w)
     assert [torch._C._dispatch_dump(name) for name in names] == before
     assert torch.equal(F.conv2d(x, w), expected)
-    assert cudnnpy.torch.stats().taken["forward"] == 1
+    assert cudnnpy.torch.stats().handled["forward"] == 1

@@ -20,7 +20,7 @@ from cudnnpy import store as stores
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._planning.notation import parse
 from cudnnpy.availability import visible_gpus
-from cudnnpy.cli import tuning
+from cudnnpy.cli.tune import tune_problem
 from cudnnpy.store import Entry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -170,23 +170,23 @@ def workers_of(parent: int) -> list[int]:
 
 def test_the_parent_knows_the_keys_of_its_workers() -> None:
     """It looks them up by what the driver says of GPUs on which it has no context."""
-    gpus = tuning.tuning_gpus()
+    gpus = tune_problem.tuning_gpus()
     assert len(gpus) == len(visible_gpus())
     problem, options = parse(PROBLEMS[0])
     for gpu in gpus:
         worker = GpuWorker(gpu.uuid)
         try:
-            entry = tuning.tune_on(worker, PROBLEMS[0], 0.2).entry
+            entry = tune_problem.tune_on(worker, PROBLEMS[0], 0.2).entry
         finally:
             worker.close()
         assert entry is not None
-        assert entry.key == tuning.key_for(problem, options, gpu.kind)
+        assert entry.key == tune_problem.key_for(problem, options, gpu.kind)
         assert entry.tune_seconds == 0.2
 
 
 CONTEXTS = """
 from cuda.bindings import driver
-from cudnnpy.cli.tuning import tuning_gpus
+from cudnnpy.cli.tune.tune_problem import tuning_gpus
 for gpu in tuning_gpus():
     print(int(driver.cuDevicePrimaryCtxGetState(driver.cuDeviceGet(gpu.device)[1])[2]))
 """

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -22,8 +21,8 @@ import cudnnpy
 from cudnnpy import raw
 from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store.entry import Entry, Key
-from cudnnpy.cli import tuning_worker
-from cudnnpy.cli.tuning import TuningGpu
+from cudnnpy.cli.tune import dask_worker
+from cudnnpy.cli.tune.tune_problem import TuningGpu
 
 H200 = json.dumps({"deviceName": "NVIDIA H200", "deviceVer": 900, "multiProcessorCount": 132})
 L4 = json.dumps({"deviceName": "NVIDIA L4", "deviceVer": 890, "multiProcessorCount": 58})
@@ -54,7 +53,7 @@ class MadeUp(NamedTuple):
     def gpus(self) -> list[TuningGpu]:
         is_odd = self._is_odd()
         kinds = self.odd_kinds if is_odd and self.odd_kinds is not None else self.kinds
-        vars(tuning_worker)["__version__"] = self.odd_version if is_odd else cudnnpy.__version__
+        vars(dask_worker)["__version__"] = self.odd_version if is_odd else cudnnpy.__version__
         CUDNN_HERE[:] = [self.odd_cudnn if is_odd else CUDNN]
         if not kinds:
             raise RuntimeError("no CUDA-capable device is detected\nand more lines")
@@ -91,10 +90,6 @@ class MadeUp(NamedTuple):
         if text.startswith("faulty") and not earlier:
             return Measurement(None, "the process that measures ended", faults=found[:1])
         entry = entry_of(text, self.kinds[device], tune_seconds)
-        if text == "nonsense":
-            return Measurement(SimpleNamespace(plain=lambda: ["nonsense"]))  # type: ignore[arg-type]
-        if text == "nonsense as a symptom":
-            found = (fault_of(1)._replace(symptom="fever"),)  # type: ignore[arg-type]
         if text.startswith("of another "):
             field = text.removeprefix("of another ")
             key = entry.key._asdict()

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.cli.tuning_cluster import Cluster, ClusterError
+from cudnnpy.cli.tune.cluster_workers import ClusterError
+from cudnnpy.cli.tune.dask_cluster import DaskCluster
 
 HERE = Path(__file__).resolve().parent
 
@@ -38,12 +39,12 @@ def local_cluster(
             process.stdin.close()
 
 
-def ready(scheduler: str, work: Any, gpus: int = 2, workers: int = 2) -> Cluster:
+def ready(scheduler: str, work: Any, gpus: int = 2, workers: int = 2) -> DaskCluster:
     """A Cluster of so many GPUs and workers, when others have taken the places of those that the test before ended."""
     notes: list[str] = []
     for _ in range(600):
         try:
-            found = Cluster(scheduler, work)
+            found = DaskCluster(scheduler, work)
             if (len(found.devices), len(found.notes)) == (gpus, workers):  # each worker has a note
                 return found
             notes = found.notes

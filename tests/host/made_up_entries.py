@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from cudnnpy._store.entry import Entry, Key, Measured
-from cudnnpy.cli.tuning import Job
+from cudnnpy.cli.tune.tune_problem import Job
 
 
 def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Measured:

@@ -11,7 +11,7 @@ import pytest
 from planning import FIRST_WITH_PROFILES, profile
 
 from cudnnpy import raw
-from cudnnpy.cli import stub_driver
+from cudnnpy.cli.plan import stub_driver
 
 needs_profiles = pytest.mark.skipif(
     raw.version() < FIRST_WITH_PROFILES, reason="device profiles came with cuDNN 9.8; test_profile.py has the error"

@@ -14,14 +14,14 @@ from typing import IO, Any
 import pytest
 
 from cudnnpy import raw
-from cudnnpy.cli import stub_driver
+from cudnnpy.cli.plan import stub_driver
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "data"
 FIRST_WITH_PROFILES = 90800  # cuDNN 9.8
 
 
-class Planner:
+class PlannerProcess:
     """The process that plans. A call is a request; a refusal is raised as Refused."""
 
     def __init__(self, process: subprocess.Popen[str], errors: Path) -> None:
@@ -68,7 +68,7 @@ def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         pytest.skip(f"device profiles came with cuDNN 9.8; {raw.version_text(raw.version())} is loaded")
     try:
         folder = stub_driver.build(tmp_path_factory.mktemp("driver")).parent
-    except stub_driver.StubDriverError as error:
+    except stub_driver.UsageError as error:
         pytest.skip(str(error))
     return {
         **os.environ,
@@ -79,11 +79,11 @@ def planning_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 
 @pytest.fixture(scope="module")
-def plan(planning_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planner]:
+def plan(planning_environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlannerProcess]:
     errors = tmp_path_factory.mktemp("planner") / "stderr"
     command = [HERE / "planner.py", profile()]
     with errors.open("w") as stderr, _started(command, planning_environment, stderr) as process:
-        yield Planner(process, errors)
+        yield PlannerProcess(process, errors)
 
 
 def _started(command: list[Path], environment: dict[str, str], stderr: IO[str]) -> subprocess.Popen[str]:

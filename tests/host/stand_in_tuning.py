@@ -21,7 +21,7 @@ from cudnnpy import __version__
 from cudnnpy._measuring.gpu_worker import GpuWorker
 from cudnnpy._measuring.process import WorkerProcess
 from cudnnpy._store.entry import Entry
-from cudnnpy.cli.tuning import TuningGpu
+from cudnnpy.cli.tune.tune_problem import TuningGpu
 
 Message = dict[str, Any]
 
@@ -75,10 +75,10 @@ def as_told(text: str, device: int, seconds: float) -> Entry:
 def tuned(text: str, device: int, seconds: float, kind: int = 0, **fields: object) -> Entry:
     """An entry for a problem on a kind of GPU."""
     from cudnnpy._planning.notation import parse
-    from cudnnpy.cli import tuning
+    from cudnnpy.cli.tune import tune_problem
 
     problem, options = parse(text)
-    key = tuning.key_for(problem, options, KINDS[kind])
+    key = tune_problem.key_for(problem, options, KINDS[kind])
     return entry(text, **{"tune_seconds": seconds, "made_with": {"device": str(device)}, **fields})._replace(key=key)
 
 

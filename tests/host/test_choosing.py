@@ -491,4 +491,4 @@ def test_every_function_that_a_name_is_made_for_exists(operation: str) -> None:
     assert find["perfResults"] == f"{short} *"
     assert POINTER(getattr(raw, short)) is raw.ctype(find["perfResults"])
     last = [kind for kind in find.values() if "Descriptor_t" in kind][-1]
-    assert ("Filter" in last) is (functions.order[-1] == "w")
+    assert ("Filter" in last) is (functions.operands[-1] == "w")

@@ -17,7 +17,7 @@ import pytest
 import cudnnpy
 from cudnnpy import availability, raw
 from cudnnpy.cli import command as cli
-from cudnnpy.cli import text_table
+from cudnnpy.cli import info, text_table
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHOUT_GPU = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": ""}
@@ -121,7 +121,7 @@ def test_ctrl_c_is_status_130_and_no_traceback(monkeypatch, capsys):
     def interrupted(_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_info", interrupted)
+    monkeypatch.setattr(info, "run", interrupted)
     assert cli.main(["info"]) == 130
     assert capsys.readouterr() == ("", "")
 
@@ -134,7 +134,7 @@ def test_a_signal_ends_the_command_as_ctrl_c_does_unless_it_is_ignored_or_handle
     monkeypatch, capsys, number, before, status
 ):
     """It is ignored under nohup; a program that calls `main` may handle it."""
-    monkeypatch.setattr(cli, "_info", lambda options: signal.raise_signal(number) or 0)
+    monkeypatch.setattr(info, "run", lambda options: signal.raise_signal(number) or 0)
     outside = signal.signal(number, before)
     try:
         assert cli.main(["info"]) == (status and status + number)
@@ -155,7 +155,7 @@ def test_importing_the_command_is_so_short_that_ctrl_c_meets_main():
 
 def test_the_command_loads_neither_cudnn_nor_cuda():
     program = (
-        "import sys, cudnnpy.cli.command, cudnnpy.cli.edges_command; from cudnnpy.raw import _library; "
+        "import sys, cudnnpy.cli.command, cudnnpy.cli.edges.command; from cudnnpy.raw import _library; "
         "assert _library._loaded is None; "
         "print(*{name for name in sys.modules if name in ('cuda.core', 'cuda.bindings', 'torch', 'PIL', 'rich')})"
     )

@@ -22,9 +22,10 @@ from stand_in_tuning import KINDS, tuned
 
 from cudnnpy import store as stores
 from cudnnpy._store.entry import Entry
-from cudnnpy.cli import tune_command, tuning_session
-from cudnnpy.cli.tuning_cluster import Cluster
-from cudnnpy.cli.tuning_session import Machine
+from cudnnpy.cli.tune import command as tune_command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.dask_cluster import DaskCluster
+from cudnnpy.cli.tune.session import TuningBackend
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = tuple(f"forward {batch}x8x9x9 16x8x3x3 pad=1 float16 channels_last" for batch in range(1, 9))
@@ -54,7 +55,7 @@ def tune(scheduler: str, work: Planned | ForProfile) -> int:
     tune_command.add_arguments(parser)
     ready(scheduler, work).close()
     options = parser.parse_args(["problems.toml", "--dask", scheduler])
-    return tuning_session.run(options, Machine(cluster=partial(Cluster, work=work)))
+    return session.run(options, TuningBackend(cluster=partial(DaskCluster, worker_task=work)))
 
 
 def stored() -> list[Entry]:
@@ -110,12 +111,13 @@ PROGRAM = """
 import sys
 from functools import partial
 from cluster_work import Planned
-from cudnnpy.cli import command, tuning_session
-from cudnnpy.cli.tuning_cluster import Cluster
+from cudnnpy.cli import command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.dask_cluster import DaskCluster
 
 work = Planned(sys.argv[1], tuple(sys.argv[3:]), slow=True)
-tuning_session.Machine.__new__.__defaults__ = (
-    *tuning_session.Machine.__new__.__defaults__[:-1], partial(Cluster, work=work),
+session.TuningBackend.__new__.__defaults__ = (
+    *session.TuningBackend.__new__.__defaults__[:-1], partial(DaskCluster, worker_task=work),
 )
 sys.exit(command.main(["tune", "problems.toml", "--dask", sys.argv[2]]))
 """

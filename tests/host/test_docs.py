@@ -14,7 +14,7 @@ import pytest
 from cudnnpy import errors, raw
 from cudnnpy._options.algorithms import algorithm_named, algorithm_names
 from cudnnpy._options.convolution import POLICIES, PREFERENCES
-from cudnnpy.cli import stub_driver
+from cudnnpy.cli.plan import stub_driver
 from cudnnpy.convolution import problem
 
 DOCS = pages.ROOT / "docs"

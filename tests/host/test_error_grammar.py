@@ -19,8 +19,8 @@ OTHERS = {
     "{file.name}, line {number}: {error}": "an error of this form, with the line of the file that it is about",
 }
 FOLDERS = ("cudnnpy", "docs/examples", "tools/benchmark")
-# Files whose ValueErrors are about a file's content; a PictureError or a LibraryNotFoundError names the file.
-OF_FILES = {"cudnnpy/cli/pictures.py", "cudnnpy/raw/_files.py"}
+# Files whose ValueErrors are about a file's content; a LibraryNotFoundError names the file.
+OF_FILES = {"cudnnpy/raw/_files.py"}
 
 
 def texts(node: ast.expr) -> str:

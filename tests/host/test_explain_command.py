@@ -29,9 +29,11 @@ from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
 from cudnnpy._store.layers import Found
-from cudnnpy.cli import command, devices, explaining, explanation, explanation_text, text_table
-from cudnnpy.cli.explanation import Explanation, Gpu, Row, Stored
-from cudnnpy.cli.planner import Planner
+from cudnnpy.cli import command, devices, text_table
+from cudnnpy.cli.explain import explain as explain_module
+from cudnnpy.cli.explain import explanation, explanation_text
+from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored
+from cudnnpy.cli.plan.planner_process import PlannerProcess
 from cudnnpy.convolution.features import features
 from cudnnpy.graph import Graph
 from tools.measured import write
@@ -149,8 +151,8 @@ class TestForAProfile:
         assert capfd.readouterr().err == ""
 
     def test_with_a_driver_the_stub_is_not_built_and_a_line_says_so(self, profile_file, capsys, monkeypatch):
-        monkeypatch.setattr("cudnnpy.cli.stub_driver.has_driver", lambda: True)
-        monkeypatch.setattr("cudnnpy.cli.stub_driver.build", lambda folder: pytest.fail("it was built"))
+        monkeypatch.setattr("cudnnpy.cli.plan.stub_driver.has_driver", lambda: True)
+        monkeypatch.setattr("cudnnpy.cli.plan.stub_driver.build", lambda folder: pytest.fail("it was built"))
         command.main(["explain", TEXT, "--device", str(profile_file()), "--stub-driver"])
         assert (
             "cudnnpy explain: the CUDA driver is here and is used; --stub-driver has no effect\n"
@@ -163,7 +165,7 @@ class TestForAProfile:
         (line,) = capsys.readouterr().err.splitlines()
         assert "must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0" in line
 
-    def test_what_a_table_of_measurements_expects_is_marked_as_a_guess(self, explain, monkeypatch, tmp_path):
+    def test_what_a_table_of_measurements_expects_is_marked_as_an_estimate(self, explain, monkeypatch, tmp_path):
         usable = [one for one in json.loads(explain(TEXT, "--json"))["candidates"] if not one["rejected"]]
         fast = next(one for one in usable if one["source"] == "engines" and not one["knobs"])
         problem, options = parse(TEXT)
@@ -183,8 +185,8 @@ class TestForAProfile:
         assert found["choice"] == first["name"]
         assert found["why"] == "it was among the fastest for a near problem (128x64x56x56, 64 filters)"
         text = explain(TEXT)
-        assert re.search(r"^time +not measured; a guess from near problems: 1\.00 of the fastest one's$", text, re.M)
-        assert re.search(r"^\* engine .* guess 1\.00\b", text, re.M)
+        assert re.search(r"^time +not measured; estimated from near problems: 1\.00 of the fastest one's$", text, re.M)
+        assert re.search(r"^\* engine .* estimate 1\.00\b", text, re.M)
 
 
 class TestTheStore:
@@ -194,7 +196,7 @@ class TestTheStore:
 
     @pytest.fixture
     def stored(self, profile_file, monkeypatch, tmp_path):
-        with Planner(profile.read(profile_file()), stub=True) as planner:
+        with PlannerProcess(profile.read(profile_file()), stub=True) as planner:
             entry = planner.plan(TEXT)
             other = planner.plan(f"{TEXT} prefer=no_workspace")
         measured = [one._replace(milliseconds=0.25 + at / 100) for at, one in enumerate(entry.candidates)]
@@ -229,7 +231,7 @@ class TestTheStore:
     def test_fastest_does_not_take_what_was_not_measured_here(self, explain, stored, tmp_path):
         found = json.loads(explain(TEXT, "--json"))
         assert found["why"] == (
-            "the first of cuDNN's heuristics that can be used; what is stored was not measured with this driver"
+            "the first of cuDNN's heuristics that can be used; the stored choice was not measured with this driver"
         )
         assert found["choice"] != found["stored"]["choice"]
         text = " ".join(explain(TEXT).split())
@@ -239,30 +241,34 @@ class TestTheStore:
     def test_a_plan_that_cannot_be_read_is_not_the_choice(self, explain, stored, monkeypatch):
         damaged = stored._replace(plan=stored.plan.replace('"engine"', '"engin"', 1))
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(damaged, "user", None)})()
+            explain_module.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: Found(damaged, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["stored"]["choice"] is None
         assert found["why"].startswith(
-            "the first of cuDNN's heuristics that can be used; what is stored cannot be read"
+            "the first of cuDNN's heuristics that can be used; the stored choice cannot be read"
         )
         assert "user: a plan that cannot be read, 0.113 ms" in " ".join(explain(TEXT).split())
 
     def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
         large = stored._replace(workspace_size=1 << 50)
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(large, "user", None)})()
+            explain_module.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: Found(large, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["choice"] != found["stored"]["choice"]
-        needed = "what is stored needs 1,125,899,906,842,624 bytes of workspace, more than the limit of "
+        needed = "the stored choice needs 1,125,899,906,842,624 bytes of workspace, more than the limit of "
         assert needed in found["why"]
         assert "takes it" not in explain(TEXT, "--prefer", "autotune")
 
     def test_a_preference_finds_what_is_stored_for_the_limit_that_it_means(self, explain, stored, monkeypatch):
         keys = []
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: keys.append(key)})()
+            explain_module.layers, "current", lambda: type("L", (), {"get": lambda _, key: keys.append(key)})()
         )
         explain(TEXT, "prefer=no_workspace")
         explain(TEXT, "workspace_limit=0")
@@ -272,7 +278,9 @@ class TestTheStore:
     def test_an_incomplete_choice_is_said_to_be_measured_again(self, explain, stored, monkeypatch, seconds, is_again):
         there = stored._replace(complete=False)
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(there, "user", None)})()
+            explain_module.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: Found(there, "user", None)})(),
         )
         found = json.loads(explain(TEXT, f"tune_seconds={seconds}", "--prefer", "autotune", "--json"))
         more = "; more than its 1.5 s are allowed now, so it is measured again with the others"
@@ -288,11 +296,11 @@ class TestTheStore:
         assert json.loads(explain(TEXT, "deterministic", "--json"))["stored"] is None
 
     def test_what_was_planned_without_measuring_says_so(self, explain, stored, monkeypatch, tmp_path):
-        guess = stored._replace(milliseconds=None, error=None, spread=None)
+        planned = stored._replace(milliseconds=None, error=None, spread=None)
         monkeypatch.setenv("CUDNNPY_STORE", str(tmp_path / "store.sqlite"))
         monkeypatch.delenv("CUDNNPY_STORE_LAYERS")
         with Store(tmp_path / "store.sqlite") as store:
-            store.put(guess)
+            store.put(planned)
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["why"] == (
             "planned without measuring on 2026-11-22 with cudnnpy 0.2.0; from the store's layer: user"
@@ -388,7 +396,7 @@ def test_an_ordinal_that_is_not_here_is_refused(monkeypatch, capsys, count, ther
 
 
 def row(number, **changes):
-    made = Row(
+    made = CandidateRow(
         f"engine {number} (tile_size=4, stages=3)",
         "heuristics",
         number,
@@ -412,10 +420,10 @@ def report(*rows, columns=100, **facts):
     return [line.text for line in explanation_text.lines_of(replace(made, **facts), columns)]
 
 
-def test_a_guess_is_marked_as_one():
+def test_an_estimate_is_marked_as_one():
     lines = report(row(1, expected=1.04), row(2, milliseconds=0.5))
-    assert "time       not measured; a guess from near problems: 1.04 of the fastest one's" in lines
-    assert any(re.search(r"^\* engine 1 .* guess 1\.04 ", line) for line in lines)
+    assert "time       not measured; estimated from near problems: 1.04 of the fastest one's" in lines
+    assert any(re.search(r"^\* engine 1 .* estimate 1\.04 ", line) for line in lines)
     assert any(re.search(r"^  engine 2 .* 0\.5 ms ", line) for line in lines)
 
 
@@ -432,7 +440,7 @@ def test_a_note_tells_what_is_not_deterministic():
 
 @pytest.mark.parametrize("columns", range(60, 201, 7))
 def test_long_words_fit_too(columns):
-    stored = Stored("user", "2026-11-22T10:00:00+00:00", {}, "engine 3", 1.0, None, None, 0, 1.5, True)
+    stored = Stored("user", made_up_entries.entry(TEXT), "engine 3")
     lines = report(
         row(1, source="measured for 128x64x56x56, 64 filters", notes=tuple(f"a_long_note_{n}" for n in range(9))),
         row(2, rejected="x" * 300),
@@ -486,10 +494,10 @@ def test_what_is_measured_has_the_limit_of_the_preference(options, limit):
         return Measurement(entry, faults=(found,))
 
     parsed = parse(f"{TEXT} {options}")
-    given = *parsed, explaining.Target(), 1 << 36, SimpleNamespace(measure=measure)
-    assert explaining._measured(*given) == entry
+    given = *parsed, explain_module.Target(), 1 << 36, SimpleNamespace(measure=measure)
+    assert explain_module._measured(*given) == entry
     assert seen == [("autotune", limit, (1 << 36) if limit is None else limit, {})]
-    (fault,) = explaining.layers.current().user.faults()
+    (fault,) = explain_module.layers.current().user.faults()
     assert (fault.candidate, fault.text) == ("engine 9", choice_text(parsed[0], PlanningOptions()))
 
 
@@ -522,8 +530,8 @@ def on_a_gpu(monkeypatch, measurement=None, reasons=()):
     monkeypatch.setattr("cudnnpy.handle.Handle.default", lambda device: None)
     monkeypatch.setattr("cudnnpy._memory.workspace.free_bytes", lambda device: 1 << 36)
     monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "13.0")
-    monkeypatch.setattr(explaining.selection, "survey", survey)
-    monkeypatch.setattr(explaining, "_measurer", lambda device: SimpleNamespace(measure=measure))
+    monkeypatch.setattr(explain_module.selection, "survey", survey)
+    monkeypatch.setattr(explain_module, "_measurer", lambda device: SimpleNamespace(measure=measure))
     return seen
 
 
@@ -541,6 +549,7 @@ def test_on_a_gpu_the_candidates_are_measured(monkeypatch, capsys):
     )
     entry = made_up_entries.entry(TEXT, rows, 1)
     monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     seen = on_a_gpu(monkeypatch, Measurement(entry))
     given = ["explain", TEXT, "--device", "1", "--prefer", "no_workspace", "--json", "--measure"]
     assert command.main(given) == 0
@@ -561,14 +570,15 @@ def stored_here(monkeypatch):
     """An entry of "engine 2" for TEXT in the user's store, measured with this driver, and a GPU."""
     on_a_gpu(monkeypatch)
     monkeypatch.setattr(explanation, "name_of", lambda plan: json.loads(plan)["name"])
+    monkeypatch.setattr(explain_module, "name_of", lambda plan: json.loads(plan)["name"])
     problem, options = parse(TEXT)
     rows = (
         made_up_entries.candidate("engine 1", "heuristics", 0.5),
         made_up_entries.candidate("engine 2", "engines", 0.25),
     )
     entry = made_up_entries.entry(TEXT, rows, 1, made_with={"cudnnpy": "0.2.0", "driver": "13.0"})
-    entry = entry._replace(key=explaining.key_of(problem, options, explaining.Target()))
-    explaining.layers.current().put(entry)
+    entry = entry._replace(key=explain_module.key_of(problem, options, explain_module.Target()))
+    explain_module.layers.current().put(entry)
     return entry
 
 
@@ -587,7 +597,7 @@ def test_a_stored_choice_is_taken_with_every_preference(stored_here, capsys, pre
 def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatch):
     monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "autotune")
     first = "the first of cuDNN's heuristics that can be used"
-    left = "; what is stored is left to prefer='autotune' by CUDNNPY_STORED_CHOICES"
+    left = "; the stored choice is left to prefer='autotune' by CUDNNPY_STORED_CHOICES"
     assert why(capsys) == ("engine 1", 0.5, first + left)
     assert why(capsys, "--prefer", "autotune")[0] == "engine 2"
     monkeypatch.setenv("CUDNNPY_STORED_CHOICES", "none")
@@ -600,26 +610,26 @@ def test_a_stored_choice_may_be_left_to_autotune(stored_here, capsys, monkeypatc
 def test_a_choice_of_another_driver_is_taken_once_it_is_confirmed(stored_here, capsys, monkeypatch):
     monkeypatch.setattr("cudnnpy._planning.remembered.driver", lambda: "14.0")
     chosen, _, reason = why(capsys)
-    assert (chosen, reason.partition("; ")[2]) == ("engine 1", "what is stored was not measured with this driver")
-    explaining.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))
+    assert (chosen, reason.partition("; ")[2]) == ("engine 1", "the stored choice was not measured with this driver")
+    explain_module.layers.current().mark_checked(stored_here.key, environment_of(stored_here.key))
     assert why(capsys)[0] == "engine 2"
 
 
 @pytest.mark.parametrize("prefer", ["fastest", "autotune"])
 def test_a_stored_choice_with_a_fault_is_rejected(stored_here, capsys, prefer):
     found = [("engine 2", "context lost", "an illegal address", "13.0")]
-    explaining.layers.current().add_faults(stored_here.key, TEXT, found)
+    explain_module.layers.current().add_faults(stored_here.key, TEXT, found)
     chosen, _, reason = why(capsys, "--prefer", prefer)
     assert chosen == "engine 1"
-    assert re.search(r"what is stored is rejected: context lost on \d{4}-\d\d-\d\d: an illegal address", reason)
+    assert re.search(r"the stored choice is rejected: context lost on \d{4}-\d\d-\d\d: an illegal address", reason)
 
 
 def test_a_candidate_with_a_fault_is_better_than_none(capsys, monkeypatch):
     problem, options = parse(TEXT)
     seen = on_a_gpu(monkeypatch)
-    key = explaining.key_of(problem, options, explaining.Target())
-    explaining.layers.current().add_faults(key, TEXT, [("engine 2", "wrong result", "off by 3", "13.0")])
-    (reason,) = explaining.StoredTuner(problem, options, explaining.Target()).left_out.values()
+    key = explain_module.key_of(problem, options, explain_module.Target())
+    explain_module.layers.current().add_faults(key, TEXT, [("engine 2", "wrong result", "off by 3", "13.0")])
+    (reason,) = explain_module.StoredTuner(problem, options, explain_module.Target()).left_out.values()
     on_a_gpu(monkeypatch, reasons=("needs 9 bytes, the limit is 0 bytes", reason))
     assert why(capsys)[::2] == ("engine 2", f"no other candidate can be used, in spite of its fault: {reason}")
     assert seen == {}

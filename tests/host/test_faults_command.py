@@ -81,7 +81,7 @@ def test_a_store_that_is_not_there_has_no_faults_and_is_not_made(
     ("arguments", "message"),
     [
         (["--remove", "forward"], "--remove must be a problem that cudnnpy faults lists, or all; got 'forward'"),
-        (["--store", "{folder}/none"], "[Errno 2] no such store: '{folder}/none'"),
+        (["--store", "{folder}/none"], "{folder}/none: no such store"),
         (
             ["--store", "{folder}"],
             "path must be a file; got {folder}, a folder. Name a file in it, such as store.sqlite",

@@ -131,7 +131,7 @@ def test_the_command_of_a_bare_installation(bare: tuple[Path, Path], tmp_path: P
     assert f"pip install 'cudnnpy[cu12] @ {bare[1].as_uri()}'" in done.stdout
     done = run(command, "edges", cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("cudnnpy edges: pictures need Pillow: pip install ")
+    assert done.stderr.startswith("cudnnpy edges: images need Pillow: pip install ")
 
 
 # What the files hold

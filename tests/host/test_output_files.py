@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
-from cudnnpy.cli.output_files import OutputError, check_folder, check_writable, write
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.output_files import check_folder, check_writable, write
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +28,19 @@ def test_a_file_is_written_and_replaced(content: str | bytes) -> None:
     assert sorted(path.name for path in Path().rglob("*")) == ["link", "new", "out", "out"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
+def test_a_replaced_file_keeps_its_mode_and_a_new_one_obeys_the_umask(mode: int) -> None:
+    Path("there").touch()
+    Path("there").chmod(mode)
+    before = os.umask(0o027)
+    try:
+        write("there", "later")
+        write("new", "later")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(Path(name).stat().st_mode) for name in ("there", "new")] == [mode, 0o640]
+
+
 @pytest.mark.parametrize(
     ("path", "words"),
     [
@@ -41,10 +56,10 @@ def test_a_file_is_written_and_replaced(content: str | bytes) -> None:
 def test_what_cannot_be_written_is_one_line(path: str, words: str) -> None:
     Path("there").write_text("mine")
     before = sorted(Path().iterdir())
-    with pytest.raises(OutputError, match=words) as caught:
+    with pytest.raises(UsageError, match=words) as caught:
         check_writable(path)
     assert "\n" not in str(caught.value)
-    with pytest.raises(OutputError):
+    with pytest.raises(UsageError):
         write(path, "other", overwrite=False)
     assert Path("there").read_text() == "mine"
     assert sorted(Path().iterdir()) == before
@@ -58,7 +73,7 @@ def test_a_failure_leaves_the_earlier_file(monkeypatch: pytest.MonkeyPatch) -> N
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OutputError, match=r"^out: cannot be written: No space left on device$"):
+    with pytest.raises(UsageError, match=r"^out: cannot be written: No space left on device$"):
         write("out", "later")
     assert Path("out").read_text() == "earlier"
     assert [path.name for path in Path().iterdir()] == ["out"]
@@ -70,16 +85,16 @@ def test_a_folder_is_checked_with_its_files(monkeypatch: pytest.MonkeyPatch, fol
     Path("there").mkdir()
     check_folder("there", names)
     Path("there/b.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"^there/b\.txt: the file exists; --force overwrites it$"):
+    with pytest.raises(UsageError, match=r"^there/b\.txt: the file exists; --force overwrites it$"):
         check_folder("there", names)
     check_folder("there", names, overwrite=True)
-    with pytest.raises(OutputError, match=r"^there/b\.txt: is a file, not a folder"):
+    with pytest.raises(UsageError, match=r"^there/b\.txt: is a file, not a folder"):
         check_folder("there/b.txt", names)
-    with pytest.raises(OutputError, match="there is no folder"):
+    with pytest.raises(UsageError, match="there is no folder"):
         check_folder("no/where", names)
     assert not Path("new").exists()
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and access(path, mode))
     for check in (lambda: check_folder("new", names), lambda: check_writable("new")):
-        with pytest.raises(OutputError, match=r"^new: the folder .* cannot be written to$"):
+        with pytest.raises(UsageError, match=r"^new: the folder .* cannot be written to$"):
             check()

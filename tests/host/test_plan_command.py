@@ -20,7 +20,9 @@ from cudnnpy._planning.notation import parse, text_of
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
-from cudnnpy.cli import command, planner, tuning
+from cudnnpy.cli import command
+from cudnnpy.cli.plan import planner_process
+from cudnnpy.cli.tune import tune_problem
 from cudnnpy.graph import Graph
 
 CONVOLUTION = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -130,7 +132,7 @@ class TestForAProfile:
         assert len(found) == len(limits)
         kind = json.dumps(properties())
         for text, limit in limits.items():
-            entry = found[tuning.key_for(*parse(text), kind)]
+            entry = found[tune_problem.key_for(*parse(text), kind)]
             assert json.loads(entry.key.options)["workspace_limit"] == limit
             assert parse(entry.text)[1] == PlanningOptions(workspace_limit=limit)
 
@@ -175,7 +177,7 @@ class TestForAProfile:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(process.subprocess, "Popen", Started)
-        monkeypatch.setattr(planner.Planner, "plan", interrupted)
+        monkeypatch.setattr(planner_process.PlannerProcess, "plan", interrupted)
         status, _, err, file = plan(CONVOLUTION)
         assert (status, err) == (130, "")
         assert not file.exists()

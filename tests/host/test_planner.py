@@ -14,7 +14,7 @@ from offline_profiles import needs_profiles
 from process_groups import has_ended, members_of
 
 from cudnnpy._planning import profile
-from cudnnpy.cli.planner import Planner, PlanningError
+from cudnnpy.cli.plan.planner_process import PlannerProcess, PlanningError
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "forward 8x64x28x28 64x64x3x3 pad=1 float16 channels_last"
@@ -51,7 +51,7 @@ KILL = "os.kill(os.getpid(), signal.SIGSEGV)"
 
 
 def opened(file):
-    return Planner(profile.read(file), stub=True)
+    return PlannerProcess(profile.read(file), stub=True)
 
 
 def test_a_plan_is_an_entry_that_was_not_measured(profile_file):
@@ -144,7 +144,8 @@ def test_a_child_that_cannot_start_is_an_error(profile_file, in_child):
 COMMAND = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
-from cudnnpy.cli import command, stub_driver
+from cudnnpy.cli import command
+from cudnnpy.cli.plan import stub_driver
 stub_driver.has_driver = lambda: False
 sys.exit(command.main(sys.argv[1:]))
 """

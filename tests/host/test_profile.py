@@ -14,7 +14,7 @@ from cudnnpy import raw
 from cudnnpy._planning import profile
 from cudnnpy._planning.profile import DeviceProfile, ProfileError
 from cudnnpy.cli import command, devices
-from cudnnpy.cli.planner import Planner
+from cudnnpy.cli.plan.planner_process import PlannerProcess
 
 GOOD = json.loads((DATA / "h200-cudnn-9.28.json").read_text())
 WRAPPED = {"format": 1, "cudnn": 92800, "cudnnpy": "0.1.0", "profile": GOOD}
@@ -93,9 +93,9 @@ def test_what_cannot_be_read_is_named(tmp_path):
 @pytest.mark.usefixtures("without_driver")
 class TestAcceptance:
     def test_a_profile_with_its_keys(self, profile_file):
-        with Planner(profile.read(profile_file()), stub=True):
+        with PlannerProcess(profile.read(profile_file()), stub=True):
             pass
-        with Planner(profile.read(profile_file({**properties(), "newKey": 1})), stub=True):  # of a newer cuDNN
+        with PlannerProcess(profile.read(profile_file({**properties(), "newKey": 1})), stub=True):  # of a newer cuDNN
             pass
 
     @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ class TestAcceptance:
     def test_missing_keys_are_named_and_not_those_that_cudnn_does_without(self, profile_file, keys):
         given = {key: value for key, value in properties().items() if key not in [*keys, "smCountOrigin"]}
         with pytest.raises(ProfileError) as caught:
-            Planner(profile.read(profile_file({**given, "spelledOtherwise": 1})), stub=True)
+            PlannerProcess(profile.read(profile_file({**given, "spelledOtherwise": 1})), stub=True)
         listed, unknown = str(caught.value).partition("the keys ")[2].split("; got none of these, and unknown ")
         assert set(listed.split(", ")) == set(keys)
         assert unknown.startswith("spelledOtherwise; ")
@@ -114,7 +114,7 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says("must have the keys memoryBusWidth; got none of these; cuDNN 9.28.0, which")
         ):
-            Planner(profile.read(DATA / "h200-cudnn-9.19.json"), stub=True)
+            PlannerProcess(profile.read(DATA / "h200-cudnn-9.19.json"), stub=True)
 
     def test_a_profile_that_another_cudnn_read_is_refused(self, profile_file):
         theirs = raw.version() - 100
@@ -122,8 +122,8 @@ class TestAcceptance:
         with pytest.raises(
             ProfileError, match=says(f"must be {raw.version_text(raw.version())}, which is loaded here; got ")
         ):
-            Planner(profile.read(file), stub=True)
-        with Planner(
+            PlannerProcess(profile.read(file), stub=True)
+        with PlannerProcess(
             profile.read(profile_file({**WRAPPED, "cudnn": raw.version(), "profile": properties()})), stub=True
         ):
             pass

@@ -18,9 +18,10 @@ from cudnnpy import __version__
 from cudnnpy._core import driver
 from cudnnpy._measuring import process
 from cudnnpy._planning import profile
-from cudnnpy.cli import stub_driver
-from cudnnpy.cli.planner import NoDriverError, Planner
-from cudnnpy.cli.stub_driver import StubDriverError, build, compiler, library
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.plan import stub_driver
+from cudnnpy.cli.plan.planner_process import PlannerProcess
+from cudnnpy.cli.plan.stub_driver import build, compiler, library
 
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="no C compiler (cc, gcc or clang) is here"
@@ -42,7 +43,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        StubDriverError, match=says("a C compiler must be on the PATH, ... got none of cc, gcc, clang: install one")
+        UsageError, match=says("a C compiler must be on the PATH, ... got none of cc, gcc, clang: install one")
     ):
         build(tmp_path)
 
@@ -59,7 +60,7 @@ def test_without_a_compiler_it_says_what_to_do(monkeypatch, tmp_path):
 )
 def test_another_cc_is_named(monkeypatch, given, message):
     monkeypatch.setenv("CC", given)
-    with pytest.raises(StubDriverError, match=says(message)):
+    with pytest.raises(UsageError, match=says(message)):
         compiler()
 
 
@@ -72,7 +73,7 @@ def test_a_compiler_that_fails_is_quoted_in_one_line(monkeypatch, tmp_path, text
     script.chmod(0o755)
     monkeypatch.setenv("CC", str(script))
     with pytest.raises(
-        StubDriverError, match=says(f"the stub driver cannot be compiled by {script}: ...{message}")
+        UsageError, match=says(f"the stub driver cannot be compiled by {script}: ...{message}")
     ) as caught:
         build(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
@@ -113,7 +114,7 @@ def inherited(monkeypatch):
 @needs_compiler
 @pytest.mark.usefixtures("without_driver")
 def test_only_the_child_process_loads_it(profile_file, inherited):
-    with Planner(profile.read(profile_file()), stub=True) as planner:
+    with PlannerProcess(profile.read(profile_file()), stub=True) as planner:
         ((inode,),) = inherited
         assert f" {inode} " in Path(f"/proc/{planner._process._process.pid}/maps").read_text()
         assert f" {inode} " not in Path("/proc/self/maps").read_text()
@@ -121,9 +122,9 @@ def test_only_the_child_process_loads_it(profile_file, inherited):
 
 def test_without_a_driver_it_must_be_asked_for(profile_file, inherited, without_driver):
     with pytest.raises(
-        NoDriverError, match=says("must be installed for cuDNN's engines to load; got none: ... --stub-driver")
+        UsageError, match=says("must be installed for cuDNN's engines to load; got none: ... --stub-driver")
     ):
-        Planner(profile.read(profile_file()))
+        PlannerProcess(profile.read(profile_file()))
     assert inherited == []
 
 
@@ -133,7 +134,7 @@ def test_where_there_is_a_driver_it_is_never_built(monkeypatch, profile_file, in
     monkeypatch.setattr(stub_driver, "build", lambda folder: pytest.fail("it was built"))
     answer = f"assert 'stub' not in input(); print('{json.dumps({'answer': __version__})}', flush=True); input()"
     monkeypatch.setattr(process, "_command", lambda: [sys.executable, "-c", answer])
-    with Planner(profile.read(profile_file()), stub=stub):
+    with PlannerProcess(profile.read(profile_file()), stub=stub):
         assert inherited == [[]]
 
 

@@ -30,9 +30,11 @@ from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import file as store_file
 from cudnnpy._store import schema
 from cudnnpy.availability import UnavailableError
-from cudnnpy.cli import command, tune_command, tuning_session
-from cudnnpy.cli.tuning import TuningGpu
-from cudnnpy.cli.tuning_session import Machine
+from cudnnpy.cli import command, errors
+from cudnnpy.cli.tune import command as tune_command
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import TuningBackend
+from cudnnpy.cli.tune.tune_problem import TuningGpu
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEMS = (
@@ -40,7 +42,7 @@ PROBLEMS = (
     "backward_data 2x8x9x9 16x8x3x3 pad=1 float16 channels_last",
     "backward_filter 4x8x9x9 16x8x3x3 pad=1 float16 channels_last deterministic",
 )
-ONE_GPU = Machine(partial(gpus_of, KINDS[0]), worker("tune"))
+ONE_GPU = TuningBackend(partial(gpus_of, KINDS[0]), worker("tune"))
 NEVER = ONE_GPU._replace(worker=worker("never"))
 
 
@@ -58,16 +60,18 @@ def write_problems(file: str, *texts: str) -> None:
     Path(file).write_text(f"format = 1\nproblems = {json.dumps(texts)}\n")
 
 
-def tune(*arguments: str, machine: Machine = ONE_GPU) -> int:
+def tune(*arguments: str, machine: TuningBackend = ONE_GPU) -> int:
     """Run the command with a stand-in for the machine."""
     parser = argparse.ArgumentParser()
     tune_command.add_arguments(parser)
     options = parser.parse_args([*arguments])
     try:
-        return tuning_session.run(options, machine)
-    except tuning_session.BAD_INPUT as error:
-        print(error, file=sys.stderr)
-        return 2
+        return session.run(options, machine)
+    except Exception as error:
+        status = errors.report("cudnnpy tune", error)
+        if status is None:
+            raise
+        return status
 
 
 def stored(path: str = "user.sqlite") -> dict[str, Any]:
@@ -170,7 +174,7 @@ def test_a_preference_is_the_limit_that_it_means() -> None:
 
 
 def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str]) -> None:
-    machine = Machine(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
+    machine = TuningBackend(partial(gpus_of, *KINDS), worker("tune_on_two_kinds"))
     assert tune("problems.toml", machine=machine) == 0
     title, *lines, _ = capsys.readouterr().out.splitlines()
     assert re.split(r"  +", title)[1] == "gpu"
@@ -181,7 +185,7 @@ def test_each_kind_of_gpu_gets_its_own_choices(capsys: pytest.CaptureFixture[str
 
 
 def test_only_the_named_gpus_are_used() -> None:
-    machine = Machine(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
+    machine = TuningBackend(partial(gpus_of, *3 * KINDS[:1]), worker("tune"))
     assert tune("problems.toml", "--gpus", "2,1", machine=machine) == 0
     assert {entry.made_with["device"] for entry in stored().values()} <= {"1", "2"}
 
@@ -271,8 +275,8 @@ def test_nothing_is_overwritten_without_force(capsys: pytest.CaptureFixture[str]
     assert tune("problems.toml", "-o", "out", machine=never) == 2
     assert tune("problems.toml", "--html", "page.html", machine=never) == 2
     assert capsys.readouterr().err.splitlines() == [
-        "out/table.csv: the file exists; --force overwrites it",
-        "page.html: the file exists; --force overwrites it",
+        "cudnnpy tune: out/table.csv: the file exists; --force overwrites it",
+        "cudnnpy tune: page.html: the file exists; --force overwrites it",
     ]
     assert Path("page.html").read_text() == Path("out/table.csv").read_text() == "mine"
     assert tune("problems.toml", "-o", "out", "--html", "page.html", "--force") == 0
@@ -336,9 +340,9 @@ def test_a_store_of_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> N
         (["problems.toml", "--store", "text.toml"], "--store: "),
         (
             ["problems.toml", "--store", "export.jsonl"],
-            "export.jsonl, which is an export",
+            "export.jsonl, a read-only export",
         ),
-        (["problems.toml", "--store", ""], "--store must name a file for choices to be kept in; got ''"),
+        (["problems.toml", "--store", ""], "--store must name a file for the choices; got ''"),
         (["problems.toml", "--store", "newer.sqlite"], "--store must be a store that can be used; got "),
         (["problems.toml", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
         (["--report-only", "--store", "newer.sqlite"], "newer.sqlite: it was made by a newer release of cudnnpy"),
@@ -422,7 +426,9 @@ def test_a_store_of_the_environment_is_named_so(
 ) -> None:
     monkeypatch.setenv("CUDNNPY_STORE", path)
     assert tune("problems.toml", machine=NEVER) == 2
-    assert capsys.readouterr().err.startswith(f"CUDNNPY_STORE{'' if words.startswith(':') else ' '}{words}")
+    assert capsys.readouterr().err.startswith(
+        f"cudnnpy tune: CUDNNPY_STORE{'' if words.startswith(':') else ' '}{words}"
+    )
 
 
 def test_choices_that_cannot_be_kept_are_told_and_no_success(
@@ -439,7 +445,7 @@ def test_choices_that_cannot_be_kept_are_told_and_no_success(
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1
     (line,) = [line for line in printed.err.splitlines() if line.startswith("cudnnpy tune: ")]
-    assert re.fullmatch(r"cudnnpy tune: choices are not kept: .*user.sqlite: database or disk is full", line)
+    assert re.fullmatch(r"cudnnpy tune: choices are not stored: .*user.sqlite: database or disk is full", line)
 
 
 def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixture[str]) -> None:
@@ -448,7 +454,7 @@ def test_a_machine_without_a_gpu_is_told_where_to_go(capsys: pytest.CaptureFixtu
 
     assert tune("problems.toml", machine=NEVER._replace(gpus=none)) == 2
     said = "no CUDA driver (libcuda.so.1) was found: install NVIDIA's driver; cudnnpy plan chooses without a GPU\n"
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == f"cudnnpy tune: {said}"
 
 
 def test_a_store_that_may_not_be_written_is_found_before_measuring(
@@ -476,7 +482,9 @@ def test_without_matplotlib_one_line_names_the_extra(
 
     monkeypatch.setattr(builtins, "__import__", without)
     assert tune("problems.toml", "-o", "out", machine=NEVER) == 2
-    assert re.fullmatch(r"the plots of -o need matplotlib: pip install \S*.*\[plots\].*\n", capsys.readouterr().err)
+    assert re.fullmatch(
+        r"cudnnpy tune: the plots of -o need matplotlib: pip install \S*.*\[plots\].*\n", capsys.readouterr().err
+    )
     assert tune("problems.toml") == 0
 
 
@@ -547,7 +555,7 @@ def test_a_program_that_ends_without_python_is_told_of(capfd: pytest.CaptureFixt
     write_program("program.py", PROBLEMS[0], end=end)
     assert tune("--record", "program.py", machine=NEVER) == 2
     said = capfd.readouterr().err.splitlines()[-1]
-    assert said == f"program.py must end as Python does to be recorded; it ended with {how}"
+    assert said == f"cudnnpy tune: program.py must end as Python does to be recorded; it ended with {how}"
 
 
 @pytest.mark.usefixtures("on_path")
@@ -574,14 +582,15 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 sys.path[:0] = [{here!r}, {root!r}]
 from functools import partial
 import stand_in_tuning
-from cudnnpy.cli import command, tuning_session
-from cudnnpy.cli.tuning_session import Machine
+from cudnnpy.cli import command, errors
+from cudnnpy.cli.tune import session
+from cudnnpy.cli.tune.session import TuningBackend
 
 if __name__ == "__main__":
     gpus = partial(stand_in_tuning.gpus_of, *2 * stand_in_tuning.KINDS[:1])
-    machine = Machine(gpus, stand_in_tuning.worker("tune_the_first_alone"))
-    run = tuning_session.run
-    tuning_session.run = lambda options: run(options, machine)
+    machine = TuningBackend(gpus, stand_in_tuning.worker("tune_the_first_alone"))
+    run = session.run
+    session.run = lambda options: run(options, machine)
     sys.exit(command.main(["tune", *sys.argv[1:]]))
 """
 

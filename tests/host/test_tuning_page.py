@@ -17,8 +17,8 @@ from browser import Browser
 from made_up_entries import candidate, drawn, entry
 
 import cudnnpy
-from cudnnpy.cli.tuning_page import content, page
-from cudnnpy.cli.tuning_report import row_of
+from cudnnpy.cli.tune.page import content, page
+from cudnnpy.cli.tune.report import row_of
 
 SCRIPT = Path(cudnnpy.__file__).parent / "cli" / "data" / "tuning_page.js"
 NASTY = 'forward </script><script>document.title = "taken"</script> <img src="https://host.example/x.png"> {{script}}'

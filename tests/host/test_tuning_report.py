@@ -1,4 +1,4 @@
-"""What `cudnnpy tune` says of entries: who has which role, the table, the plots, and how far it is."""
+"""The report of `cudnnpy tune`: the roles of candidates, the table, the plots, and the progress."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import re
 import pytest
 from made_up_entries import CANDIDATES, candidate, drawn, entry, job
 
-from cudnnpy.cli.tuning_progress import duration, progress
-from cudnnpy.cli.tuning_report import (
+from cudnnpy.cli.tune.plots import pages, plot
+from cudnnpy.cli.tune.progress import Progress, duration
+from cudnnpy.cli.tune.report import (
+    ReportRow,
     comma_separated,
-    plot,
-    plots,
     row_of,
     summary,
     table,
 )
-from cudnnpy.cli.tuning_workers import LostDevice, Result
+from cudnnpy.cli.tune.tune_problem import LostDevice, Result
+
+
+def text_of(*rows: ReportRow) -> str:
+    """The table of rows as text."""
+    return "\n".join(line.text for line in table(rows))
+
 
 # Roles
 
@@ -47,8 +53,8 @@ def test_the_heuristics_choice_is_the_first_of_theirs_that_ran_and_is_right() ->
         candidate("engine 4", "engines", 0.2),
     )
     row = row_of(entry("forward", found, 4))
-    assert (row.guess, row.heuristics, row.choice) == (found[0], found[3], found[4])
-    assert (row.over_guess, row.over_heuristics) == (0.5, 0.25)
+    assert (row.default, row.heuristics, row.choice) == (found[0], found[3], found[4])
+    assert (row.over_default, row.over_heuristics) == (0.5, 0.25)
 
 
 @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"name": 3}'])
@@ -57,15 +63,15 @@ def test_a_row_without_a_known_choice_is_a_row(plan: str) -> None:
     assert row.choice is None
     assert row.over_heuristics == pytest.approx(0.246)
     assert row.roles(CANDIDATES[0]) == "first guess, heuristics' choice"
-    assert "0.1230" in table([row])
+    assert "0.1230" in text_of(row)
 
 
 def test_what_was_not_measured_has_no_time() -> None:
     row = row_of(entry("forward", (candidate("engine 1", "heuristics", None, 2048),), 0, milliseconds=None))
-    assert (row.name, row.over_heuristics, row.over_guess, row.measured) == ("engine 1", None, None, [])
-    assert re.split(r"  +", table([row]).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
+    assert (row.name, row.over_heuristics, row.over_default, row.measured) == ("engine 1", None, None, [])
+    assert re.split(r"  +", text_of(row).splitlines()[1]) == ["forward", "engine 1", "2 KiB"]
     assert summary([row]) == "1 problem"
-    assert plots([row]) == b""
+    assert pages([row]) == b""
 
 
 # The table
@@ -73,7 +79,7 @@ def test_what_was_not_measured_has_no_time() -> None:
 
 def test_the_columns_of_the_table_are_aligned() -> None:
     rows = [row_of(entry("forward 1x1")), row_of(entry("backward_data 100x100x100x100", chosen=0))]
-    title, first, second = table(rows).splitlines()
+    title, first, second = text_of(*rows).splitlines()
     assert first.index("engine 5") == second.index("engine 1") == title.index("choice")
     assert len(first) == len(second) == len(title)
     assert first.endswith("0.500      1 MiB")
@@ -113,10 +119,10 @@ def test_a_plot_has_a_dot_for_each_measured_candidate_and_marks_the_choice() -> 
 
 def test_plots_are_pages_in_the_order_of_the_rows() -> None:
     rows = [row_of(drawn(f"forward {number}", number)) for number in range(3)]
-    pages = plots(rows)
-    assert pages.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type /Page\b", pages)) == 3
-    assert plots([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
+    pdf = pages(rows)
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", pdf)) == 3
+    assert pages([row_of(entry("a", (candidate("engine 1", "heuristics", 0.0, 0),), 0))]).startswith(b"%PDF")
 
 
 # How far it is
@@ -138,9 +144,9 @@ def test_progress_is_a_line_for_each_problem_where_there_is_no_terminal(monkeypa
     now = iter([0.0, 30.0, 90.0])
     monkeypatch.setattr("time.monotonic", lambda: next(now))
     stream = io.StringIO()
-    with progress(3, stream) as shown:
+    with Progress(3, stream) as shown:
         for report in REPORTS:
-            shown.note(report)
+            shown.show(report)
     assert stream.getvalue().splitlines() == [
         "[1/3] forward 1x1: 0.2500 ms (0.500 of the heuristics' choice), GPU 1, 4.2 s; 60 s left",
         "GPU 0 is left out: RuntimeError: fell off the bus",
@@ -151,9 +157,9 @@ def test_progress_is_a_line_for_each_problem_where_there_is_no_terminal(monkeypa
 def test_progress_is_a_bar_with_the_time_left_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with progress(4, stream) as shown:
+    with Progress(4, stream) as shown:
         for report in REPORTS:
-            shown.note(report)
+            shown.show(report)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     assert "2/4" in text
     assert re.search(r"left \d:\d\d:\d\d", text)

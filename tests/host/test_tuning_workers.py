@@ -17,9 +17,9 @@ from stand_in_tuning import gpus_of, worker
 from cudnnpy._measuring.process import StartError
 from cudnnpy._planning import remembered
 from cudnnpy._planning.usable import FoundFault, Measurement
-from cudnnpy.cli import tuning
-from cudnnpy.cli.tuning import TuningGpu, tune_on
-from cudnnpy.cli.tuning_workers import LostDevice, Result, Workers
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.local_workers import LocalWorkers
+from cudnnpy.cli.tune.tune_problem import LostDevice, Result, TuningGpu, tune_on
 
 HOW = "the process that measures ended: "
 AT_START = "the process that measures and plans ended when it started: signal SIGKILL"
@@ -31,7 +31,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(texts: Sequence[str], devices: int = 1, behaviour: str = "as_told") -> list[Result | LostDevice]:
-    workers = Workers(gpus_of(*[""] * devices), worker(behaviour))
+    workers = LocalWorkers(gpus_of(*[""] * devices), worker(behaviour))
     return list(workers.run([job(text, 1.0) for text in texts]))
 
 
@@ -107,14 +107,14 @@ def test_a_device_that_cannot_be_used_is_left_out(behaviour: str, reason: str) -
 
 
 def test_without_a_device_that_can_be_used_every_problem_says_so() -> None:
-    workers = Workers([TuningGpu("GPU-1", 1, "")], worker("all_but_one"))
+    workers = LocalWorkers([TuningGpu("GPU-1", 1, "")], worker("all_but_one"))
     lost, *reports = workers.run([job("one", 1.0), job("two", 1.0)])
     assert isinstance(lost, LostDevice)
     assert reasons(reports) == dict.fromkeys(["one", "two"], "no GPU is left to tune it on")
 
 
 def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
-    workers = Workers(gpus_of("old", "new", "old"), worker("as_told"))
+    workers = LocalWorkers(gpus_of("old", "new", "old"), worker("as_told"))
     jobs = [job(f"problem {number}", 1.0, kind) for number in range(3) for kind in ("old", "new", "none")]
     reports = list(workers.run(jobs))
     devices = Counter((report.job.kind, report.device) for report in reports if isinstance(report, Result))
@@ -124,7 +124,7 @@ def test_a_problem_is_tuned_on_a_device_of_its_kind() -> None:
 
 
 def test_processes_end_when_nobody_asks_for_further_results() -> None:
-    workers = Workers(gpus_of("", ""), worker("as_told"))
+    workers = LocalWorkers(gpus_of("", ""), worker("as_told"))
     reports = workers.run([job("one", 1.0), job("hang", 60.0), job("hang 2", 60.0)])
     first = next(reports)
     begin = time.monotonic()
@@ -147,7 +147,7 @@ class Worker:
 
     def measure(self, text: str, seconds: float, **options: Any) -> Measurement:
         self.asked.append(dict(options["left_out"]))
-        assert options["deadline"] > time.monotonic() + tuning.EXTRA_SECONDS
+        assert options["deadline"] > time.monotonic() + tune_problem.EXTRA_SECONDS
         return self.measurements.pop(0)
 
     def close(self) -> None:
@@ -192,6 +192,6 @@ def test_a_worker_that_is_stopped_does_not_wait_for_its_turn(monkeypatch: pytest
         there.is_stopped = True
         yield False
 
-    monkeypatch.setattr(tuning, "gpu_lock", held_by_another)
+    monkeypatch.setattr(tune_problem, "gpu_lock", held_by_another)
     with pytest.raises(StartError, match="stopped"):
         tune_on(there, "a", 1.0)  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ USES = {
     "cli": "cudnnpy edges -o edges.png",
     "dtypes": "python -c \"import cudnnpy, numpy; f = cudnnpy.reference.transform_tensor; "
     "assert f(numpy.ones((1, 2, 3, 4)), dtype='bfloat16').dtype.name == 'bfloat16'\"",
-    "cluster": 'python -c "import distributed, cudnnpy.cli.tuning_cluster"',
+    "cluster": 'python -c "import distributed, cudnnpy.cli.tune.dask_cluster"',
     "plots": 'python -c "import matplotlib.pyplot, cudnnpy.reference"',
 }  # fmt: skip
 

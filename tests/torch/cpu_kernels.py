@@ -28,7 +28,7 @@ from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.errors import ExecutionFailedError
-from cudnnpy.torch import planning, switch
+from cudnnpy.torch import planning, registration
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "host"))
 
@@ -171,7 +171,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr(planning, "Launcher", ReferenceLauncher)
     monkeypatch.setattr(planning, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(dispatch, "capture_nearby", lambda stream: machine.capturing)
-    monkeypatch.setattr(switch, "DISPATCH_KEY", "CPU")
+    monkeypatch.setattr(registration, "DISPATCH_KEY", "CPU")
     plan_cache.clear_cache()
     cudnnpy.torch.reset_stats()
     yield machine

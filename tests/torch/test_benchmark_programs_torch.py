@@ -139,7 +139,7 @@ def test_a_training_step_is_timed_with_and_without(factor: float | None, monkeyp
             raise ModuleNotFoundError("none", name=name)
         taken = {"forward": 3}
         return SimpleNamespace(
-            enable=enable, stats=lambda: SimpleNamespace(taken=taken.copy(), left={}), reset_stats=taken.clear
+            enable=enable, stats=lambda: SimpleNamespace(handled=taken.copy(), fallbacks={}), reset_stats=taken.clear
         )
 
     monkeypatch.setattr(measure_programs, "importlib", SimpleNamespace(import_module=find))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import cudnnpy.torch
 from cudnnpy._runtime import plan_cache
-from cudnnpy.torch import kernels, native, planning
+from cudnnpy.torch import kernels, planning, pytorch_kernels
 
 # On and off
 
@@ -25,7 +25,7 @@ def registered() -> str:
 
 @pytest.mark.parametrize("key", ["CPU", "CUDA"])
 def test_disabling_restores_pytorch(machine: Machine, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnpy.torch.switch.DISPATCH_KEY", key)
+    monkeypatch.setattr("cudnnpy.torch.registration.DISPATCH_KEY", key)
     before = registered()
     for _ in range(2):
         cudnnpy.torch.enable()
@@ -183,7 +183,7 @@ def test_every_setting_of_the_precision_is_read_as_pytorch_reads_it(
                 cudnnpy.clear_cache()
                 with cudnnpy.torch.enable():
                     F.conv2d(draw(1, 3, 5, 5), draw(4, 3, 3, 3))
-                assert native.flags(torch.float32) == given[-1], (place, precision)
+                assert pytorch_kernels.flags(torch.float32) == given[-1], (place, precision)
     finally:
         for place, precision in zip(precisions(), before, strict=True):
             place.fp32_precision = precision

@@ -53,8 +53,8 @@ def test_pytorchs_samples_with_first_and_second_derivatives(machine: Machine, na
 
         with warnings.catch_warnings(action="ignore"):  # of even windows that are padded to the same size
             twice(call, 1e-10)
-    assert cudnnpy.torch.stats().left == {}
-    assert min(cudnnpy.torch.stats().taken.values()) >= len(chosen)
+    assert cudnnpy.torch.stats().fallbacks == {}
+    assert min(cudnnpy.torch.stats().handled.values()) >= len(chosen)
 
 
 def memories(tensor: torch.Tensor, rank: int) -> Iterator[torch.Tensor]:
@@ -86,14 +86,14 @@ def test_every_memory_order(machine: Machine, is_transposed: bool, rank: int, gr
                     return (y, *torch.autograd.grad(y, leaves, dy))
 
                 twice(call)
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 def test_one_element_for_every_axis(machine: Machine) -> None:
     x, w = draw(2, 4, 6, 6), draw(4, 4, 3, 3)
     twice(lambda: (torch.convolution(x, w, None, [2], [1], [1], False, [0], 1),))
     twice(lambda: (torch.convolution(x, w, None, [2], [1], [1], True, [1], 1),))
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 def test_tensors_of_two_memory_orders_are_brought_to_one(machine: Machine) -> None:

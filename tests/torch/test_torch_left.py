@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import cudnnpy.torch
 from cudnnpy.errors import LibraryNotFoundError, NoAlgorithmError, NotSupportedError
-from cudnnpy.torch import counts, kernels, native, planning
+from cudnnpy.torch import fallback_stats, kernels, planning, pytorch_kernels
 from cudnnpy.torch.settings import Settings
 
 
@@ -24,12 +24,12 @@ def left(call: Callable[[], Any], **options: Any) -> dict[str, int]:
     with cudnnpy.torch.enable(**options):
         for _ in range(2):
             torch.testing.assert_close(call(), expected)
-    return cudnnpy.torch.stats().left
+    return cudnnpy.torch.stats().fallbacks
 
 
 def test_cudnn_is_off(machine: Machine) -> None:
     with torch.backends.cudnn.flags(enabled=False):
-        assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {counts.CUDNN_OFF: 2}
+        assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {fallback_stats.CUDNN_OFF: 2}
     assert machine.planned == []
 
 
@@ -41,19 +41,19 @@ def test_tensors_without_elements(machine: Machine, shape: tuple[int, ...]) -> N
         y = F.conv2d(x, w)
         return (y, *torch.autograd.grad(y.sum(), (x, w)))
 
-    assert left(call) == {counts.EMPTY: 4}
+    assert left(call) == {fallback_stats.EMPTY: 4}
     assert machine.planned == []
 
 
 def test_other_element_types(machine: Machine) -> None:
     x, w = torch.arange(50).view(1, 2, 5, 5), torch.arange(18).view(1, 2, 3, 3)
-    assert left(lambda: F.conv2d(x, w)) == {counts.ELEMENT_TYPE: 2}
+    assert left(lambda: F.conv2d(x, w)) == {fallback_stats.DATA_TYPE: 2}
     assert machine.planned == []
 
 
 def test_tensors_that_are_too_large_for_32_bits(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnpy.torch.planning._MOST_ELEMENTS", 215)
-    assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {counts.LARGE: 2}
+    monkeypatch.setattr("cudnnpy.torch.planning._MAX_ELEMENTS", 215)
+    assert left(lambda: F.conv2d(draw(2, 3, 6, 6), draw(4, 3, 3, 3))) == {fallback_stats.LARGE: 2}
     assert left(lambda: F.conv2d(draw(2, 3, 5, 5), draw(4, 3, 3, 3))) == {}
 
 
@@ -76,7 +76,7 @@ def test_pytorch_says_what_does_not_fit(machine: Machine, call: Callable[[], Any
             with pytest.raises(RuntimeError) as ours:
                 call()
             assert str(ours.value) == str(theirs.value)
-    assert cudnnpy.torch.stats().left == {counts.ARGUMENTS: 2}
+    assert cudnnpy.torch.stats().fallbacks == {fallback_stats.ARGUMENTS: 2}
     assert machine.launched == []
 
 
@@ -86,9 +86,9 @@ def test_tensors_on_two_devices_are_not_planned(machine: Machine, elsewhere: int
     tensors = [draw(2, 3, 6, 6), draw(4, 3, 3, 3), draw(4)]
     tensors[elsewhere] = tensors[elsewhere].to("meta")
     geometry: list[Any] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
-    with pytest.raises(planning.NotTaken, match=counts.ARGUMENTS):
+    with pytest.raises(planning.FallbackError, match=fallback_stats.ARGUMENTS):
         planning.plan_forward(Settings(), tuple(tensors), geometry, (False, False, True, True))
-    with pytest.raises(planning.NotTaken, match=counts.ARGUMENTS):
+    with pytest.raises(planning.FallbackError, match=fallback_stats.ARGUMENTS):
         planning.plan_backward(Settings(), tuple(tensors), geometry, (False, False, True, True), [True, True, False])
     assert machine.planned == []
 
@@ -108,7 +108,7 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
     backend = getattr(torch._C._ConvBackend, name)
     monkeypatch.setattr(torch._C, "_select_conv_backend", lambda *_: backend)
     monkeypatch.setattr(torch._C, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format)
-    monkeypatch.setattr(planning, "_LARGE_VOLUMES", 64 * 4)
+    monkeypatch.setattr(planning, "_MIN_VOLUME_ELEMENTS", 64 * 4)
     x, w = draw(1, 2, size // 2, 2, 2), draw(2, 1, 1, 1, 1)
     leaves = [leaf(x), leaf(w)]
 
@@ -116,23 +116,23 @@ def test_large_depthwise_convolutions_of_volumes_are_pytorchs(
         y = F.conv3d(*leaves, groups=2)
         return [y, *torch.autograd.grad(y.square().sum(), leaves)]
 
-    assert left(step) == ({counts.VOLUMES: 4} if is_left else {})
+    assert left(step) == ({fallback_stats.VOLUMES: 4} if is_left else {})
     assert bool(machine.planned) != is_left
 
 
 def test_the_page_lists_every_reason() -> None:
     page = (Path(__file__).parents[2] / "docs" / "pytorch.md").read_text()
-    reasons = [value for name, value in vars(counts).items() if name.isupper() and isinstance(value, str)]
+    reasons = [value for name, value in vars(fallback_stats).items() if name.isupper() and isinstance(value, str)]
     assert len(reasons) > 10
     assert [reason for reason in reasons if f"| `{reason}` |" not in page] == []
 
 
 ERRORS = [
-    (NoAlgorithmError("this", "nothing", "", []), counts.NO_ALGORITHM),
-    (MemoryError("planted"), counts.MEMORY),
-    (torch.OutOfMemoryError("CUDA out of memory"), counts.MEMORY),
-    (NotSupportedError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED"), counts.FAILED),
-    (ValueError("planted"), counts.ARGUMENTS),
+    (NoAlgorithmError("this", "nothing", "", []), fallback_stats.NO_ALGORITHM),
+    (MemoryError("planted"), fallback_stats.MEMORY),
+    (torch.OutOfMemoryError("CUDA out of memory"), fallback_stats.MEMORY),
+    (NotSupportedError("cudnnBackendFinalize", 3000, "CUDNN_STATUS_NOT_SUPPORTED"), fallback_stats.FAILED),
+    (ValueError("planted"), fallback_stats.ARGUMENTS),
 ]
 
 
@@ -154,12 +154,12 @@ def test_planning_that_fails_is_not_tried_again(machine: Machine, error: Excepti
 def test_one_gradient_that_cannot_be_planned_is_left(
     machine: Machine, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    masks, own = [], native.convolution_backward
-    monkeypatch.setattr(native, "convolution_backward", lambda *given: masks.append(given[-1]) or own(*given))
+    masks, own = [], pytorch_kernels.convolution_backward
+    monkeypatch.setattr(pytorch_kernels, "convolution_backward", lambda *given: masks.append(given[-1]) or own(*given))
     machine.error, machine.no_algorithm = NoAlgorithmError("this", "nothing", "", []), {missing}
-    assert left(step) == {counts.NO_ALGORITHM: 2}
+    assert left(step) == {fallback_stats.NO_ALGORITHM: 2}
     assert masks == [[missing == "backward_data", missing == "backward_filter", False]] * 2
-    assert cudnnpy.torch.stats().taken == {
+    assert cudnnpy.torch.stats().handled == {
         name: 0 if name == missing else 2 for name in ("forward", "backward_data", "backward_filter")
     }
 
@@ -168,9 +168,9 @@ def test_memory_that_runs_out_and_launches_that_fail(machine: Machine) -> None:
     """The plans are kept: later calls are taken again."""
     assert left(step) == {}
     machine.is_full = True
-    assert left(step) == {counts.MEMORY: 4}
+    assert left(step) == {fallback_stats.MEMORY: 4}
     machine.is_full, machine.fails = False, True
-    assert left(step) == {counts.FAILED: 4}
+    assert left(step) == {fallback_stats.FAILED: 4}
     machine.fails = False
     assert left(step) == {}
     assert len(machine.planned) == 3
@@ -179,16 +179,16 @@ def test_memory_that_runs_out_and_launches_that_fail(machine: Machine) -> None:
 def test_without_memory_for_the_workspace_a_signature_is_left_from_then_on(machine: Machine) -> None:
     assert left(step) == {}
     machine.has_no_workspace = True
-    assert left(step) == {counts.MEMORY: 4}
+    assert left(step) == {fallback_stats.MEMORY: 4}
     machine.has_no_workspace = False
-    assert left(step) == {counts.MEMORY: 4}
+    assert left(step) == {fallback_stats.MEMORY: 4}
     cudnnpy.clear_cache()
     assert left(step) == {}
 
 
 def test_a_signature_that_is_new_during_a_capture_is_planned_later(machine: Machine) -> None:
     machine.capturing = True
-    assert left(step) == {counts.CAPTURE: 4}
+    assert left(step) == {fallback_stats.CAPTURE: 4}
     assert machine.planned == []
     machine.capturing = False
     assert left(step) == {}
@@ -204,7 +204,7 @@ def test_a_call_that_had_begun_when_another_thread_turned_the_kernels_off(machin
     dy = draw(2, 4, 4, 4)
     found = kernels.convolution_backward(dy, x, w, None, *geometry, [True, False, False])
     torch.testing.assert_close(found[0], torch.nn.grad.conv2d_input(x.shape, w, dy))
-    assert cudnnpy.torch.stats().left == {counts.TURNED_OFF: 2}
+    assert cudnnpy.torch.stats().fallbacks == {fallback_stats.TURNED_OFF: 2}
     assert cudnnpy.cache_info().size == 0
 
 
@@ -219,9 +219,9 @@ def test_the_counts_are_copies_and_can_be_reset(machine: Machine) -> None:
         step()
         F.conv2d(draw(0, 3, 6, 6), draw(4, 3, 3, 3))
     found = cudnnpy.torch.stats()
-    assert found == ({"forward": 1, "backward_data": 1, "backward_filter": 1}, {counts.EMPTY: 1})
-    found.taken.clear()
-    found.left.clear()
-    assert cudnnpy.torch.stats().taken["forward"] == 1
+    assert found == ({"forward": 1, "backward_data": 1, "backward_filter": 1}, {fallback_stats.EMPTY: 1})
+    found.handled.clear()
+    found.fallbacks.clear()
+    assert cudnnpy.torch.stats().handled["forward"] == 1
     cudnnpy.torch.reset_stats()
     assert cudnnpy.torch.stats() == ({"forward": 0, "backward_data": 0, "backward_filter": 0}, {})

@@ -62,7 +62,7 @@ def test_inference_mode_autocast_and_copies_of_modules(machine: Machine) -> None
         twice(lambda: (copy.deepcopy(network)(x),))
     with torch.autocast("cpu", torch.bfloat16):
         twice(lambda: (F.conv2d(x, draw(4, 3, 3, 3)),), 2e-2)
-    assert cudnnpy.torch.stats().taken["forward"] == 7
+    assert cudnnpy.torch.stats().handled["forward"] == 7
 
 
 def test_vmap_and_functional_gradients(machine: Machine) -> None:
@@ -70,7 +70,7 @@ def test_vmap_and_functional_gradients(machine: Machine) -> None:
     twice(lambda: (torch.func.vmap(F.conv2d, (0, None))(x, w),))
     per_image = torch.func.vmap(torch.func.grad(lambda w, x: F.conv2d(x, w).square().sum()), (None, 0))
     twice(lambda: (per_image(w, x),))
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -117,7 +117,7 @@ def test_forward_mode_jacobians_and_checkpoints(machine: Machine) -> None:
     ]
     for call in calls:
         twice(call, 1e-3)
-    assert cudnnpy.torch.stats().left == {}
+    assert cudnnpy.torch.stats().fallbacks == {}
 
 
 def test_complex_tensors_and_views(machine: Machine) -> None:

@@ -106,6 +106,6 @@ with (
     cudnnpy.torch.disable(),
 ):
     assert_type(cudnnpy.torch.is_enabled(), bool)
-assert_type(cudnnpy.torch.stats().taken["forward"], int)
-assert_type(cudnnpy.torch.stats().left, dict[str, int])
+assert_type(cudnnpy.torch.stats().handled["forward"], int)
+assert_type(cudnnpy.torch.stats().fallbacks, dict[str, int])
 cudnnpy.torch.reset_stats()

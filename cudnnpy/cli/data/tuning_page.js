@@ -308,7 +308,7 @@ function start(document) {
     }
   }
 
-  /** A disc; for a candidate that was left out after it was measured, a cross. */
+  /** A disc; for a candidate that was rejected after it was measured, a cross. */
   function shape(candidate, x, y) {
     if (candidate.refused) return `M${x - 4} ${y - 4}l8 8m0 -8l-8 8`;
     return `M${x - 5} ${y}a5 5 0 1 0 10 0a5 5 0 1 0 -10 0`;
@@ -321,7 +321,7 @@ function start(document) {
       engines: "every engine",
       knobs: "other knobs",
       legacy: "v7 functions",
-      wrong: "left out after it was measured",
+      wrong: "rejected after it was measured",
     };
     const items = Object.entries(texts).filter(([kind]) => dots.some((dot) => kindOf(dot) === kind));
     return element(

@@ -270,7 +270,7 @@ def _training(
     if "cudnnpy" in checked:
         module = importlib.import_module("cudnnpy.torch")
         counted = module.stats()
-        row["convolutions"] = {"taken": dict(counted.taken), "left": dict(counted.left)}
+        row["convolutions"] = {"taken": dict(counted.handled), "left": dict(counted.fallbacks)}
         module.reset_stats()  # for the next row
     return {name: contender._replace(call=step) for name, contender in checked.items()}
 

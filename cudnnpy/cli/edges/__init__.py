@@ -1,0 +1,1 @@
+"""The command `cudnnpy edges`: the edge detector."""

@@ -1,0 +1,123 @@
+"""The command `cudnnpy edges`: read an image and write its edges; "-" is standard input or output."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cudnnpy._options.byte_counts import read_bytes
+from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy.cli import output_files
+from cudnnpy.cli.edges import images
+from cudnnpy.cli.edges.detector import DEVICES, Edges, detect
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.text_table import printed, say
+
+_STREAM = "-"
+
+
+def size(text: str) -> int:
+    """Parse a number of bytes, such as "64MiB", "1GiB", "512KB", "1.5 GB" or "1000"; a KB is 1000 bytes, a KiB 1024.
+
+    Raises argparse.ArgumentTypeError for any other text.
+    """
+    count = read_bytes(text)
+    if count is None:
+        raise argparse.ArgumentTypeError(
+            f"a size must be a number of bytes, such as 64MiB, 1GiB, 512KB or 1000000; got {text!r}"
+        )
+    return count
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument(
+        "input",
+        nargs="?",
+        metavar="INPUT",
+        help="an image, or - for standard input (default: the sample image of the package)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        default="edges.png",
+        help="the file to write, or - for standard output (default: %(default)s); its ending gives the format",
+    )
+    parser.add_argument(
+        "--format", help="the format to write, for example jpg (default: the output's ending, else png)"
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="default: auto, the GPU if cuDNN can be used")
+    parser.add_argument("--sigmoid", action="store_true", help="apply a sigmoid to the result")
+    parser.add_argument(
+        "--prefer",
+        choices=PREFERENCES,
+        default="fastest",
+        help="how to choose cuDNN's algorithm (default: %(default)s)",
+    )
+    parser.add_argument("--workspace-limit", type=size, metavar="SIZE", help="the largest workspace, for example 64MiB")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    to_stream = options.output == _STREAM
+    output = "standard output" if to_stream else options.output
+    if to_stream:
+        _check_standard_output(options.force)
+    else:
+        output_files.check_writable(output, overwrite=options.force)
+    format = images.format_of(output, options.format or ("png" if to_stream else None))
+    image = _load(options.input)
+    height, width = image.shape[1:3]
+    images.check_format(output, format, width, height)
+    edges = detect(
+        image,
+        device=options.device,
+        sigmoid=options.sigmoid,
+        prefer=options.prefer,
+        workspace_limit=options.workspace_limit,
+    )
+    content = images.encode(output, images.to_levels(edges.values), format)
+    if to_stream:
+        # with PYTHONUNBUFFERED, a write to sys.stdout may be partial
+        with open(sys.stdout.fileno(), "wb", closefd=False) as stream:
+            stream.write(content)
+    else:
+        output_files.write(output, content, overwrite=options.force)
+    source = {None: "the sample image", _STREAM: "standard input"}.get(options.input, options.input)
+    _print_summary(f"{output}: the edges of {source}, {width} x {height}", edges, to_stream)
+    return 0
+
+
+def _check_standard_output(force: bool) -> None:
+    if sys.stdout is None:
+        raise UsageError("standard output is closed")
+    if sys.stdout.isatty() and not force:
+        raise UsageError("standard output is a terminal; redirect it, name a file with -o, or use --force")
+
+
+def _load(source: str | None) -> NDArray[np.float32]:
+    if source != _STREAM:
+        return images.load(images.SAMPLE if source is None else source)
+    if sys.stdin is None:
+        raise UsageError("standard input is closed")
+    if sys.stdin.isatty():
+        raise UsageError("standard input is a terminal; redirect it, or name a file")
+    return images.load(sys.stdin.buffer, "standard input")
+
+
+def _print_summary(title: str, edges: Edges, to_stream: bool) -> None:
+    if edges.why_no_gpu is not None:
+        why = " ".join(edges.why_no_gpu.split())
+        say("cudnnpy edges", f"the GPU was not used: {why} (cudnnpy info tells more)")
+    stream = sys.stderr if to_stream else sys.stdout
+    if stream is None:
+        return
+    print(printed(title), file=stream)
+    print(f"device     {edges.device}{' (without cuDNN)' if edges.device == 'CPU' else ''}", file=stream)
+    print(f"algorithm  {edges.algorithm}", file=stream)
+    print(f"workspace  {edges.workspace_size} bytes", file=stream)
+    print(f"time       {edges.milliseconds:.3f} ms", file=stream)

@@ -1,0 +1,88 @@
+"""The command `cudnnpy explain`: report the choice for a problem, the reasons, and the rejected candidates."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from cudnnpy._options.convolution import PREFERENCES
+from cudnnpy._options.limits import MAX_PROBLEM_CHARACTERS
+from cudnnpy.cli import text_table
+from cudnnpy.cli.errors import UsageError
+
+_EPILOG = """
+a problem is an operation, its shapes and the options that differ from the defaults, such as
+  cudnnpy explain forward 128x64x56x56 64x64x3x3 pad=1 float16 channels_last
+  cudnnpy explain backward_filter 32x64x28x28 64x64x3x3 pad=1 tf32=False deterministic prefer=no_workspace
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "problem", nargs="+", metavar="PROBLEM", help="a problem in the notation, or - to read it from standard input"
+    )
+    parser.add_argument(
+        "--device",
+        default="0",
+        metavar="DEVICE",
+        help="the ordinal of a GPU of this machine (default: 0), or the file of a device profile",
+    )
+    parser.add_argument(
+        "--prefer", choices=PREFERENCES, help="in place of the problem's own preference (default: fastest)"
+    )
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="run the candidates on the GPU, time them and compare them with each other and with float64",
+    )
+    parser.add_argument(
+        "--stub-driver",
+        action="store_true",
+        help="build a stand-in for the CUDA driver for a profile, if there is none",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    text = _text(options.problem)
+    is_ordinal = options.device.isascii() and options.device.isdigit()
+    if is_ordinal and options.stub_driver:
+        raise UsageError("--stub-driver must be used with a device profile, --device FILE; got a GPU's ordinal")
+    if options.measure and not is_ordinal:
+        raise UsageError(f"--measure must be used on a GPU of this machine; got the device profile {options.device}")
+    from cudnnpy.cli.explain import explain
+    from cudnnpy.cli.plan import stub_driver
+
+    stub_driver.say_if_unused("cudnnpy explain", options.stub_driver)
+    if is_ordinal:
+        explanation = explain.on_gpu(text, int(options.device), options.prefer, measure=options.measure)
+    else:
+        explanation = explain.for_profile(text, options.device, options.prefer, stub=options.stub_driver)
+    if options.json:
+        print(json.dumps(explanation.plain(), indent=2))
+    else:
+        from cudnnpy.cli.explain.explanation_text import lines_of
+
+        text_table.show(lines_of(explanation, text_table.width()))
+    return 0 if explanation.choice is not None else 2
+
+
+def _text(words: list[str]) -> str:
+    """Return the text of the problem, from the arguments or from standard input."""
+    if words != ["-"]:
+        return " ".join(words)
+    if sys.stdin is None:
+        raise UsageError("standard input must have a problem; got a closed one")
+    if sys.stdin.isatty():
+        raise UsageError(
+            "standard input must have a problem; got a terminal: redirect it, or write the problem as arguments"
+        )
+    try:
+        return sys.stdin.read(MAX_PROBLEM_CHARACTERS + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"standard input must have a problem as text; got {error}") from None

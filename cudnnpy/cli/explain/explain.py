@@ -1,0 +1,195 @@
+"""Plan the candidates for a problem, on a GPU or in a child process for a device profile, and explain the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
+from cudnnpy import raw
+from cudnnpy._planning import notation, profile, selection
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions, checked, with_limit
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.recall import StoredTuner
+from cudnnpy._planning.remembered import choice_text, key_of
+from cudnnpy._planning.usable import Measurer
+from cudnnpy._store import layers
+from cudnnpy._store.entry import Entry
+from cudnnpy.cli import devices
+from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Gpu, Stored, name_of, name_or_none, row_of
+from cudnnpy.cli.plan.planner_process import PlannerProcess
+from cudnnpy.typing import Preference
+
+_NOTHING_STORED = "nothing is stored for this problem"
+
+
+def for_profile(text: str, path: str, prefer: Preference | None, *, stub: bool) -> Explanation:
+    """Return the explanation of the choice for the GPU of a profile's file."""
+    problem, options = _parsed(text, prefer)
+    device = profile.read(path)
+    profile.check_release()
+    canonical = notation.text_of(problem, options)
+    with PlannerProcess(device, stub=stub) as planner:
+        rows = [CandidateRow.of(plain) for plain in planner.survey(canonical)]
+    target = Target(profile=device.text)
+    return _explain(problem, options, target, device.memory, rows, path)
+
+
+def _measurer(device: int) -> Measurer:
+    from cudnnpy._measuring.tuner import Tuner
+
+    return Tuner(device)
+
+
+def on_gpu(text: str, device: int, prefer: Preference | None, *, measure: bool) -> Explanation:
+    """Return the explanation of the choice for a GPU of this machine; with `measure`, candidates are run on it."""
+    from cudnnpy._memory import workspace
+    from cudnnpy.handle import Handle, on_device
+
+    problem, options = _parsed(text, prefer, device)
+    devices.check_ordinal(device, "; or name the file of a device profile, --device FILE, to plan without a GPU")
+    with on_device(device):
+        target, free = Target(Handle.default(device)), workspace.free_bytes(device)
+        entry = _measured(problem, options, target, free, _measurer(device)) if measure else None
+        rows = [row_of(candidate) for candidate in selection.survey(problem, options, target, free)]
+        return _explain(problem, options, target, free, rows, None, entry)
+
+
+def _parsed(text: str, prefer: Preference | None, device: int = 0) -> tuple[Problem, PlanningOptions]:
+    problem, options = notation.parse_to_plan(text, device)
+    return problem, options if prefer is None else checked(options._replace(prefer=prefer))
+
+
+def _measured(problem: Problem, options: PlanningOptions, target: Target, free: int, measurer: Measurer) -> Entry:
+    """Measure a problem and return its entry. Faults are stored. Raises RuntimeError if no candidate could be measured."""
+    tuning_options = with_limit(options)._replace(prefer="autotune")
+    left_out = StoredTuner(problem, options, target).left_out
+    measurement = measurer.measure(problem, tuning_options, selection.limit_of(options, free), left_out)
+    if measurement.faults:
+        key, text = key_of(problem, options, target), choice_text(problem, PlanningOptions())
+        layers.current().add_faults(key, text, measurement.faults)
+    if measurement.entry is None:
+        raise RuntimeError(f"nothing was measured: {measurement.reason}")
+    return measurement.entry
+
+
+def _explain(
+    problem: Problem,
+    options: PlanningOptions,
+    target: Target,
+    free: int,
+    rows: Sequence[CandidateRow],
+    path: str | None,
+    measured: Entry | None = None,
+) -> Explanation:
+    """Return the explanation of the choice among planned candidates. `measured` is the result of measuring them now."""
+    key, tuner = key_of(problem, options, target), StoredTuner(problem, options, target)
+    limit = selection.limit_of(options, free)
+    found = layers.current().get(key)
+    stored = None if found is None else Stored(found.layer, found.entry, name_or_none(found.entry.plan))
+    source = measured if measured is not None else None if stored is None else stored.entry
+    merged = tuple(rows) if source is None else _with_times(rows, source, has_reasons=measured is not None)
+    if measured is not None:
+        count = sum(row.milliseconds is not None for row in measured.candidates)
+        choice: str | None = name_of(measured.plan)
+        why = f"the fastest of {count} that were measured now"
+    else:
+        choice, why = _choice(rows, options, stored, limit, tuner)
+    chosen = next((row for row in merged if row.name == choice), None)
+    time, error = (None, None) if chosen is None else (chosen.milliseconds, chosen.error)
+    if source is not None and choice is not None and choice == name_or_none(source.plan):
+        time, error = source.milliseconds, source.error
+    memory = free if path is not None else devices.memory(problem.device)
+    gpu = Gpu(key.gpu, key.capability, key.multiprocessors, memory, path)
+    text, release = notation.text_of(problem, options), raw.version_text(raw.version())
+    return Explanation(text, gpu, release, limit, choice, why, time, error, stored, merged)
+
+
+def _choice(
+    rows: Sequence[CandidateRow], options: PlanningOptions, stored: Stored | None, limit: int, tuner: StoredTuner
+) -> tuple[str | None, str]:
+    """Return the name of the choice without measuring, and the reason for it."""
+    not_stored = _why_not_stored(options, stored, limit, tuner)
+    if stored is not None and not not_stored:
+        return stored.choice, _why_stored(stored, options)
+    default = next((row for row in rows if not row.rejected), None)
+    if default is not None:
+        return default.name, _why_default(default, rows, options, not_stored)
+    for row in rows:
+        if row.rejected == tuner.left_out.get(row.name):
+            return row.name, f"no other candidate can be used, in spite of its fault: {row.rejected}"
+    return None, "no candidate can be used: see the rejection reasons"
+
+
+def _why_not_stored(options: PlanningOptions, stored: Stored | None, limit: int, tuner: StoredTuner) -> str:
+    """Return why no stored choice is taken, or ""."""
+    if stored is None:
+        return _NOTHING_STORED
+    if fault := tuner.left_out.get(stored.choice or ""):
+        return f"the stored choice is rejected: {fault}"
+    if options.prefer != "autotune":
+        if not layers.serves_all_preferences():
+            return f"the stored choice is left to prefer='autotune' by {layers.PREFERENCES_VARIABLE}"
+        if not tuner.is_confirmed(stored.entry):
+            return "the stored choice was not measured with this driver"
+    if stored.choice is None:
+        return "the stored choice cannot be read"
+    if stored.within(limit) is None:
+        size = stored.entry.workspace_size
+        return f"the stored choice needs {size:,} bytes of workspace, more than the limit of {limit:,}"
+    return ""
+
+
+def _why_default(row: CandidateRow, rows: Sequence[CandidateRow], options: PlanningOptions, not_stored: str) -> str:
+    """Return why a candidate is the default choice, and why no stored choice is taken."""
+    before = next(number for number, other in enumerate(rows) if other is row)
+    passed = f", after {before} that {'was' if before == 1 else 'were'} rejected" if before else ""
+    if row.source.startswith("measured for "):
+        why = f"it was among the fastest for a near problem ({row.source.removeprefix('measured for ')}){passed}"
+    elif row.source == "heuristics":
+        why = f"the first of cuDNN's heuristics that can be used{passed}"
+    elif row.source == "legacy":
+        why = f"no engine can be used{passed}: an algorithm of the v7 functions"
+    else:
+        why = f"the first engine that can be used{passed}"
+    if options.prefer == "autotune":
+        return f"{why}; {not_stored}, so prefer='autotune' will measure it and the others on the GPU"
+    return why if not_stored == _NOTHING_STORED else f"{why}; {not_stored}"
+
+
+def _why_stored(stored: Stored, options: PlanningOptions) -> str:
+    entry = stored.entry
+    date, release = entry.made_at[:10], entry.made_with.get("cudnnpy", "?")
+    if entry.milliseconds is None:
+        return f"planned without measuring on {date} with cudnnpy {release}; from the store's layer: {stored.layer}"
+    extent = "" if entry.complete else ", before all candidates were measured"
+    why = f"tuned on {date} with cudnnpy {release}{extent}; from the store's layer: {stored.layer}"
+    if options.prefer == "autotune" and not entry.complete and entry.tune_seconds < options.tune_seconds:
+        why += f"; more than its {entry.tune_seconds:g} s are allowed now, so it is measured again with the others"
+    return why
+
+
+def _with_times(rows: Sequence[CandidateRow], entry: Entry, *, has_reasons: bool) -> tuple[CandidateRow, ...]:
+    """Return the rows with the times of an entry, its rejection reasons if requested, and the candidates that only it has."""
+    times = {candidate.name: candidate for candidate in entry.candidates}
+    merged = [
+        replace(
+            row,
+            milliseconds=times[row.name].milliseconds,
+            rejected=row.rejected or (times[row.name].refused if has_reasons else ""),
+        )
+        if row.name in times and row.milliseconds is None
+        else row
+        for row in rows
+    ]
+    names = {row.name for row in rows}
+    merged += [
+        CandidateRow(
+            *(other.name, other.source, None, {}, other.workspace_size, other.notes, other.deterministic),
+            *(other.milliseconds, None, None, other.refused),
+        )
+        for other in entry.candidates
+        if other.name not in names
+    ]
+    return tuple(merged)

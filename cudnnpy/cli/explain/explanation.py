@@ -1,0 +1,146 @@
+"""The explanation of a choice: the candidates, the chosen one, the reasons, and the stored choice.
+
+`cudnnpy explain --json` prints `Explanation.plain`. Later versions may add keys; they change or remove none while `format`
+stays the same:
+
+=================  ==========================================================================================================
+key                value
+=================  ==========================================================================================================
+``format``         1
+``problem``        the problem and its options in the notation
+``device``         ``name``, ``capability``, ``multiprocessors`` and ``memory`` (bytes) of the GPU, and ``profile``: the file,
+                   or null for a GPU of this machine
+``cudnn``          the release of cuDNN, such as "9.28.0"
+``limit``          the largest workspace that the options permit, in bytes
+``choice``         the name of the candidate that is chosen; null if none can be used
+``why``            the reason, in words
+``milliseconds``   the time of the choice; null if it was not measured
+``error``          its largest error against float64 in units of the tolerance; null if it was not compared
+``stored``         the stored choice, or null: ``layer``, ``made_at``, ``made_with``, ``choice`` (null if its plan cannot be
+                   read), ``milliseconds``, ``spread``, ``error``, ``workspace_size``, ``tune_seconds``, ``complete``
+``candidates``     a list in ranking order, of: ``name``, ``source``, ``engine`` (its number; null for a v7 algorithm),
+                   ``knobs`` (an object of integers), ``workspace_size`` (bytes; null if it was not planned), ``notes``,
+                   ``deterministic``, ``milliseconds`` (null if it was not measured), ``expected`` (its time relative to
+                   the fastest, estimated from measurements of near problems; null without them), ``error``, and
+                   ``rejected`` (the reason; "" if it can be used)
+=================  ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cudnnpy._planning import offline
+from cudnnpy._planning.candidates import Candidate
+from cudnnpy._store.entry import Entry
+from cudnnpy.errors import CudnnError
+
+FORMAT = 1
+_STORED = ("made_at", "made_with", "milliseconds", "spread", "error", "workspace_size", "tune_seconds", "complete")
+
+
+@dataclass(frozen=True)
+class CandidateRow:
+    """One candidate, with the fields of `candidates` above."""
+
+    name: str
+    source: str
+    engine: int | None
+    knobs: dict[str, int]
+    workspace_size: int | None
+    notes: tuple[str, ...]
+    deterministic: bool
+    milliseconds: float | None
+    expected: float | None
+    error: float | None
+    rejected: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        return {**asdict(self), "notes": list(self.notes)}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> CandidateRow:
+        """Return the row of JSON from `plain` or offline.row."""
+        return cls(**{**plain, "notes": tuple(plain["notes"])})
+
+
+def row_of(candidate: Candidate) -> CandidateRow:
+    """Return the row of a candidate."""
+    return CandidateRow.of(offline.row(candidate))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """The GPU that is planned for. `profile` is the file that describes it; None for one of this machine."""
+
+    name: str
+    capability: str
+    multiprocessors: int
+    memory: int
+    profile: str | None
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The stored choice for the problem. `layer` names the store; `choice` is None if its plan cannot be read."""
+
+    layer: str
+    entry: Entry
+    choice: str | None
+
+    def within(self, limit: int) -> str | None:
+        """Return the choice if it needs no more workspace than the limit."""
+        return self.choice if self.entry.workspace_size <= limit else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the stored choice as JSON."""
+        return {"layer": self.layer, "choice": self.choice, **{name: getattr(self.entry, name) for name in _STORED}}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A choice and its reason, with the fields of the JSON above."""
+
+    problem: str
+    device: Gpu
+    cudnn: str
+    limit: int
+    choice: str | None
+    why: str
+    milliseconds: float | None
+    error: float | None
+    stored: Stored | None
+    candidates: tuple[CandidateRow, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the explanation as JSON."""
+        return {
+            "format": FORMAT,
+            **vars(self),
+            "device": asdict(self.device),
+            "stored": None if self.stored is None else self.stored.plain(),
+            "candidates": [row.plain() for row in self.candidates],
+        }
+
+    @property
+    def chosen(self) -> CandidateRow | None:
+        """The chosen candidate, if it is listed."""
+        return next((row for row in self.candidates if row.name == self.choice), None)
+
+
+def name_of(plan: str) -> str:
+    """Return the name of the candidate of a serialized plan."""
+    from cudnnpy._planning import plan_text
+
+    content = plan_text.read(plan, 0)
+    return content.name + content.lowering.suffix
+
+
+def name_or_none(plan: str) -> str | None:
+    """Return the name of the candidate of a serialized plan; None if it cannot be read."""
+    try:
+        return name_of(plan)
+    except (ValueError, CudnnError):  # planning marks such a plan as failed
+        return None

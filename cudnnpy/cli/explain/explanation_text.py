@@ -1,0 +1,115 @@
+"""The report of `cudnnpy explain` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy.cli.explain.explanation import CandidateRow, Explanation, Stored
+from cudnnpy.cli.text_table import Line, labelled, table, wrapped
+
+_RUNTIME_ENGINES = "Engines that are compiled at run time are planned only where the GPU is. One of them may be faster."
+
+
+def lines_of(explanation: Explanation, columns: int) -> Iterator[Line]:
+    """Yield the report of an explanation, none of whose lines is longer than `columns`."""
+    for line in labelled(list(_head(explanation)), columns):
+        yield line._replace(style="bold" if line.text.startswith("choice ") else "")
+    usable = [row for row in explanation.candidates if not row.rejected]
+    rejected = [row for row in explanation.candidates if row.rejected]
+    yield Line("")
+    yield Line(f"candidates that can be used, in ranking order: {len(usable)}", "bold")
+    yield from _table(usable, explanation.choice, columns)
+    yield Line("")
+    yield Line("rejected" if rejected else "rejected: none", "bold")
+    yield from _reasons(rejected, columns)
+    if explanation.device.profile is not None:
+        yield Line("")
+        for part in wrapped(_RUNTIME_ENGINES, columns):
+            yield Line(part)
+
+
+def _head(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield the labels and texts of the head of the report."""
+    gpu, chosen, stored = explanation.device, explanation.chosen, explanation.stored
+    where = f"; device profile {gpu.profile}" if gpu.profile is not None else ""
+    yield "problem", explanation.problem
+    size = f"{gpu.multiprocessors} multiprocessors, {bytes_text(gpu.memory)}"
+    yield "GPU", f"{gpu.name}, compute capability {gpu.capability}, {size}{where}"
+    yield "cuDNN", explanation.cudnn
+    yield "limit", f"{bytes_text(explanation.limit)} of workspace"
+    yield "choice", explanation.choice or "none"
+    yield "because", explanation.why
+    if explanation.choice is not None:
+        from_store = stored is not None and stored.choice == explanation.choice
+        workspace = stored.entry.workspace_size if stored is not None and from_store else None
+        workspace = workspace if chosen is None or chosen.workspace_size is None else chosen.workspace_size
+        yield "workspace", "unknown" if workspace is None else bytes_text(workspace)
+        if chosen is not None:
+            yield "notes", _notes(chosen) or "none"
+        yield "time", _time(explanation, chosen, stored if from_store else None)
+        yield "agreement", _agreement(explanation.error)
+    yield "store", "nothing for this problem" if stored is None else _store(stored, explanation.limit)
+
+
+def _notes(row: CandidateRow) -> str:
+    notes = [note for note in row.notes if note != "nondeterministic"]
+    return ", ".join([*notes, *([] if row.deterministic else ["not deterministic"])])
+
+
+def _time(explanation: Explanation, chosen: CandidateRow | None, stored: Stored | None) -> str:
+    if explanation.milliseconds is not None:
+        spread = "" if stored is None or stored.entry.spread is None else f", spread {stored.entry.spread:.1%}"
+        when = "" if stored is None else f" on {stored.entry.made_at[:10]}"
+        return f"{explanation.milliseconds:.4g} ms, measured{when}{spread}"
+    if chosen is not None and chosen.expected is not None:
+        return f"not measured; {_estimate(chosen.expected)}"
+    return "not measured"
+
+
+def _estimate(expected: float) -> str:
+    return f"estimated from near problems: {expected:.2f} of the fastest one's"
+
+
+def _agreement(error: float | None) -> str:
+    if error is None:
+        return "not compared with float64"
+    return f"the largest error against float64 is {error:.3g} of the tolerance"
+
+
+def _store(stored: Stored, limit: int) -> str:
+    entry = stored.entry
+    taken = "" if stored.within(limit) is None else "; prefer='autotune' within this limit takes it"
+    time = "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4g} ms"
+    made = f"made on {entry.made_at[:10]} with cudnnpy {entry.made_with.get('cudnnpy', '?')}"
+    return f"{stored.layer}: {stored.choice or 'a plan that cannot be read'}, {time}, {made}{taken}"
+
+
+def _table(rows: Sequence[CandidateRow], choice: str | None, columns: int) -> Iterator[Line]:
+    """Yield a table of candidates. The names, sources and notes are wrapped where the columns are too many."""
+    if not rows:
+        yield Line("  (none)")
+        return
+    cells: list[tuple[str, ...]] = [("candidate", "source", "workspace", "time", "agreement", "notes")]
+    for row in rows:
+        time = "" if row.expected is None else f"estimate {row.expected:.2f}"
+        time = time if row.milliseconds is None else f"{row.milliseconds:.4g} ms"
+        size = "?" if row.workspace_size is None else bytes_text(row.workspace_size)
+        error = "" if row.error is None else f"{row.error:.3g}"
+        cells.append((row.name, row.source, size, time, error, _notes(row)))
+    if all(row.error is None for row in rows):
+        cells = [(*cell[:-2], cell[-1]) for cell in cells]
+    marked = next((number for number, row in enumerate(rows) if row.name == choice), None)
+    yield from table(cells, columns, marked=marked)
+
+
+def _reasons(rows: Sequence[CandidateRow], columns: int) -> Iterator[Line]:
+    """Yield the rejected candidates, grouped by their reasons."""
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        reasons.setdefault(" ".join(row.rejected.split()), []).append(row.name)
+    for reason, names in reasons.items():
+        for part in wrapped(reason, columns - 2):
+            yield Line(f"  {part}", "yellow")
+        for part in wrapped("; ".join(names), columns - 4):
+            yield Line(f"    {part}", "dim")

@@ -1,0 +1,1 @@
+"""The commands `cudnnpy plan` and `cudnnpy device-profile`: plan without the GPU."""

@@ -1,0 +1,109 @@
+"""The command `cudnnpy plan`: plan a file of problems for a device profile, for a store to import."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.text_table import printed, say
+
+if TYPE_CHECKING:
+    from cudnnpy._planning.problem_file import Request
+    from cudnnpy._store.entry import Entry
+    from cudnnpy.cli.plan.planner_process import PlannerProcess
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument("problems", metavar="PROBLEMS.toml", help="the file of problems")
+    parser.add_argument("--device", required=True, metavar="PROFILE.json", help="the file of the device profile")
+    parser.add_argument("-o", "--output", required=True, metavar="PLANS.jsonl", help="the file to write")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.add_argument(
+        "--stub-driver", action="store_true", help="build a stand-in for the CUDA driver, if there is none"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    import cudnnpy.convolution.plans  # noqa: F401 - the kinds of problems register what reads them
+    from cudnnpy._planning import problem_file, profile
+    from cudnnpy.cli import output_files
+    from cudnnpy.cli.plan import stub_driver
+    from cudnnpy.cli.plan.planner_process import PlannerProcess
+
+    if options.output == "-":
+        raise UsageError("-: plans must be written to a file; got standard output")
+    output_files.check_writable(options.output, overwrite=options.force)
+    requests = problem_file.read(options.problems)
+    device = profile.read(options.device)
+    profile.check_release()
+    stub_driver.say_if_unused("cudnnpy plan", options.stub_driver)
+    with PlannerProcess(device, stub=options.stub_driver) as planner:
+        planned = []
+        for number, request in enumerate(requests, 1):
+            _show_progress(f"planning {number} of {len(requests)}")
+            planned.append((request, _entry(request, planner, options.problems)))
+        _show_progress("")
+    entries = [entry for _, entry in planned if entry is not None]
+    has_export = bool(entries) or not planned  # a file without problems has an export without plans
+    written = _write(entries, options.output) if has_export else None
+    _print_summary(planned, written, options)
+    return 0 if len(entries) == len(planned) else 1
+
+
+def _entry(request: Request, planner: PlannerProcess, file: str) -> Entry | None:
+    """Return the choice for a problem; None, with the reason on standard error, if it cannot be planned."""
+    from cudnnpy.cli.plan.planner_process import PlanningError
+
+    try:
+        return planner.plan(request.text)
+    except PlanningError as error:
+        _show_progress("")
+        say("cudnnpy plan", f"{file}, line {request.line}: {error}")
+        return None
+
+
+def _show_progress(text: str) -> None:
+    """Replace the last line of standard error by a text, if it is a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _write(entries: list[Entry], path: str) -> int:
+    """Write the export of a store with the first entry for each key. Return the number of entries."""
+    from cudnnpy._store import exports
+
+    distinct = {entry.key: entry for entry in reversed(entries)}
+    try:
+        return exports.write(Path(os.path.realpath(path)), distinct.values())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
+
+
+def _print_summary(
+    planned: list[tuple[Request, Entry | None]], written: int | None, options: argparse.Namespace
+) -> None:
+    from cudnnpy._options.byte_counts import bytes_text
+    from cudnnpy.cli import text_table
+    from cudnnpy.cli.explain import explanation
+
+    rows = [("problem", "choice", "workspace", "candidates")]
+    for request, entry in planned:
+        if entry is None:
+            rows.append((request.text, "none, see above", "", ""))
+            continue
+        usable = sum(not candidate.refused for candidate in entry.candidates)
+        count = f"{usable} of {len(entry.candidates)}"
+        rows.append((request.text, explanation.name_of(entry.plan), bytes_text(entry.workspace_size), count))
+    if planned:
+        text_table.show(text_table.table(rows, text_table.width()))
+    failed = sum(entry is None for _, entry in planned)
+    count = f"{written} plan{'s' * (written != 1)}"
+    print(printed(f"{options.output}: {'not written, since nothing was planned' if written is None else count}"))
+    if failed:
+        print(f"{failed} of {len(planned)} problems cannot be planned")

@@ -1,0 +1,30 @@
+"""The command `cudnnpy device-profile`: write the device profile of a GPU of this machine."""
+
+from __future__ import annotations
+
+import argparse
+
+from cudnnpy.cli.text_table import printed
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write, such as h200.json")
+    parser.add_argument("--device", type=int, default=0, metavar="N", help="the ordinal of the GPU (default: 0)")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from cudnnpy._planning import profile
+    from cudnnpy.cli import devices, output_files
+    from cudnnpy.handle import on_device
+
+    output_files.check_writable(options.output, overwrite=options.force)
+    profile.check_release()
+    devices.check_ordinal(options.device)
+    with on_device(options.device):
+        device = profile.of_device(options.device)
+    output_files.write(options.output, profile.written(device))
+    print(printed(f"{options.output}: {device.description}, read by {device.release}"))
+    return 0

@@ -1,0 +1,68 @@
+"""The command `cudnnpy tune`: measure the candidates of problems on all GPUs, and store the choices."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from cudnnpy._options.convolution import TUNE_SECONDS
+
+
+def gpus(text: str) -> tuple[int, ...]:
+    """Return the ordinals of a text such as "0,2". Raises argparse.ArgumentTypeError for any other text."""
+    parts = text.split(",")
+    if not all(part.isdecimal() and part.isascii() and len(part) < 5 for part in parts):
+        raise argparse.ArgumentTypeError(f"GPUs must be numbers, such as 0 or 0,2; got {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def seconds(text: str) -> float:
+    """Return the positive number of a text. Raises argparse.ArgumentTypeError for any other text."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (number > 0 and math.isfinite(number)):
+        raise argparse.ArgumentTypeError(f"seconds must be a number greater than 0; got {text!r}")
+    return number
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to a parser."""
+    parser.add_argument("problems", nargs="?", metavar="PROBLEMS.toml", help="a file of problems")
+    parser.add_argument(
+        "--record",
+        nargs=argparse.REMAINDER,
+        metavar="SCRIPT.py",
+        help="run a program (SCRIPT.py or -m MODULE, with all following arguments) and tune its problems; the last option",
+    )
+    parser.add_argument("--save", metavar="PROBLEMS.toml", help="with --record: write the file of its problems")
+    parser.add_argument(
+        "--store", metavar="FILE", help="the store of the choices (default: the user's store, or CUDNNPY_STORE)"
+    )
+    parser.add_argument("--gpus", type=gpus, metavar="0,2", help="the GPUs to use (default: all that are visible)")
+    parser.add_argument(
+        "--dask",
+        metavar="SCHEDULER",
+        help="tune on the GPUs of a Dask cluster, one worker for each: the address of its scheduler, or its scheduler file",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=seconds,
+        help=f"the time limit of one problem (default: its tune_seconds in the file, otherwise {TUNE_SECONDS:g})",
+    )
+    parser.add_argument("-o", "--output", metavar="FOLDER", help="write table.txt, table.csv and plots.pdf there")
+    parser.add_argument("--html", metavar="PAGE.html", help="write a page with tables to sort and filter, and plots")
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    parser.add_argument(
+        "--report-only",
+        action="store_true",
+        help="measure nothing: report the stored choices of the problems, by default all of the store",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit status."""
+    from cudnnpy.cli.tune import session
+
+    return session.run(options)

@@ -1,0 +1,78 @@
+"""The problems of `cudnnpy tune`: read from a file, or recorded from a program; and their jobs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from cudnnpy._planning import problem_file
+from cudnnpy._planning.problem_file import Request
+from cudnnpy._planning.remembered import choice_text
+from cudnnpy._store.entry import Key
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.text_table import say
+from cudnnpy.cli.tune import tune_problem
+from cudnnpy.cli.tune.tune_problem import Job
+
+
+def check_program(command: Sequence[str]) -> None:
+    """Raise UsageError unless a command is SCRIPT.py or -m MODULE, with its arguments."""
+    if not command or command == ["-m"]:
+        raise UsageError("--record must be followed by SCRIPT.py or -m MODULE; got nothing")
+    if command[0] != "-m" and not Path(command[0]).is_file():
+        raise UsageError(f"--record must be followed by a program; there is no file {command[0]}")
+
+
+def record(command: Sequence[str], save: str | None) -> tuple[int, list[Request]]:
+    """Run a program. Return its exit status and the problems that it plans, which are saved to a file if one is named."""
+    name = " ".join(command[: 1 + (command[0] == "-m")])
+    with tempfile.TemporaryFile(prefix="cudnnpy-") as file:  # it has no name, so that no file is left behind
+        status, interrupt = _run_program(file.fileno(), command)
+        if not os.fstat(file.fileno()).st_size:
+            raise interrupt or UsageError(
+                f"{name} must end as Python does to be recorded; it ended with {_status_text(status)}"
+            )
+        requests = problem_file.read(f"/proc/self/fd/{file.fileno()}")
+    count = f"{len(requests)} problem{'s' * (len(requests) != 1)} recorded"
+    say("cudnnpy tune", f"{name} ended with {_status_text(status)}; {count}")
+    if save is not None:
+        try:
+            problem_file.write(save, [request.text for request in requests])
+        except OSError as error:
+            raise UsageError(f"{save}: cannot be written: {error.strerror}") from None
+    if interrupt:
+        raise interrupt
+    return status, requests
+
+
+def _run_program(file: int, command: Sequence[str]) -> tuple[int, KeyboardInterrupt | None]:
+    """Run a program. Return its exit status, negative for a signal, and the interrupt that stopped it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cudnnpy.cli.tune.recorded_program", str(file), *command], pass_fds=(file,)
+    )
+    try:
+        return process.wait(), None
+    except KeyboardInterrupt as interrupt:  # Ctrl-C reaches the program, too
+        for number in interrupt.args:  # another signal may have been sent to this process alone
+            process.send_signal(number)
+        return process.wait(), interrupt
+
+
+def _status_text(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def jobs_of(requests: Sequence[Request], kinds: Iterable[str], seconds: float | None) -> list[Job]:
+    """Return one job for each problem and GPU kind, with the longest time limit of its requests or the one that is passed."""
+    jobs: dict[Key, Job] = {}
+    for request in requests:
+        limit = request.options.tune_seconds if seconds is None else seconds
+        for kind in kinds:
+            key = tune_problem.key_for(request.problem, request.options, kind)
+            if key not in jobs or jobs[key].seconds < limit:
+                jobs[key] = Job(choice_text(request.problem, request.options), limit, kind, key)
+    return list(jobs.values())

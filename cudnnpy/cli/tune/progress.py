@@ -1,0 +1,97 @@
+"""The progress of `cudnnpy tune`: a bar with the time left on a terminal with rich, otherwise a line for each problem."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from cudnnpy._store.entry import Entry
+from cudnnpy.cli.text_table import printed
+from cudnnpy.cli.tune.report import row_of
+from cudnnpy.cli.tune.tune_problem import LostDevice, Result
+
+
+class Progress:
+    """A context manager that shows the progress of some number of problems on a stream."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total, self._stream, self._done, self._start = total, stream, 0, time.monotonic()
+        self._bar = _bar(stream)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._stack.enter_context(self._bar)
+            self._task = self._bar.add_task("tuning", total=self._total)
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def show(self, report: Result | LostDevice) -> None:
+        """Show a result, or a device that is left out. A bar has lines only for failures."""
+        line = printed(text_of(report))
+        if isinstance(report, Result):
+            self._done += 1
+        if self._bar is None:
+            number, left = "", ""
+            if isinstance(report, Result):
+                number = f"[{self._done}/{self._total}] "
+                seconds = (time.monotonic() - self._start) / self._done * (self._total - self._done)
+                left = f"; {duration(seconds)} left" if self._done < self._total else ""
+            print(f"{number}{line}{left}", file=self._stream, flush=True)
+            return
+        self._bar.update(self._task, completed=self._done)
+        if isinstance(report, LostDevice) or report.entry is None:
+            self._bar.console.print(line)
+
+
+def _bar(stream: TextIO) -> Any:
+    """Return rich's bar for a terminal; None for other streams, or if rich is not installed."""
+    if not stream.isatty():
+        return None
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+    except ImportError:
+        return None
+    return RichProgress(
+        TextColumn("tuning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(file=stream, highlight=False, markup=False),
+        speed_estimate_period=3600,
+    )
+
+
+def text_of(report: Result | LostDevice) -> str:
+    """Return a report as one line."""
+    if isinstance(report, LostDevice):
+        return f"GPU {report.device} is left out: {report.reason}"
+    count = len(report.faults)
+    faults = f"; {count} candidate{'s' * (count != 1)} left out for faults" if count else ""
+    if report.entry is None:
+        return f"{report.job.text}: not tuned: {report.reason}{faults}"
+    return f"{report.job.text}: {_choice(report.entry)}, GPU {report.device}, {report.seconds:.1f} s{faults}"
+
+
+def _choice(entry: Entry) -> str:
+    ratio = row_of(entry).over_heuristics
+    gain = "" if ratio is None else f" ({ratio:.3f} of the heuristics' choice)"
+    return "not measured" if entry.milliseconds is None else f"{entry.milliseconds:.4f} ms{gain}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text: "8 s", "3 min", "1 h 20 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

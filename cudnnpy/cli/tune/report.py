@@ -1,0 +1,167 @@
+"""The report of `cudnnpy tune`: a row for each entry of the store, as a table and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from cudnnpy import raw
+from cudnnpy._options.byte_counts import bytes_text
+from cudnnpy._store.entry import Entry, Measured
+from cudnnpy.cli import text_table
+from cudnnpy.cli.text_table import Line
+
+_COLUMNS = ("problem", "choice", "ms", "over heuristics", "workspace")
+
+
+class ReportRow(NamedTuple):
+    """One entry, and its candidates with a role; None for an unknown candidate."""
+
+    entry: Entry
+    choice: Measured | None  #: the chosen candidate
+    default: Measured | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
+    heuristics: Measured | None  #: the first verified proposal of cuDNN's heuristics
+
+    @property
+    def text(self) -> str:
+        """The problem with the options that its choice depends on."""
+        return self.entry.text
+
+    @property
+    def name(self) -> str:
+        """The name of the choice."""
+        return _plan_name(self.entry) if self.choice is None else self.choice.name
+
+    @property
+    def over_heuristics(self) -> float | None:
+        """The time of the choice, relative to the time of the heuristics' first choice."""
+        return _ratio(self.entry.milliseconds, self.heuristics)
+
+    @property
+    def over_default(self) -> float | None:
+        """The time of the choice, relative to the time of the default choice."""
+        return _ratio(self.entry.milliseconds, self.default)
+
+    @property
+    def measured(self) -> list[Measured]:
+        """The candidates that were measured."""
+        return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
+
+    def roles(self, candidate: Measured) -> str:
+        """The roles of a candidate: "choice", "first guess", "heuristics' choice", or several of them."""
+        named = {"choice": self.choice, "first guess": self.default, "heuristics' choice": self.heuristics}
+        return ", ".join(role for role, other in named.items() if other is candidate)
+
+
+def row_of(entry: Entry) -> ReportRow:
+    """Return the row of an entry."""
+    verified = [one for one in entry.candidates if one.milliseconds is not None and not one.refused]
+    heuristics = next((candidate for candidate in verified if candidate.source == "heuristics"), None)
+    return ReportRow(entry, _choice(entry), next(iter(verified), None), heuristics)
+
+
+def _choice(entry: Entry) -> Measured | None:
+    """Return the candidate that an entry chooses. The name in a plan lacks the suffix of the lowering."""
+    name = _plan_name(entry)
+    matches = [
+        candidate
+        for candidate in entry.candidates
+        if not candidate.refused
+        and f"{candidate.name} ".startswith(f"{name} ")
+        and (candidate.milliseconds, candidate.workspace_size) == (entry.milliseconds, entry.workspace_size)
+    ]
+    return min(matches, key=lambda candidate: len(candidate.name), default=None)
+
+
+def _plan_name(entry: Entry) -> str:
+    try:
+        return str(json.loads(entry.plan)["name"])
+    except (ValueError, KeyError, TypeError):
+        return ""
+
+
+def _ratio(milliseconds: float | None, other: Measured | None) -> float | None:
+    if milliseconds is None or other is None or not other.milliseconds:
+        return None
+    return milliseconds / other.milliseconds
+
+
+def gpus(rows: Iterable[ReportRow]) -> list[str]:
+    """Return the kinds of GPU with the release of cuDNN that rows are for, each once."""
+    return list(dict.fromkeys(gpu_text(row.entry) for row in rows))
+
+
+def gpu_text(entry: Entry) -> str:
+    """Return the GPU and the release of cuDNN that an entry is for: "NVIDIA H200, cuDNN 9.19.0"."""
+    return f"{entry.key.gpu}, cuDNN {raw.version_text(entry.key.cudnn)}"
+
+
+# The table
+
+
+def table(rows: Sequence[ReportRow], columns: int | None = None) -> Iterator[Line]:
+    """Return the lines of the table, wrapped to some number of columns if it is given. Several GPUs have a column."""
+    with_gpu = len(gpus(rows)) > 1
+    titles = (*_COLUMNS[:1], "gpu", *_COLUMNS[1:]) if with_gpu else _COLUMNS
+    return text_table.table([titles, *(_cells(row, with_gpu) for row in rows)], columns, indent="", numeric=3)
+
+
+def _cells(row: ReportRow, with_gpu: bool) -> tuple[str, ...]:
+    entry = row.entry
+    gpu = (gpu_text(entry),) if with_gpu else ()
+    milliseconds = "" if entry.milliseconds is None else f"{entry.milliseconds:.4f}"
+    ratio = "" if row.over_heuristics is None else f"{row.over_heuristics:.3f}"
+    return row.text, *gpu, row.name, milliseconds, ratio, bytes_text(entry.workspace_size)
+
+
+def summary(rows: Sequence[ReportRow]) -> str:
+    """Return one line with the number of problems and the gain over the heuristics' first choices."""
+    ratios = [row.over_heuristics for row in rows if row.over_heuristics]
+    count = f"{len(rows)} problem{'s' * (len(rows) != 1)}"
+    if not ratios:
+        return count
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    times = [
+        (row.entry.milliseconds or 0.0, row.heuristics.milliseconds or 0.0)
+        for row in rows
+        if row.heuristics is not None
+    ]
+    chosen, first = (sum(column) for column in zip(*times, strict=True))
+    return (
+        f"{count}; over the heuristics' first choice: {mean:.3f} in the geometric mean, "
+        f"{chosen:.4g} ms of {first:.4g} ms in all"
+    )
+
+
+# The columns of the CSV
+_FIELDS: dict[str, Callable[[ReportRow], object]] = {
+    "problem": lambda row: row.text,
+    "gpu": lambda row: row.entry.key.gpu,
+    "capability": lambda row: row.entry.key.capability,
+    "multiprocessors": lambda row: row.entry.key.multiprocessors,
+    "cudnn": lambda row: raw.version_text(row.entry.key.cudnn),
+    "choice": lambda row: row.name,
+    "milliseconds": lambda row: row.entry.milliseconds,
+    "over_heuristics": lambda row: row.over_heuristics,
+    "over_first_guess": lambda row: row.over_default,
+    "workspace_bytes": lambda row: row.entry.workspace_size,
+    "spread": lambda row: row.entry.spread,
+    "error": lambda row: row.entry.error,
+    "measured": lambda row: len(row.measured),
+    "complete": lambda row: row.entry.complete,
+    "tune_seconds": lambda row: row.entry.tune_seconds,
+    "made_at": lambda row: row.entry.made_at,
+}
+
+
+def comma_separated(rows: Sequence[ReportRow]) -> str:
+    """Return the rows as CSV with a line of titles; an absent value is empty."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_FIELDS)
+    writer.writerows([field(row) for field in _FIELDS.values()] for row in rows)
+    return text.getvalue()

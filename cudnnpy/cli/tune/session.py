@@ -1,0 +1,252 @@
+"""One run of `cudnnpy tune`: look up the problems in the store, tune the others, store the choices, and report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from cudnnpy import store as stores
+from cudnnpy._measuring.gpu_worker import GpuWorker
+from cudnnpy._planning import problem_file
+from cudnnpy._planning.usable import FoundFault, Symptom
+from cudnnpy._store import exports
+from cudnnpy._store.database import Store, why_in_memory
+from cudnnpy._store.entry import Entry
+from cudnnpy._store.layers import VARIABLE, Layers
+from cudnnpy.availability import UnavailableError
+from cudnnpy.cli import output_files, text_table
+from cudnnpy.cli.errors import UsageError
+from cudnnpy.cli.text_table import say
+from cudnnpy.cli.tune import page, plots, problems, report, tune_problem
+from cudnnpy.cli.tune.cluster_workers import ClusterError
+from cudnnpy.cli.tune.dask_cluster import DaskCluster
+from cudnnpy.cli.tune.local_workers import LocalWorkers
+from cudnnpy.cli.tune.progress import Progress
+from cudnnpy.cli.tune.tune_problem import Job, Result, TuningGpu
+from cudnnpy.errors import LibraryNotFoundError
+
+_FILES = ("table.txt", "table.csv", "plots.pdf")
+
+
+class TuningBackend(NamedTuple):
+    """Dependencies of a tuning run; tests replace them. `worker` returns the worker of a GPU's UUID."""
+
+    gpus: Callable[[], Sequence[TuningGpu]] = tune_problem.tuning_gpus
+    worker: Callable[[str], GpuWorker] = GpuWorker
+    cluster: Callable[[str], DaskCluster] = DaskCluster
+
+
+def run(options: argparse.Namespace, backend: TuningBackend | None = None) -> int:
+    """Run the command and return its exit status."""
+    _check_arguments(options)
+    _check_outputs(options)
+    if options.report_only:
+        return _report_only(options)
+    backend = backend or TuningBackend()
+    with ExitStack() as stack:
+        workers: LocalWorkers | DaskCluster
+        if options.dask is None:
+            gpus = _gpus(options.gpus, backend)
+            workers, kinds = LocalWorkers(gpus, backend.worker), [gpu.kind for gpu in gpus]
+        else:
+            workers = stack.enter_context(closing(backend.cluster(options.dask)))
+            kinds = [kind for _, kind in workers.devices]
+            for note in workers.notes:
+                _say(note)
+        store = stack.enter_context(_open_store(options.store, read_only=False))
+        if options.record is None:
+            status, requests = 0, problem_file.read(options.problems)
+        else:
+            status, requests = problems.record(options.record, options.save)
+        jobs = problems.jobs_of(requests, dict.fromkeys(kinds), options.seconds)
+        entries, failed = _tune(workers, jobs, store)
+        _report(options, entries, failed)
+        lost = why_in_memory(store)
+        if lost:
+            _say(f"choices are not stored: {store.path}: {lost}")
+    return 1 if failed or status or lost else 0
+
+
+def _check_arguments(options: argparse.Namespace) -> None:
+    sources = {"a file": options.problems, "--record": options.record}
+    count = sum(value is not None for value in sources.values())
+    if count == 2:
+        raise UsageError("problems must come from a file or from --record; got both")
+    if not count and not options.report_only:
+        raise UsageError("a file of problems must be named, or a program with --record; got neither")
+    if options.record is not None:
+        if options.report_only:
+            raise UsageError("--report-only must be without --record; got both")
+        problems.check_program(options.record)
+    elif options.save is not None:
+        raise UsageError("--save must be with --record; got it without")
+    if options.dask is not None and (options.report_only or options.gpus is not None):
+        raise UsageError(f"--dask must be without --gpus and --report-only; got --dask {options.dask} with one of them")
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Raise an error before the search for output files that cannot be written."""
+    if options.output is not None:
+        plots.check_matplotlib()
+        output_files.check_folder(options.output, _FILES, overwrite=options.force)
+    for path in (options.html, options.save):
+        if path is not None:
+            output_files.check_writable(path, overwrite=options.force)
+
+
+def _gpus(ordinals: Sequence[int] | None, backend: TuningBackend) -> list[TuningGpu]:
+    """Return the GPUs of some ordinals, or all GPUs."""
+    try:
+        gpus = backend.gpus()
+    except (UnavailableError, LibraryNotFoundError) as error:
+        raise UnavailableError(f"{error}; cudnnpy plan chooses without a GPU") from None
+    ordinals = range(len(gpus)) if ordinals is None else ordinals
+    for device in ordinals:
+        if device >= len(gpus):
+            raise UsageError(f"--gpus must be of GPUs that are here, 0 to {len(gpus) - 1}; got {device}")
+    return [gpus[device] for device in ordinals]
+
+
+# The store
+
+
+def _open_store(path: str | None, *, read_only: bool) -> Store:
+    """Open the store. Raises UsageError if it cannot be read, or cannot be written without `read_only`."""
+    name = VARIABLE if path is None and VARIABLE in os.environ else "--store"
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".* cannot keep choices", RuntimeWarning)  # it is an error here
+            store = stores.open(path, read_only=read_only)
+    except OSError as error:
+        raise UsageError(f"{name}: {error.filename or path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from None
+    if not store.path:
+        raise UsageError(f"{name} must name a file for the choices; got ''. Name one with --store")
+    if not read_only and store.read_only:
+        raise UsageError(f"{name} must name a writable store; got {store.path}, a read-only export")
+    is_export = read_only and exports.is_export(Path(store.path))
+    reason = "" if is_export else why_in_memory(store)
+    if reason and not (read_only and len(store)):  # the readable part of a damaged file is reported
+        raise UsageError(f"{name} must be a store that can be used; got {store.path}: {reason}")
+    if not read_only:
+        _check_writable(name, Path(store.path))
+    return store
+
+
+def _check_writable(name: str, path: Path) -> None:
+    """Raise UsageError if the file of a store cannot be written, or not made."""
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not os.access(path if path.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{name} must be a file that may be written; got {path}")
+
+
+def _stored(store: Store, job: Job) -> Entry | None:
+    """Return the measured entry of a job; None if there is none, or if an incomplete search may now take longer."""
+    entry = store.get(job.key)
+    if entry is None or entry.milliseconds is None or not (entry.complete or entry.tune_seconds >= job.seconds):
+        return None
+    return entry
+
+
+def _put(store: Store, entry: Entry) -> Entry:
+    """Store an entry and return the current one. An entry of a longer search replaces an incomplete one."""
+    current = store.get(entry.key)
+    is_replaced = current is not None and not current.complete and current.tune_seconds < entry.tune_seconds
+    return store.put(entry, replace=is_replaced)
+
+
+def _with_known_faults(store: Store, job: Job) -> Job:
+    faults = store.faults_of(job.key)
+    known = (FoundFault(one.candidate, cast(Symptom, one.symptom), one.detail, one.driver) for one in faults)
+    return job._replace(known=tuple(known))
+
+
+# Tuning
+
+
+def _tune(
+    workers: LocalWorkers | DaskCluster, jobs: Sequence[Job], store: Store
+) -> tuple[list[Entry], list[tuple[str, str]]]:
+    """Tune the jobs that the store does not have. Return the entries of all, and the texts of failed ones with the reasons."""
+    entries = {job.key: entry for job in jobs if (entry := _stored(store, job)) is not None}
+    open_jobs = [_with_known_faults(store, job) for job in jobs if job.key not in entries]
+    if entries:
+        _say(f"{len(entries)} of {len(jobs)} problems are in the store")
+    failed: list[tuple[str, str]] = []
+    faults = 0
+    try:
+        with Progress(len(open_jobs), sys.stderr) as progress:
+            for result in workers.run(open_jobs) if open_jobs else ():
+                if isinstance(result, Result):
+                    faults += Layers(store).add_faults(result.job.key, result.job.text, result.faults)
+                    if result.entry is not None:
+                        entries[result.job.key] = _put(store, result.entry)
+                    else:
+                        failed.append((result.job.text, result.reason))
+                progress.show(result)
+    except (KeyboardInterrupt, ClusterError):
+        _say(
+            f"stopped; {len(entries)} of {len(jobs)} problems are in {store.path}. The same command goes on from there"
+        )
+        raise
+    if faults:
+        count = f"{faults} fault{'s' * (faults != 1)} of candidates stored"
+        _say(f"{count}, which cudnnpy faults lists: these are not run again")
+    return [entries[job.key] for job in jobs if job.key in entries], failed
+
+
+# The report
+
+
+def _report_only(options: argparse.Namespace) -> int:
+    """Report the entries of a store for some problems or for all, whatever GPU they are for."""
+    with _open_store(options.store, read_only=True) as store:
+        entries, missing = list(store), []
+        if options.problems is not None:
+            jobs = problems.jobs_of(problem_file.read(options.problems), ["{}"], None)
+            order = {job.key[:2]: number for number, job in enumerate(jobs)}
+            entries = sorted(
+                (entry for entry in entries if entry.key[:2] in order), key=lambda entry: order[entry.key[:2]]
+            )
+            present = {entry.key[:2] for entry in entries}
+            missing = [(job.text, "not in the store") for job in jobs if job.key[:2] not in present]
+    _report(options, entries, missing)
+    return 1 if missing else 0
+
+
+def _report(options: argparse.Namespace, entries: Sequence[Entry], failed: Sequence[tuple[str, str]]) -> None:
+    """Print the table, and write the files that the options name."""
+    rows = [report.row_of(entry) for entry in entries]
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    if rows:
+        text_table.show(report.table(rows, text_table.width() if is_terminal else None))
+    print(report.summary(rows))
+    for text, reason in failed:
+        _say(f"not tuned: {text}: {reason}")
+    if options.output is not None:
+        table = "".join(f"{line.text}\n" for line in report.table(rows))
+        contents: tuple[str | bytes, ...] = (
+            f"{table}\n{report.summary(rows)}\n",
+            report.comma_separated(rows),
+            plots.pages(rows),
+        )
+        for name, content in zip(_FILES, contents, strict=True):
+            if not content:
+                _say(f"{Path(options.output, name)} is not written, since no candidate was measured")
+                continue
+            output_files.write(Path(options.output, name), content, overwrite=options.force)
+            _say(f"{Path(options.output, name)} is written")
+    if options.html is not None:
+        output_files.write(options.html, page.page(rows, failed), overwrite=options.force)
+        _say(f"{options.html} is written")
+
+
+def _say(text: str) -> None:
+    say("cudnnpy tune", text)

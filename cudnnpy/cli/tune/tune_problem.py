@@ -1,0 +1,170 @@
+"""Tune one problem on one GPU: jobs, their results, and the GPUs of this machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cudnnpy._cuda_python import cuda_python
+from cudnnpy._measuring.gpu_lock import gpu_lock
+from cudnnpy._measuring.gpu_worker import GpuWorker
+from cudnnpy._measuring.gpus import uuid_of
+from cudnnpy._measuring.process import StartError
+from cudnnpy._planning import remembered
+from cudnnpy._planning.engines import Target
+from cudnnpy._planning.options import PlanningOptions
+from cudnnpy._planning.problem import Problem
+from cudnnpy._planning.usable import FoundFault, Measurement
+from cudnnpy._store.entry import Entry, Key
+from cudnnpy.availability import visible_gpus
+from cudnnpy.convolution import plans
+
+PROBLEMS = plans.ConvolutionProblem, plans.GraphProblem  # imported, so that texts of both kinds can be read
+EXTRA_SECONDS = 300.0  # beyond ten times the seconds of the search, to plan, to start processes and to confirm faults
+_TRIES = 2
+_POLL_SECONDS = 1.0  # between two checks for a stop, while another process uses the GPU
+_MAX_REASON = 300  # characters
+
+
+class Job(NamedTuple):
+    """A problem to be tuned.
+
+    Attributes
+    ----------
+    text : str
+        The problem in the notation, with the options that the choice depends on.
+    seconds : float
+        The time limit of the search.
+    kind : str
+        The GPU kind to tune it on.
+    key : Key
+        The key of its entry.
+    known : tuple of FoundFault
+        Faults of its candidates, which are not run again with the same driver.
+    """
+
+    text: str
+    seconds: float
+    kind: str
+    key: Key
+    known: tuple[FoundFault, ...] = ()
+
+
+class Result(NamedTuple):
+    """The result of a job: an entry, or the reason why there is none. `device` is None if no GPU was left for it."""
+
+    job: Job
+    device: int | None
+    seconds: float
+    entry: Entry | None
+    reason: str = ""
+    faults: tuple[FoundFault, ...] = ()
+
+
+class LostDevice(NamedTuple):
+    """A device on which no worker starts."""
+
+    device: int
+    reason: str
+
+
+def tune_on(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault] = ()) -> Measurement:
+    """Measure a problem on a GPU, as soon as no other process of the user measures there.
+
+    Without a choice there is one retry in a new process, because the previous problem may have been the cause.
+
+    Parameters
+    ----------
+    worker : GpuWorker
+        The worker of the GPU.
+    text, seconds, known
+        The fields of a Job.
+
+    Returns
+    -------
+    Measurement
+        The choice to store, or the reason why there is none; the faults of both tries.
+
+    Raises
+    ------
+    ValueError
+        The text is not a problem, or no candidate can be used.
+    StartError
+        No process could be started, or the worker was stopped.
+    """
+    while not worker.is_stopped:
+        with gpu_lock(worker.uuid, time.monotonic() + _POLL_SECONDS) as is_held:
+            if is_held:
+                return _measured(worker, text, seconds, known)
+    raise StartError("stopped")
+
+
+def _measured(worker: GpuWorker, text: str, seconds: float, known: Sequence[FoundFault]) -> Measurement:
+    driver = remembered.driver()
+    left_out = {fault.candidate: _reason(fault) for fault in known if fault.driver == driver}
+    faults: tuple[FoundFault, ...] = ()
+    for _ in range(_TRIES):
+        deadline = time.monotonic() + EXTRA_SECONDS + 10 * seconds
+        measurement = worker.measure(text, seconds, left_out=left_out, deadline=deadline)
+        faults += measurement.faults
+        if measurement.entry is not None:
+            break
+        worker.close()
+        left_out |= {fault.candidate: _reason(fault) for fault in measurement.faults}
+    if measurement.lacked_memory:
+        reason = measurement.reason or "the GPU has too little free memory to measure in"
+        measurement = measurement._replace(entry=None, reason=reason)
+    return measurement._replace(faults=faults)
+
+
+def _reason(fault: FoundFault) -> str:
+    return f"{fault.symptom}: {fault.detail}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the error's name if it has none."""
+    lines = str(error).strip().splitlines()
+    return (lines[0].strip() if lines else type(error).__name__)[:_MAX_REASON]
+
+
+def mismatch(entry: Entry, job: Job) -> str:
+    """Return the field in which an entry differs from its job, such as "gpu 'A'; got 'B'", or ""."""
+    expected, actual = ({**item.key._asdict(), "text": item.text} for item in (job, entry))
+    for name, value in expected.items():
+        if actual[name] != value:
+            return f"{name} {repr(value)[:200]}; got {repr(actual[name])[:200]}"
+    return ""
+
+
+# GPUs, without a CUDA context in this process
+
+
+class TuningGpu(NamedTuple):
+    """A GPU: its UUID, its ordinal in a process, and its kind. GPUs of equal kinds can share stored choices."""
+
+    uuid: str
+    device: int
+    kind: str
+
+
+def tuning_gpus() -> list[TuningGpu]:
+    """Return the visible GPUs by ordinal, without making a CUDA context. Raises UnavailableError if there is none."""
+    return [TuningGpu(uuid_of(device), device, _kind(device)) for device in range(len(visible_gpus()))]
+
+
+def _kind(device: int) -> str:
+    gpu: Any = cuda_python("core").Device(device)
+    major, minor = gpu.compute_capability
+    properties = {
+        "deviceName": str(gpu.name),
+        "deviceVer": 100 * major + 10 * minor,
+        "multiProcessorCount": int(gpu.properties.multiprocessor_count),
+    }
+    return json.dumps(properties)
+
+
+def key_for(problem: Problem, options: PlanningOptions, kind: str) -> Key:
+    """Return the store key of a problem on a GPU kind."""
+    return remembered.key_of(problem, options, Target(None, kind))

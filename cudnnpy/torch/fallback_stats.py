@@ -1,0 +1,53 @@
+"""Calls handled by cudnnpy, and fallbacks to PyTorch's kernels by reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+# Reasons of fallbacks to PyTorch's kernels.
+CUDNN_OFF = "torch.backends.cudnn.enabled is False"
+EMPTY = "empty tensor"
+LARGE = "2**31 elements or more"
+DATA_TYPE = "data type"
+ARGUMENTS = "invalid arguments"
+VOLUMES = "depthwise with three spatial axes, for which PyTorch's kernel is faster"
+CAPTURE = "a CUDA graph is being captured, and the call was not planned before"
+MEMORY = "out of memory"
+NO_ALGORITHM = "no algorithm"
+FAILED = "cuDNN failed"
+TURNED_OFF = "turned off by another thread"
+
+# In an interpreter with the GIL no other thread runs within `HANDLED[name] += 1`.
+HANDLED = dict.fromkeys(("forward", "backward_data", "backward_filter"), 0)
+FALLBACKS: Counter[str] = Counter()
+
+
+class Stats(NamedTuple):
+    """Numbers of calls, which `stats` returns.
+
+    Attributes
+    ----------
+    handled : dict of str to int
+        The number of operations that ran on cudnnpy: "forward", "backward_data" (gradients with respect to the input) and
+        "backward_filter" (gradients with respect to the filter), of convolutions and of transposed convolutions.
+    fallbacks : dict of str to int
+        The number of calls that PyTorch's own kernels ran, in whole or in part, by reason.
+    """
+
+    handled: dict[str, int]
+    fallbacks: dict[str, int]
+
+
+def stats() -> Stats:
+    """Return the number of operations that ran on cudnnpy, and of fallbacks to PyTorch's kernels by reason.
+
+    The numbers count the calls of the process since its start or the last `reset_stats`.
+    """
+    return Stats(dict(HANDLED), dict(FALLBACKS))
+
+
+def reset_stats() -> None:
+    """Set the numbers that `stats` returns to 0."""
+    HANDLED.update(dict.fromkeys(HANDLED, 0))
+    FALLBACKS.clear()

@@ -1,0 +1,132 @@
+"""Register and remove the kernels: `enable` and `disable`."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import AbstractContextManager
+from typing import Any
+
+from cudnnpy._core.process_setting import ProcessSetting
+from cudnnpy._options.convolution import TUNE_SECONDS
+from cudnnpy.errors import LibraryNotFoundError
+from cudnnpy.torch.settings import ACTIVE, Settings
+from cudnnpy.typing import Preference
+
+DISPATCH_KEY = "CUDA"
+
+_library: Any = None  # holds the registrations
+
+
+def enable(
+    *,
+    prefer: Preference | None = None,
+    workspace_limit: int | None = None,
+    deterministic: bool | None = None,
+    tf32: bool | None = None,
+    tune_seconds: float = TUNE_SECONDS,
+) -> AbstractContextManager[None]:
+    """Run the convolutions of PyTorch programs on cudnnpy, in every thread of the process.
+
+    Used as a context manager, the result restores the previous setting on exit: PyTorch's own kernels, or other options.
+    Otherwise the options are in effect until the next call of `enable` or `disable`.
+
+    Parameters
+    ----------
+    prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}, optional
+        How algorithms are chosen, as for `cudnnpy.Convolution`. By default "autotune" for calls while
+        ``torch.backends.cudnn.benchmark`` is True, and "fastest" for others.
+    workspace_limit : int, optional
+        The largest workspace in bytes, as for `cudnnpy.Convolution`.
+    deterministic : bool, optional
+        Whether only algorithms are taken that give the same bits every time. By default as PyTorch's flags say at each
+        call: ``torch.backends.cudnn.deterministic`` or ``torch.use_deterministic_algorithms``.
+    tf32 : bool, optional
+        Whether float32 may be rounded to tf32 for the tensor cores. By default as PyTorch's flags say at each call:
+        ``torch.backends.cudnn.allow_tf32``, or ``torch.backends.cudnn.conv.fp32_precision``.
+    tune_seconds : float
+        The time limit of "autotune" for one problem.
+
+    Returns
+    -------
+    context manager
+        It restores the previous state at the end of a ``with`` block.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+    LibraryNotFoundError
+        PyTorch is not installed.
+
+    Notes
+    -----
+    A call with a new signature is planned, as by `cudnnpy.Convolution`. Results have PyTorch's shapes, data types and
+    memory formats. Results and workspace are allocated by PyTorch's allocator.
+
+    These calls fall back to PyTorch's own kernels, and `stats` counts them:
+
+    - empty tensors, and unsupported data types
+    - a new signature during a stream capture
+    - no algorithm for the options, or out of memory
+    - large depthwise convolutions with three spatial axes, for which PyTorch's kernels take half the time
+
+    PyTorch does not lock its table of kernels for calls: no other thread may compute a convolution while `enable` or
+    `disable` turns them on or off.
+    """
+    settings = Settings(
+        prefer=prefer,
+        workspace_limit=workspace_limit,
+        deterministic=deterministic,
+        tf32=tf32,
+        tune_seconds=tune_seconds,
+    )
+    return _setting.set(settings)
+
+
+def disable() -> AbstractContextManager[None]:
+    """Run all convolutions on PyTorch's own kernels again, which are registered as they were before.
+
+    Returns
+    -------
+    context manager
+        It restores the previous state at the end of a ``with`` block.
+    """
+    return _setting.set(None)
+
+
+def is_enabled() -> bool:
+    """Return whether convolutions run on cudnnpy."""
+    return ACTIVE.settings is not None
+
+
+def _register(settings: Settings | None) -> None:
+    """Make settings active: register or remove the kernels."""
+    global _library
+    if settings is not None and _library is None:
+        _library = _registered()
+    ACTIVE.set(settings)
+    if settings is None and _library is not None:
+        _library._destroy()
+        _library = None
+
+
+_setting: ProcessSetting[Settings | None] = ProcessSetting(None, _register)
+
+
+def _registered() -> Any:
+    """Register the kernels, and return the torch.library.Library that owns the registrations."""
+    try:
+        from torch.library import Library
+    except ModuleNotFoundError as error:
+        raise LibraryNotFoundError(
+            f"cudnnpy.torch needs PyTorch, which is not installed ({error})", "Install it: pip install torch"
+        ) from error
+    from cudnnpy.torch import kernels
+
+    library = Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # PyTorch warns once for each process that a kernel is replaced, which is intended here.
+        warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)
+        library.impl("_convolution", kernels.convolution, DISPATCH_KEY)
+        library.impl("convolution_backward", kernels.convolution_backward, DISPATCH_KEY)
+    return library
