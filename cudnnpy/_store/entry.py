@@ -1,4 +1,4 @@
-"""What the store keeps: entries, each the choice for one problem on one kind of GPU, and faults of candidates."""
+"""The contents of a store: keys, entries with their candidates, failed plans and faults; and their checks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Key(NamedTuple):
         return hashlib.sha256(canonical([SCHEMA, *self]).encode()).hexdigest()
 
 
-class Measured(NamedTuple):
+class StoredCandidate(NamedTuple):
     """A candidate that was considered for an entry.
 
     Attributes
@@ -108,7 +108,7 @@ class Entry(NamedTuple):
         When the choice was made: ISO 8601, in UTC.
     made_with : dict of str to str
         The versions of the software that made the choice.
-    candidates : tuple of Measured
+    candidates : tuple of StoredCandidate
         All that was considered.
     """
 
@@ -123,7 +123,7 @@ class Entry(NamedTuple):
     complete: bool
     made_at: str
     made_with: dict[str, str]
-    candidates: tuple[Measured, ...]
+    candidates: tuple[StoredCandidate, ...]
 
     def plain(self) -> dict[str, object]:
         """Return the entry as a JSON object, which `of` reads."""
@@ -191,6 +191,30 @@ class Fault(NamedTuple):
         return _built(cls, "fault", plain, _FAULT)
 
 
+class Forgotten(NamedTuple):
+    """A plan that failed, and that is not stored again for its key.
+
+    Attributes
+    ----------
+    key : Key
+        The key.
+    text : str
+        The problem in the notation that people read.
+    plan : str
+        The SHA-256 of the serialized plan.
+    reason : str
+        Why it failed.
+    made_at : str
+        When it was forgotten: ISO 8601, in UTC.
+    """
+
+    key: Key
+    text: str
+    plan: str
+    reason: str
+    made_at: str
+
+
 def without_options(key: Key) -> Key:
     """Return the key of the faults of a problem."""
     return key._replace(options="{}")
@@ -214,9 +238,9 @@ def _built(kind: Callable[..., _T], name: str, given: Any, fields: _Fields) -> _
     return kind(**{field: check(f"{name}.{field}", given[field]) for field, check in fields.items()})
 
 
-def _candidate(name: str, given: Any) -> Measured:
+def _candidate(name: str, given: Any) -> StoredCandidate:
     """Return a candidate. An entry has a hundred of them, and the first call of a stored choice reads them: in one look."""
-    if type(given) is dict and given.keys() == _MEASURED.keys():
+    if type(given) is dict and given.keys() == _CANDIDATE.keys():
         size, time, notes = given["workspace_size"], given["milliseconds"], given["notes"]
         if (
             type(given["name"]) is type(given["source"]) is type(given["refused"]) is str
@@ -227,10 +251,10 @@ def _candidate(name: str, given: Any) -> Measured:
             and all(type(note) is str for note in notes)
             and "".join((given["name"], given["source"], given["refused"], *notes)).isprintable()
         ):
-            return Measured(
+            return StoredCandidate(
                 given["name"], given["source"], size, time, tuple(notes), given["deterministic"], given["refused"]
             )
-    return _built(Measured, name, given, _MEASURED)
+    return _built(StoredCandidate, name, given, _CANDIDATE)
 
 
 def _text(name: str, given: Any) -> str:
@@ -290,7 +314,7 @@ _KEY: _Fields = {
     "multiprocessors": _integer,
     "cudnn": _integer,
 }
-_MEASURED: _Fields = {
+_CANDIDATE: _Fields = {
     "name": _text,
     "source": _text,
     "workspace_size": partial(_or_none, _integer),

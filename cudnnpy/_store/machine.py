@@ -15,7 +15,7 @@ class Machine(NamedTuple):
     cudnn: int | None
     gpus: frozenset[tuple[str, str, int]] | None
 
-    def serves(self, key: Key) -> bool:
+    def accepts(self, key: Key) -> bool:
         """Return whether an entry of a key can be used here. What is not known of the machine is not compared."""
         gpu = key.gpu, key.capability, key.multiprocessors
         return self.cudnn in (None, key.cudnn) and (self.gpus is None or gpu in self.gpus)

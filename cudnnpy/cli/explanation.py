@@ -39,7 +39,7 @@ from cudnnpy.errors import CudnnError
 
 if TYPE_CHECKING:
     from cudnnpy._store.entry import Entry
-    from cudnnpy._store.layers import Found
+    from cudnnpy._store.layers import LayerEntry
 
 FORMAT = 1
 _NOTHING = "nothing is stored for this problem"
@@ -143,7 +143,7 @@ def explained(
     cudnn: str,
     limit: int,
     rows: Sequence[Row],
-    found: Found | None,
+    found: LayerEntry | None,
     why_not_stored: str = "",
     left_out: Mapping[str, str] = {},
     measured: Entry | None = None,
@@ -220,7 +220,7 @@ def _why_stored(stored: Stored, options: PlanningOptions) -> str:
     return why
 
 
-def _stored(found: Found) -> Stored:
+def _stored(found: LayerEntry) -> Stored:
     entry = found.entry
     return Stored(
         found.layer,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cudnnpy import raw
 from cudnnpy._installation import with_extra
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Entry, Measured
+from cudnnpy._store.entry import Entry, StoredCandidate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,9 +53,9 @@ class Row(NamedTuple):
     """One entry, and the candidates of it that have a role; None where no such candidate is known."""
 
     entry: Entry
-    choice: Measured | None  #: what is chosen
-    guess: Measured | None  #: the first that was measured and is right, which prefer="fastest" takes
-    heuristics: Measured | None  #: the first such proposal of cuDNN's heuristics
+    choice: StoredCandidate | None  #: what is chosen
+    guess: StoredCandidate | None  #: the first that was measured and is right, which prefer="fastest" takes
+    heuristics: StoredCandidate | None  #: the first such proposal of cuDNN's heuristics
 
     @property
     def text(self) -> str:
@@ -78,11 +78,11 @@ class Row(NamedTuple):
         return _ratio(self.entry.milliseconds, self.guess)
 
     @property
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[StoredCandidate]:
         """The candidates that were measured."""
         return [one for one in self.entry.candidates if one.milliseconds is not None]
 
-    def roles(self, candidate: Measured) -> str:
+    def roles(self, candidate: StoredCandidate) -> str:
         """The roles of a candidate: "choice", "first guess", "heuristics' choice", or several of them."""
         named = {"choice": self.choice, "first guess": self.guess, "heuristics' choice": self.heuristics}
         return ", ".join(role for role, one in named.items() if one is candidate)
@@ -99,7 +99,7 @@ def row_of(entry: Entry) -> Row:
     )
 
 
-def _choice(entry: Entry) -> Measured | None:
+def _choice(entry: Entry) -> StoredCandidate | None:
     """Return the candidate that an entry chooses. The name in a plan lacks what is done around its graph."""
     name = _plan_name(entry)
     fitting = [
@@ -119,7 +119,7 @@ def _plan_name(entry: Entry) -> str:
         return ""
 
 
-def _ratio(milliseconds: float | None, other: Measured | None) -> float | None:
+def _ratio(milliseconds: float | None, other: StoredCandidate | None) -> float | None:
     if milliseconds is None or other is None or not other.milliseconds:
         return None
     return milliseconds / other.milliseconds
@@ -265,12 +265,12 @@ def plot(row: Row) -> Figure:
     return figure
 
 
-def kind_of(candidate: Measured) -> str:
+def kind_of(candidate: StoredCandidate) -> str:
     """Return the kind of source of a candidate: "heuristics", "engines", "knobs", "legacy" or "measured"."""
     return candidate.source if candidate.source in _KINDS else "measured"
 
 
-def _places(candidates: Sequence[Measured]) -> tuple[list[int], list[float]]:
+def _places(candidates: Sequence[StoredCandidate]) -> tuple[list[int], list[float]]:
     return [one.workspace_size or 0 for one in candidates], [one.milliseconds or 0.0 for one in candidates]
 
 
@@ -284,7 +284,7 @@ def _mark(axes: Any, row: Row) -> None:
         axes.annotate(row.roles(candidate), place, xytext=offset, textcoords="offset points", fontsize=9)
 
 
-def _set_scales(axes: Any, candidates: Sequence[Measured]) -> None:
+def _set_scales(axes: Any, candidates: Sequence[StoredCandidate]) -> None:
     """Make both axes logarithmic; a workspace of 0 has a place at the left."""
     sizes = [one.workspace_size for one in candidates if one.workspace_size]
     axes.set_xscale("symlog", base=2, linthresh=max(1, min(sizes, default=1)), linscale=1)

@@ -28,7 +28,7 @@ from cudnnpy._planning.remembered import choice_text, environment_of
 from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
-from cudnnpy._store.layers import Found
+from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, explaining, explanation, explanation_text, text_table
 from cudnnpy.cli.explanation import Explanation, Gpu, Row, Stored
 from cudnnpy.cli.planner import Planner
@@ -239,7 +239,9 @@ class TestTheStore:
     def test_a_plan_that_cannot_be_read_is_not_the_choice(self, explain, stored, monkeypatch):
         damaged = stored._replace(plan=stored.plan.replace('"engine"', '"engin"', 1))
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(damaged, "user", None)})()
+            explaining.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(damaged, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["stored"]["choice"] is None
@@ -251,7 +253,9 @@ class TestTheStore:
     def test_a_choice_that_needs_more_than_the_limit_is_not_taken(self, explain, stored, monkeypatch):
         large = stored._replace(workspace_size=1 << 50)
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(large, "user", None)})()
+            explaining.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(large, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["choice"] != found["stored"]["choice"]
@@ -272,7 +276,9 @@ class TestTheStore:
     def test_an_incomplete_choice_is_said_to_be_measured_again(self, explain, stored, monkeypatch, seconds, is_again):
         there = stored._replace(complete=False)
         monkeypatch.setattr(
-            explaining.layers, "current", lambda: type("L", (), {"get": lambda _, key: Found(there, "user", None)})()
+            explaining.layers,
+            "current",
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(there, "user", None)})(),
         )
         found = json.loads(explain(TEXT, f"tune_seconds={seconds}", "--prefer", "autotune", "--json"))
         more = "; more than its 1.5 s are allowed now, so it is measured again with the others"
