@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -16,32 +14,14 @@ from typing import NamedTuple
 
 from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
-from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of
+from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entry_from_row
+from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
 from cudnnpy._store.fallback import FallbackRows
 from cudnnpy._store.file_errors import ForeignFileError, LockedError
 from cudnnpy._store.machine import this_machine
-from cudnnpy._store.row_codec import (
-    CHECKED,
-    ENTRY,
-    FAULT,
-    FORGOTTEN,
-    entry_from_row,
-    failure_number,
-    faults_from_row,
-    faults_number,
-    forgotten_from_row,
-    make_row,
-    row_from_entry,
-    row_from_faults,
-    row_from_forgotten,
-    row_number,
-)
-from cudnnpy._store.table import Transaction
 from cudnnpy.errors import ClosedError
 
 _ENTRIES_PER_TRANSACTION = 100
-
-_Faults = tuple[Fault, ...]
 
 
 class StoreInfo(NamedTuple):
@@ -139,10 +119,9 @@ class Store:
                     "Name another file"
                 ) from None
             content = exports.read_with_warning(Path(path))
-            by_key = _by_key(content.faults).items()
-            faults = [row_from_faults(key, _add_faults((), group)) for key, group in by_key]
-            rows = [*map(row_from_entry, content.entries), *faults]
-            self._fallback, self.read_only = FallbackRows(rows=rows), True
+            self.read_only = False
+            self._adopt(content.entries, content.faults)
+            self.read_only = True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
@@ -166,10 +145,9 @@ class Store:
 
         With `without_candidates` its candidates are not read, which takes half the time.
         """
-        number = row_number(ENTRY, key)
         with contextlib.suppress(LockedError):
             return self._rows.read(
-                lambda transaction: _current_entry(transaction, number, key, without_candidates), waits=False
+                lambda contents: contents.entry(key, without_candidates=without_candidates), waits=False
             )
         return None
 
@@ -205,11 +183,11 @@ class Store:
         def replaces(current: Entry) -> bool:
             return replace or (is_measured and current.milliseconds is None)
 
-        return rows.change(lambda transaction: _put(transaction, entry, replaces)) or entry
+        return rows.change(lambda contents: contents.put_entry(entry, replaces)) or entry
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        return iter(sorted(self._rows.read(_entries), key=lambda entry: entry.key))
+        return iter(self._rows.read(lambda contents: contents.entries()))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -231,32 +209,17 @@ class Store:
         plan : str, optional
             The serialized plan, by default the one of the entry. An entry with another plan stays.
         """
-        number = row_number(ENTRY, key)
         made_at = datetime.now(UTC).isoformat(timespec="seconds")
-
-        def work(transaction: Transaction) -> None:
-            entry = entry_from_row(transaction.get(number))
-            failed_plan = entry.plan if plan is None and entry is not None else plan
-            if failed_plan is None:
-                return
-            if entry is not None and entry.plan == failed_plan:
-                transaction.remove(number)
-            text = "" if entry is None else entry.text
-            failed = Forgotten(key, text, digest_of(failed_plan), printable(str(reason)), made_at)
-            transaction.put(row_from_forgotten(failed, failed_plan))
-
-        self._writable_rows.change(work)
+        self._writable_rows.change(lambda contents: contents.forget(key, printable(str(reason)), made_at, plan))
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed, each with its reason."""
-        rows = self._rows.read(lambda transaction: transaction.all(FORGOTTEN))
-        return sorted(forgotten_from_row(row) for row in rows if row.schema == SCHEMA)
+        return self._rows.read(lambda contents: contents.forgotten())
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a serialized plan failed for a key. It counts as failed while another process locks the file."""
-        number = row_number(FORGOTTEN, key, plan)
         try:
-            return self._rows.read(lambda transaction: transaction.get(number) is not None, waits=False)
+            return self._rows.read(lambda contents: contents.is_forgotten(key, plan), waits=False)
         except LockedError:
             return True
 
@@ -272,37 +235,24 @@ class Store:
         plan : str, optional
             The serialized plan, by default the one of the entry.
         """
-
-        def work(transaction: Transaction) -> bool:
-            number = _check_number(transaction, key, environment, plan)
-            return number is not None and transaction.get(number) is not None
-
         with contextlib.suppress(LockedError):
-            return self._rows.read(work, waits=False)
+            return self._rows.read(lambda contents: contents.is_checked(key, environment, plan), waits=False)
         return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
         """Mark the plan of a key as right in an environment, where it ran. The parameters are those of is_checked."""
-        content = canonical({"key": key.digest, "environment": environment})
-
-        def work(transaction: Transaction) -> None:
-            number = _check_number(transaction, key, environment, plan)
-            if number is not None and transaction.get(number) is None:
-                transaction.put(make_row(number, CHECKED, content))
-
-        self._writable_rows.change(work)
+        self._writable_rows.change(lambda contents: contents.mark_checked(key, environment, plan))
 
     # Faults of candidates
 
     def faults(self) -> list[Fault]:
         """Return the faults of all problems."""
-        return sorted(self._rows.read(_faults))
+        return self._rows.read(lambda contents: contents.faults())
 
     def faults_of(self, key: Key) -> list[Fault]:
         """Return the faults of the problem of a key, whatever its options; none while another process locks the file."""
-        number = faults_number(key)
         with contextlib.suppress(LockedError):
-            return list(faults_from_row(self._rows.read(lambda transaction: transaction.get(number), waits=False)))
+            return list(self._rows.read(lambda contents: contents.faults_of(key), waits=False))
         return []
 
     def add_faults(self, faults: Iterable[Fault]) -> int:
@@ -323,7 +273,8 @@ class Store:
         ValueError
             A field is not valid, or the store is open for reading alone.
         """
-        return self._update_faults(faults, _add_faults)
+        rows, checked = self._writable_rows, _checked(faults)
+        return rows.change(lambda contents: sum(map(contents.add_fault, checked)))
 
     def remove_faults(self, faults: Iterable[Fault]) -> int:
         """Remove faults, so that their candidates may be chosen again.
@@ -343,15 +294,8 @@ class Store:
         ValueError
             The store is open for reading alone.
         """
-        return self._update_faults(faults, _remove_faults)
-
-    def _update_faults(self, faults: Iterable[Fault], update: Callable[[_Faults, _Faults], _Faults]) -> int:
-        rows, checked = self._writable_rows, list[Fault]()
-        for fault in faults:
-            if not isinstance(fault, Fault):
-                raise TypeError(f"faults must be Faults; got {fault!r}")
-            checked.append(Fault.of(fault.plain()))
-        return rows.change(lambda transaction: _update_faults(transaction, checked, update)) if checked else 0
+        rows, checked = self._writable_rows, _checked(faults)
+        return rows.change(lambda contents: sum(map(contents.remove_fault, checked)))
 
     # Whole stores
 
@@ -414,15 +358,11 @@ class Store:
 
     def _adopt(self, entries: Iterable[Entry], faults: Iterable[Fault]) -> int:
         self.add_faults(faults)
-        rows, added = [*entries], 0
-        for start in range(0, len(rows), _ENTRIES_PER_TRANSACTION):
-            part = rows[start : start + _ENTRIES_PER_TRANSACTION]
-            added += self._writable_rows.change(
-                lambda transaction, part=part: sum(  # type: ignore[misc]
-                    _put(transaction, entry, partial(_has_more, entry)) is entry for entry in part
-                )
-            )
-        return added
+        entries, count = [*entries], 0
+        for start in range(0, len(entries), _ENTRIES_PER_TRANSACTION):
+            part = entries[start : start + _ENTRIES_PER_TRANSACTION]
+            count += self._writable_rows.change(partial(_put_all, entries=part))
+        return count
 
     def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
         """Remove entries and faults, and return their number.
@@ -452,29 +392,12 @@ class Store:
             is_old = older_than is not None and now - datetime.fromisoformat(made_at) > older_than
             return is_old or (stale and not machine.accepts(key))
 
-        def work(transaction: Transaction) -> int:
-            removed, remaining = [], set()
-            for row in transaction.all(ENTRY):
-                entry = entry_from_row(row)
-                if stale if entry is None else is_removed(entry.key, entry.made_at):
-                    removed.append(row.number)
-                elif entry is not None:
-                    remaining.add(entry.key.digest)
-            if forgotten:
-                removed += [row.number for row in transaction.all(FORGOTTEN)]
-            checks = transaction.all(CHECKED)
-            checks = [row for row in checks if json.loads(row.content).get("key") not in remaining]
-            for number in (*removed, *(row.number for row in checks)):
-                transaction.remove(number)
-            faults = [fault for fault in _faults(transaction) if is_removed(fault.key, fault.made_at)]
-            return len(removed) + _update_faults(transaction, faults, _remove_faults)
-
-        return self._writable_rows.change(work)
+        return self._writable_rows.change(lambda contents: contents.prune(is_removed, stale=stale, forgotten=forgotten))
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
         entry_rows, forgotten, faults = self._rows.read(
-            lambda transaction: (transaction.all(ENTRY), len(transaction.all(FORGOTTEN)), len(_faults(transaction)))
+            lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), len(contents.faults()))
         )
         machine = this_machine()
         usable = sum(entry is not None and machine.accepts(entry.key) for entry in map(entry_from_row, entry_rows))
@@ -519,97 +442,31 @@ def is_blank(store: Store) -> bool:
 
 def look_up(store: Store, key: Key) -> tuple[Entry | None, tuple[Fault, ...]]:
     """Return the entry of a key without its candidates, and the faults of its problem. Raises LockedError."""
-    number, faults = row_number(ENTRY, key), faults_number(key)
     return store._rows.read(
-        lambda transaction: (
-            _current_entry(transaction, number, key, without_candidates=True),
-            faults_from_row(transaction.get(faults)),
-        ),
-        waits=False,
+        lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)), waits=False
     )
 
 
-# Parts of transactions
+def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:
+    """Add those entries that have more than the current ones: measured before planned, then complete. Return how many."""
+
+    def put(entry: Entry) -> bool:
+        return contents.put_entry(entry, lambda current: rank(entry) > rank(current)) is entry
+
+    def rank(entry: Entry) -> tuple[bool, bool]:
+        return entry.milliseconds is not None, entry.complete
+
+    return sum(map(put, entries))
 
 
-def _current_entry(transaction: Transaction, number: int, key: Key, without_candidates: bool = False) -> Entry | None:
-    """Return the entry of a row if it has the key and its plan did not fail."""
-    entry = entry_from_row(transaction.get(number), without_candidates=without_candidates)
-    if entry is None or entry.key != key or transaction.get(failure_number(entry)) is not None:
-        return None
-    return entry
-
-
-def _put(transaction: Transaction, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
-    """Add an entry, unless there is one that it does not replace. Return the current one; None if the plan failed."""
-    if transaction.get(failure_number(entry)) is not None:
-        return None
-    row = row_from_entry(entry)
-    current = _current_entry(transaction, row.number, entry.key)
-    if current is not None and not replaces(current):
-        return current
-    transaction.put(row)
-    return entry
-
-
-def _has_more(entry: Entry, current: Entry) -> bool:
-    """Return whether an entry has more information than the current one: measured before planned, then complete."""
-    return (entry.milliseconds is not None, entry.complete) > (current.milliseconds is not None, current.complete)
-
-
-def _entries(transaction: Transaction) -> list[Entry]:
-    failed = {row.number for row in transaction.all(FORGOTTEN)}
-    entries = map(entry_from_row, transaction.all(ENTRY))
-    return [entry for entry in entries if entry is not None and failure_number(entry) not in failed]
-
-
-def _check_number(transaction: Transaction, key: Key, environment: str, plan: str | None) -> int | None:
-    """Return the number of the row that marks a plan as checked; None if no plan is named and there is no entry."""
-    if plan is None:
-        entry = _current_entry(transaction, row_number(ENTRY, key), key, without_candidates=True)
-        plan = None if entry is None else entry.plan
-    return None if plan is None else row_number(CHECKED, key, plan, environment)
-
-
-def _faults(transaction: Transaction) -> list[Fault]:
-    return [fault for row in transaction.all(FAULT) for fault in faults_from_row(row)]
-
-
-def _by_key(faults: Iterable[Fault]) -> dict[Key, _Faults]:
-    groups: defaultdict[Key, _Faults] = defaultdict(tuple)
+def _checked(faults: Iterable[Fault]) -> list[Fault]:
+    """Return faults whose fields are valid."""
+    checked = []
     for fault in faults:
-        groups[fault.key] += (fault,)
-    return groups
-
-
-def _update_faults(
-    transaction: Transaction, faults: Iterable[Fault], update: Callable[[_Faults, _Faults], _Faults]
-) -> int:
-    """Add faults to those of their problems, or remove them. Return how many changed."""
-    count = 0
-    for key, changes in _by_key(faults).items():
-        before = faults_from_row(transaction.get(faults_number(key)))
-        after = update(before, changes)
-        count += abs(len(after) - len(before))
-        if not after:
-            transaction.remove(faults_number(key))
-        elif after != before:
-            transaction.put(row_from_faults(key, after))
-    return count
-
-
-def _fault_identity(fault: Fault) -> tuple[str, str, str]:
-    return fault.candidate, fault.symptom, fault.driver
-
-
-def _add_faults(before: _Faults, added: _Faults) -> _Faults:
-    by_identity = {_fault_identity(fault): fault for fault in (*reversed(added), *reversed(before))}
-    return tuple(sorted(by_identity.values()))
-
-
-def _remove_faults(before: _Faults, removed: _Faults) -> _Faults:
-    identities = set(map(_fault_identity, removed))
-    return tuple(fault for fault in before if _fault_identity(fault) not in identities)
+        if not isinstance(fault, Fault):
+            raise TypeError(f"faults must be Faults; got {fault!r}")
+        checked.append(Fault.of(fault.plain()))
+    return checked
 
 
 def _size(path: str) -> int:

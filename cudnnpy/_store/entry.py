@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -239,21 +238,6 @@ def _built(kind: Callable[..., _T], name: str, given: Any, fields: _Fields) -> _
 
 
 def _candidate(name: str, given: Any) -> StoredCandidate:
-    """Return a candidate. An entry has a hundred of them, and the first call of a stored choice reads them: in one look."""
-    if type(given) is dict and given.keys() == _CANDIDATE.keys():
-        size, time, notes = given["workspace_size"], given["milliseconds"], given["notes"]
-        if (
-            type(given["name"]) is type(given["source"]) is type(given["refused"]) is str
-            and type(given["deterministic"]) is bool
-            and (size is None or (type(size) is int and 0 <= size <= _MOST))
-            and (time is None or (type(time) is float and 0.0 <= time < math.inf))
-            and type(notes) is list
-            and all(type(note) is str for note in notes)
-            and "".join((given["name"], given["source"], given["refused"], *notes)).isprintable()
-        ):
-            return StoredCandidate(
-                given["name"], given["source"], size, time, tuple(notes), given["deterministic"], given["refused"]
-            )
     return _built(StoredCandidate, name, given, _CANDIDATE)
 
 

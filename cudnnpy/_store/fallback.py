@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+from cudnnpy._store.contents import Contents
 from cudnnpy._store.file_errors import FileUnavailableError, ForeignFileError, LockedError, warn
-from cudnnpy._store.row_codec import Row
-from cudnnpy._store.table import Transaction, sqlite_lock
+from cudnnpy._store.table import Row, sqlite_lock
 
 if TYPE_CHECKING:
     from cudnnpy._store.sqlite_file import SqliteRows
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class FallbackRows:
-    """The rows of a file with an in-memory fallback; or given rows, without a file.
+    """The rows of a file with an in-memory fallback; in memory from the start without a path.
 
     If the file fails, it is left as it is, with one warning, and the rows that can be read continue in memory. Raises
     ForeignFileError if the file is not a store at first.
@@ -25,13 +25,13 @@ class FallbackRows:
 
     memory_reason: str  # why changes stay in memory; "" if they do not
 
-    def __init__(self, path: str = "", *, read_only: bool = False, rows: Iterable[Row] = ()) -> None:
+    def __init__(self, path: str = "", *, read_only: bool = False) -> None:
         self.memory_reason = "" if path else "it has no file"
-        self._path, self._read_only, self._rows = path, read_only, [*rows]
+        self._path, self._read_only = path, read_only
         self._backend: SqliteRows | None = None  # made at the first use, since importing SQLite takes a while
         if path and os.path.exists(path):
             try:
-                self._open().run(lambda transaction: None, waits=False)
+                self._open().run(lambda contents: None, waits=False)
             except ForeignFileError:
                 raise
             except FileUnavailableError as error:
@@ -43,18 +43,18 @@ class FallbackRows:
     def is_blank(self) -> bool:
         """Whether there are no rows, as far as is known without reading any."""
         if self._backend is None:
-            return not self._rows and not (self._path and os.path.exists(self._path))
+            return not (self._path and os.path.exists(self._path))
         return bool(self._backend.path) and not os.path.exists(self._backend.path)
 
-    def read(self, work: Callable[[Transaction], _T], *, waits: bool = True) -> _T:
+    def read(self, work: Callable[[Contents], _T], *, waits: bool = True) -> _T:
         """Return the result of reading in a transaction. Raises LockedError after 50 ms, unless it waits for a lock."""
-        return work(Transaction()) if self.is_blank else self._run(work, waits=waits)
+        return work(Contents()) if self.is_blank else self._run(work, waits=waits)
 
-    def change(self, work: Callable[[Transaction], _T]) -> _T:
+    def change(self, work: Callable[[Contents], _T]) -> _T:
         """Return the result of changing rows in a transaction."""
         return self._run(work, writes=True)
 
-    def _run(self, work: Callable[[Transaction], _T], *, writes: bool = False, waits: bool = True) -> _T:
+    def _run(self, work: Callable[[Contents], _T], *, writes: bool = False, waits: bool = True) -> _T:
         backend = self._open()
         try:
             return backend.run(work, writes=writes, waits=waits)
@@ -64,7 +64,7 @@ class FallbackRows:
     def _open(self) -> SqliteRows:
         with sqlite_lock:
             if self._backend is None:
-                self._backend = _backend(self._path, read_only=self._read_only, rows=self._rows)
+                self._backend = _backend(self._path, read_only=self._read_only)
             return self._backend
 
     def _use_memory(self, failed: SqliteRows, error: FileUnavailableError) -> SqliteRows:

@@ -1,4 +1,4 @@
-"""Transactions on the SQLite file of a store, or on SQLite's database in memory; and the repair of a damaged file.
+"""Contentss on the SQLite file of a store, or on SQLite's database in memory; and the repair of a damaged file.
 
 SQLite locks the file, and undoes the changes of killed processes. Its errors have these consequences:
 
@@ -31,9 +31,9 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
+from cudnnpy._store.contents import ENTRY, Contents
 from cudnnpy._store.file_errors import CorruptFileError, FileUnavailableError, ForeignFileError, LockedError, warn
-from cudnnpy._store.row_codec import ENTRY, Row, row_from_columns
-from cudnnpy._store.table import Transaction, create_table, has_table, select_all, sqlite_lock, was_store
+from cudnnpy._store.table import Row, create_table, has_table, row_from_columns, select_all, sqlite_lock, was_store
 
 _BUSY_SECONDS = 0.05  # how long SQLite waits for a lock; a look-up does not try again
 PATIENCE_SECONDS = 30.0  # how long any other transaction tries again
@@ -54,9 +54,11 @@ class SqliteRows:
         self._memory = None if path else connect("")
         if self._memory is not None:
             weakref.finalize(self, self._memory.close)
-            self.run(lambda transaction: [transaction.put(row) for row in rows], writes=True)
+            create_table(self._memory)
+            for row in rows:
+                Contents(self._memory).put(row)
 
-    def run(self, work: Callable[[Transaction], _T], *, writes: bool = False, waits: bool = True) -> _T:
+    def run(self, work: Callable[[Contents], _T], *, writes: bool = False, waits: bool = True) -> _T:
         """Return the result of `work` in a transaction, which may be repeated.
 
         Raises FileUnavailableError if the file cannot be used, and, without `waits`, LockedError if it is locked for 50 ms.
@@ -85,14 +87,14 @@ class SqliteRows:
             return _readable_rows(connection)[0]
         return []
 
-    def _run_once(self, work: Callable[[Transaction], _T], writes: bool) -> _T:
+    def _run_once(self, work: Callable[[Contents], _T], writes: bool) -> _T:
         if self.path and writes:
             try:
                 os.makedirs(os.path.dirname(self.path), exist_ok=True)
             except OSError as error:
                 raise FileUnavailableError(str(error)) from error
         elif self.path and not os.path.exists(self.path):
-            return work(Transaction())
+            return work(Contents())
         with self._connection("rwc" if writes else "rw") as connection:
             if writes:
                 # Removed rows are overwritten, so that no damage brings one back. A change is on the disk when it returns.
@@ -101,9 +103,9 @@ class SqliteRows:
             connection.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
             if not has_table(connection):
                 if not writes:
-                    return work(Transaction())
+                    return work(Contents())
                 create_table(connection)
-            result = work(Transaction(connection))
+            result = work(Contents(connection))
             connection.execute("COMMIT")
             return result
 
@@ -230,7 +232,7 @@ def _replace_content(connection: sqlite3.Connection, rows: Iterable[Row]) -> Non
     with closing(connect("")) as fresh:
         create_table(fresh)
         for row in rows:
-            Transaction(fresh).put(row)
+            Contents(fresh).put(row)
         fresh.backup(connection)
 
 

@@ -1,13 +1,14 @@
-"""The one table of a store: its definition in SQLite, and its rows within a transaction."""
+"""The one table of a store: rows with checksums, their access within a transaction, and the definition in SQLite."""
 
 from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cudnnpy._store.entry import SCHEMA, digest_of
 from cudnnpy._store.file_errors import CorruptFileError, FileUnavailableError, ForeignFileError
-from cudnnpy._store.row_codec import Row, row_from_columns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -29,7 +30,43 @@ sqlite_lock = threading.RLock()
 os.register_at_fork(before=sqlite_lock.acquire, after_in_parent=sqlite_lock.release, after_in_child=sqlite_lock.release)
 
 
-class Transaction:
+class Row(NamedTuple):
+    """A row: its number, kind and content, with the version of the content and a checksum."""
+
+    number: int  # 63 bits of a digest that identifies the row
+    kind: str
+    schema: int
+    content: str
+    checksum: str
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether the checksum holds."""
+        return self.checksum == _checksum(self.number, self.kind, self.schema, self.content)
+
+
+def make_row(number: int, kind: str, content: str) -> Row:
+    """Return a row of the present schema."""
+    return Row(number, kind, SCHEMA, content, _checksum(number, kind, SCHEMA, content))
+
+
+def row_from_columns(values: Iterable[Any]) -> Row:
+    """Return the row of five values of a file. Values of the wrong type give a row that is not intact."""
+    number, kind, schema, content, checksum = values
+    return Row(
+        number if isinstance(number, int) else -1,
+        str(kind),
+        schema if isinstance(schema, int) else -1,
+        str(content),
+        str(checksum),
+    )
+
+
+def _checksum(number: int, kind: str, schema: int, content: str) -> str:
+    return digest_of(f"{number}\n{kind}\n{schema}\n{content}")
+
+
+class Table:
     """The rows of a store within one transaction. Without a connection there are none.
 
     Methods raise CorruptFileError for a row whose checksum does not hold.

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.store import Entry, Fault, Key, StoredCandidate, Store
+from cudnnpy.store import Entry, Fault, Key, Store, StoredCandidate
 
 GPU = ("NVIDIA H200", "9.0", 132)
 CUDNN = 91900

@@ -18,7 +18,7 @@ from cudnnpy._core.layouts import extent
 from cudnnpy._planning.measured import Configuration, Features, Table
 from cudnnpy._store.entry import canonical
 from cudnnpy.errors import CudnnError
-from cudnnpy.store import Entry, Key, StoredCandidate, Store
+from cudnnpy.store import Entry, Key, Store, StoredCandidate
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell, in_order
 from tools.measured import judge, survey, write

@@ -20,8 +20,8 @@ from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
 from cudnnpy._store import entry as entries
+from cudnnpy._store.contents import row_from_entry
 from cudnnpy._store.machine import Machine
-from cudnnpy._store.row_codec import row_from_entry
 from cudnnpy.errors import ClosedError
 from cudnnpy.store import Entry, Forgotten, Key, Store, StoredCandidate
 
@@ -162,8 +162,7 @@ def test_an_entry_replaces_another_where_it_is_told_to(store: Store) -> None:
 
 def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of rows have 63 bits of the digest."""
-    monkeypatch.setattr(database, "row_number", lambda kind, *identity: 7)
-    monkeypatch.setattr("cudnnpy._store.row_codec.row_number", lambda kind, *identity: 7 + (kind == "forgotten"))
+    monkeypatch.setattr("cudnnpy._store.contents.row_number", lambda kind, *identity: 7 + (kind == "forgotten"))
     store.put(entry(1))
     assert store.get(key(2)) is None
     assert store.put(entry(2)) == store.get(key(2)) == entry(2)

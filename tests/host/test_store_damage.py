@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from stored import entry, key
 
 from cudnnpy._store import sqlite_file
-from cudnnpy._store.row_codec import row_from_entry
+from cudnnpy._store.contents import row_from_entry
 from cudnnpy._store.table import was_store
 from cudnnpy.store import Entry, Store
 

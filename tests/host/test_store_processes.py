@@ -179,8 +179,8 @@ def test_a_process_with_another_schema_shares_the_file(tmp_path: Path) -> None:
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
-from cudnnpy._store import entry as module, row_codec, database
-module.SCHEMA = row_codec.SCHEMA = database.SCHEMA = 2
+from cudnnpy._store import contents, entry as module, table
+module.SCHEMA = contents.SCHEMA = table.SCHEMA = 2
 from stored import entry, key
 from cudnnpy.store import Store
 store = Store({store.path!r})

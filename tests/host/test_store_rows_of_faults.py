@@ -69,10 +69,11 @@ def test_what_is_no_fault_is_refused(store: Store, wrong: Any, error: type[Excep
 
 
 def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
-    from cudnnpy._store.row_codec import FAULT, faults_number, make_row
+    from cudnnpy._store.contents import FAULT, row_number
+    from cudnnpy._store.table import make_row
 
     for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
-        row = make_row(faults_number(key()), FAULT, content)
+        row = make_row(row_number(FAULT, key()), FAULT, content)
         store._rows.change(lambda transaction, row=row: transaction.put(row))  # type: ignore[misc]
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
