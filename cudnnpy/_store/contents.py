@@ -22,15 +22,6 @@ class Contents(Table):
         entry = entry_from_row(self.get(row_number(ENTRY, key)), without_candidates=without_candidates)
         return None if entry is None or entry.key != key or self.is_forgotten(key, entry.plan) else entry
 
-    def entries(self) -> list[Entry]:
-        """Return all entries of the present schema, in the order of their keys."""
-        failed = {row.number for row in self.all(FORGOTTEN)}
-        entries = filter(None, map(entry_from_row, self.all(ENTRY)))
-        return sorted(
-            (entry for entry in entries if row_number(FORGOTTEN, entry.key, entry.plan) not in failed),
-            key=lambda entry: entry.key,
-        )
-
     def put_entry(self, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
         """Add an entry, unless there is one that it does not replace. Return the current one; None if the plan failed."""
         if self.is_forgotten(entry.key, entry.plan):
@@ -168,6 +159,14 @@ def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entr
         return Entry.of({**plain, "candidates": json.loads(plain["candidates"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[Entry]:
+    """Return the entries of rows, without those of another schema or with a failed plan, in the order of their keys."""
+    failed = {row.number for row in forgotten}
+    found = (entry for entry in map(entry_from_row, entries) if entry is not None)
+    usable = (entry for entry in found if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)
+    return sorted(usable, key=lambda entry: entry.key)
 
 
 def _drop_candidates(content: str) -> str:

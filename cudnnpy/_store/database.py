@@ -1,4 +1,4 @@
-"""A store: entries by their keys, failed plans and faults, in a file or in memory."""
+"""The class Store: entries by their keys, failed plans and faults, in a file or in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
-from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entry_from_row
+from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entries_from_rows, entry_from_row
 from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
 from cudnnpy._store.fallback import FallbackRows
 from cudnnpy._store.file_errors import ForeignFileError, LockedError
@@ -187,7 +187,8 @@ class Store:
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        return iter(self._rows.read(lambda contents: contents.entries()))
+        rows = self._rows.read(lambda contents: (contents.all(ENTRY), contents.all(FORGOTTEN)))
+        return iter(entries_from_rows(*rows))  # parsed while the file is not locked
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -97,8 +97,8 @@ class Table:
     def _select(self, where: str, value: int | str) -> list[Row]:
         if self._connection is None:
             return []
-        found = self._connection.execute(f"SELECT {_COLUMNS} FROM {TABLE_NAME} {where}", [value])
-        rows = [*map(row_from_columns, found)]
+        cursor = self._connection.execute(f"SELECT {_COLUMNS} FROM {TABLE_NAME} {where}", [value])
+        rows = [*map(row_from_columns, cursor)]
         if not all(row.is_intact for row in rows):
             raise CorruptFileError
         return rows
