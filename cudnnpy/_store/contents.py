@@ -24,11 +24,11 @@ class Contents(Table):
 
     def put_entry(self, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
         """Add an entry, unless there is one that it does not replace. Return the current one; None if the plan failed."""
-        if self.is_forgotten(entry.key, entry.plan):
-            return None
         current = self.entry(entry.key)
         if current is not None and not replaces(current):
             return current
+        if self.is_forgotten(entry.key, entry.plan):
+            return None
         self.put(row_from_entry(entry))
         return entry
 
@@ -164,8 +164,8 @@ def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entr
 def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[Entry]:
     """Return the entries of rows, without those of another schema or with a failed plan, in the order of their keys."""
     failed = {row.number for row in forgotten}
-    found = (entry for entry in map(entry_from_row, entries) if entry is not None)
-    usable = (entry for entry in found if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)
+    decoded = (entry for entry in map(entry_from_row, entries) if entry is not None)
+    usable = (entry for entry in decoded if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)
     return sorted(usable, key=lambda entry: entry.key)
 
 

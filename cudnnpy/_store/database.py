@@ -160,14 +160,14 @@ class Store:
         Parameters
         ----------
         entry : Entry
-            The entry. One whose plan was forgotten is returned and not stored.
+            The entry. One whose plan was forgotten is not stored.
         replace : bool
             Whether it replaces any other.
 
         Returns
         -------
         Entry
-            The current entry of the key: this one, or an earlier one.
+            The current entry of the key, or this one if its plan was forgotten.
 
         Raises
         ------
@@ -183,6 +183,9 @@ class Store:
         def replaces(current: Entry) -> bool:
             return replace or (is_measured and current.milliseconds is None)
 
+        current = self.get(entry.key)  # so that nobody waits for a change that changes nothing
+        if current is not None and not replaces(current):
+            return current
         return rows.change(lambda contents: contents.put_entry(entry, replaces)) or entry
 
     def __iter__(self) -> Iterator[Entry]:

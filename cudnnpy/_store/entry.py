@@ -12,9 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cudnnpy._options.checks import shown
 
-SCHEMA = (
-    1  # version of the content of rows. Keys of another schema have other digests, so that their entries are not found
-)
+# The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
+SCHEMA = 1
 _MAX_INTEGER = (1 << 63) - 1
 
 _T = TypeVar("_T")

@@ -39,7 +39,7 @@ class LayerEntry(NamedTuple):
 class LookUp(NamedTuple):
     """The result of a look-up: the entry of a key without its candidates, and the faults of its problem."""
 
-    found: LayerEntry | None
+    entry: LayerEntry | None
     faults: tuple[Fault, ...]
 
 
@@ -69,25 +69,25 @@ class Layers:
 
     def look_up(self, key: Key) -> LookUp:
         """Return the entry that `get` returns, and the faults in all layers. A locked file ends the look-up."""
-        found, faults = None, list[Fault]()
+        first, faults = None, list[Fault]()
         with contextlib.suppress(LockedError):
             for layer, store in self._all:
                 entry, faults_here = look_up(store, key)
                 faults += faults_here
-                if found is None and entry is not None and not self._is_forgotten(entry, store):
-                    found = LayerEntry(entry, layer, store)
-        return LookUp(found, tuple(faults))
+                if first is None and entry is not None and not self._is_forgotten(entry, store):
+                    first = LayerEntry(entry, layer, store)
+        return LookUp(first, tuple(faults))
 
     def _is_forgotten(self, entry: Entry, store: Store) -> bool:
         """Return whether the plan of an entry failed here. The writable store has no such entries itself."""
         return store is not self._writable and self._writable.is_forgotten(entry.key, entry.plan)
 
-    def add_faults(self, key: Key, text: str, found: Iterable[tuple[str, str, str, str]]) -> int:
+    def add_faults(self, key: Key, text: str, faults: Iterable[tuple[str, str, str, str]]) -> int:
         """Store faults of a problem, each a candidate, symptom, detail and driver, as found now: see Store.add_faults."""
         made_at = datetime.now(UTC).isoformat(timespec="seconds")
         return self._writable.add_faults(
             Fault(without_options(key), text, candidate, symptom, printable(" ".join(detail.split())), driver, made_at)
-            for candidate, symptom, detail, driver in found
+            for candidate, symptom, detail, driver in faults
         )
 
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
@@ -96,20 +96,20 @@ class Layers:
 
     def forget(self, key: Key, reason: str) -> None:
         """Mark the plan that `get` returns for this key as failed, so that it is not returned again."""
-        found = self.get(key)
-        if found is not None:
-            self._writable.forget(key, reason, plan=found.entry.plan)
+        current = self.get(key)
+        if current is not None:
+            self._writable.forget(key, reason, plan=current.entry.plan)
 
     def is_checked(self, key: Key, environment: str) -> bool:
         """Return whether the plan that `get` returns for this key was marked as checked in an environment."""
-        found = self.get(key)
-        return found is not None and self._writable.is_checked(key, environment, plan=found.entry.plan)
+        current = self.get(key)
+        return current is not None and self._writable.is_checked(key, environment, plan=current.entry.plan)
 
     def mark_checked(self, key: Key, environment: str) -> None:
         """Mark the plan that `get` returns for this key as right in an environment, where it ran."""
-        found = self.get(key)
-        if found is not None:
-            self._writable.mark_checked(key, environment, plan=found.entry.plan)
+        current = self.get(key)
+        if current is not None:
+            self._writable.mark_checked(key, environment, plan=current.entry.plan)
 
 
 def current() -> Layers:

@@ -1,8 +1,7 @@
-"""Files of a store that cannot be written or read: read-only folders, full disks, locks, files of a newer release."""
+"""Files of a store that cannot be written or read: read-only folders, full disks, locks, a newer release."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import resource
@@ -16,6 +15,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,20 +203,34 @@ def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_database_that_is_full_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's own error for a full disk."""
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SQLITE_FULL", "database or disk is full"),
+        ("SQLITE_IOERR", "disk I/O error"),
+        ("SQLITE_READONLY", "attempt to write a readonly database"),
+        ("SQLITE_CANTOPEN", "unable to open database file"),
+    ],
+)
+def test_an_error_of_sqlite_leaves_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    """The warning has SQLite's own text. The file keeps its entries."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = getattr(sqlite3, name)
 
-    connect = sqlite_file.connect
-
-    def limited(path: str, *mode: str) -> sqlite3.Connection:
-        connection = connect(path, *mode)
-        connection.execute(f"PRAGMA max_page_count = {2 if path else 1 << 30}")
-        return connection
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "BEGIN IMMEDIATE" and super().execute("PRAGMA database_list").fetchone()[2]:
+                raise error
+            return super().execute(statement, *values)
 
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(sqlite_file, "connect", limited)
-    check_memory_alone(store, "full", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_file.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
+        store = Store(tmp_path / "store.sqlite")
+        check_memory_alone(store, text, 0)
     assert [*Store(tmp_path / "store.sqlite")] == [entry(0)]
 
 
@@ -307,21 +321,6 @@ def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path) -> None
             assert time.monotonic() - before < sqlite_file.PATIENCE_SECONDS / 2
         assert store.get(key(0)) == entry(0)
         assert not store.is_forgotten(key(0), entry(0).plan)
-
-
-def test_whoever_can_only_read_the_files_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "store.sqlite"
-    Store(path).put(entry(0))
-    Path(f"{path}.lock").touch()
-    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.5)
-    with path.open("rb") as stream, Path(f"{path}.lock").open("rb") as lock, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for held in (stream, lock):
-            fcntl.flock(held, fcntl.LOCK_EX)
-        store = Store(path)
-        assert store.get(key(0)) == entry(0)
-        store.put(entry(1))
-    assert [*Store(path)] == [entry(0), entry(1)]
 
 
 def test_a_file_that_could_not_be_written_is_not_waited_for_again(
