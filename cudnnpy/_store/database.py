@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -277,8 +277,7 @@ class Store:
         ValueError
             A field is not valid, or the store is open for reading alone.
         """
-        rows, checked = self._writable_rows, _checked(faults)
-        return rows.change(lambda contents: sum(map(contents.add_fault, checked)))
+        return self._update_faults(faults, Contents.add_fault)
 
     def remove_faults(self, faults: Iterable[Fault]) -> int:
         """Remove faults, so that their candidates may be chosen again.
@@ -298,8 +297,15 @@ class Store:
         ValueError
             The store is open for reading alone.
         """
-        rows, checked = self._writable_rows, _checked(faults)
-        return rows.change(lambda contents: sum(map(contents.remove_fault, checked)))
+        return self._update_faults(faults, Contents.remove_fault)
+
+    def _update_faults(self, faults: Iterable[Fault], update: Callable[[Contents, Fault], bool]) -> int:
+        rows, checked = self._writable_rows, list[Fault]()
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                raise TypeError(f"faults must be Faults; got {fault!r}")
+            checked.append(Fault.of(fault.plain()))
+        return rows.change(lambda contents: sum(update(contents, fault) for fault in checked)) if checked else 0
 
     # Whole stores
 
@@ -461,16 +467,6 @@ def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:
         return entry.milliseconds is not None, entry.complete
 
     return sum(map(put, entries))
-
-
-def _checked(faults: Iterable[Fault]) -> list[Fault]:
-    """Return faults whose fields are valid."""
-    checked = []
-    for fault in faults:
-        if not isinstance(fault, Fault):
-            raise TypeError(f"faults must be Faults; got {fault!r}")
-        checked.append(Fault.of(fault.plain()))
-    return checked
 
 
 def _size(path: str) -> int:

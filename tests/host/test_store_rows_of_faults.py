@@ -161,6 +161,7 @@ def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monk
         assert layers.look_up(key(1)) == (None, ())
         assert layers.get(key(1)) is None
         assert layers.user.faults_of(key(1)) == layers.user.faults() == []
+        assert (layers.user.add_faults([]), layers.user.remove_faults([])) == (0, 0)
     assert [*tmp_path.iterdir()] == []
 
 
