@@ -215,7 +215,7 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
 def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     """As in a file with a page of long ago."""
     store.forget(key(), "it failed", plan=entry().plan)
-    store._rows.change(lambda transaction: transaction.put(row_from_entry(entry())))
+    store._rows.change(lambda contents: contents.put(row_from_entry(entry())))
     assert (store.get(key()), [*store]) == (None, [])
     assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
 

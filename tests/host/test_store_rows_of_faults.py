@@ -74,7 +74,7 @@ def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None
 
     for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
         row = make_row(row_number(FAULT, key()), FAULT, content)
-        store._rows.change(lambda transaction, row=row: transaction.put(row))  # type: ignore[misc]
+        store._rows.change(lambda contents, row=row: contents.put(row))  # type: ignore[misc]
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
     assert store.faults() == [fault()]
