@@ -207,13 +207,14 @@ def test_a_forgotten_plan_does_not_come_back_with_any_page_damaged(tmp_path: Pat
     assert page > 5
 
 
-def test_what_was_replaced_or_removed_is_overwritten(tmp_path: Path) -> None:
+def test_replaced_and_removed_plans_are_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     store = Store(path)
-    store.put(entry(1, plan="the first plan"))
-    store.put(entry(1, plan="the second plan"), replace=True)
-    store.forget(key(1), "it failed")
+    first, second = ("the first plan" * 1000, "the second plan" * 1000)  # longer than a page
+    store.put(entry(1, plan=first))
+    store.put(entry(1, plan=second), replace=True)
     assert b"the first plan" not in path.read_bytes()
+    store.forget(key(1), "it failed")
     assert b"the second plan" not in path.read_bytes()
 
 
