@@ -1,11 +1,11 @@
-"""Tuned choices that last: where `prefer="autotune"` keeps what it measured, and how it is read, exported and merged.
+"""Tuned choices that outlast a process: the choices of `prefer="autotune"`, stored, exported and merged.
 
 The store is an SQLite file: the one that the environment variable `CUDNNPY_STORE` names, or ``store.sqlite`` in the cache
-folder of the platform. ``CUDNNPY_STORE=""`` turns remembering off. An application may bring choices of its own
+folder of the platform. With ``CUDNNPY_STORE=""`` choices stay in memory. An application may bring choices of its own
 (`add_layer`, or the paths in `CUDNNPY_STORE_LAYERS`), which are used where the user's store has none.
 
-A file that cannot be written gives one RuntimeWarning, and its choices go on in memory, with the new ones. A damaged file is
-copied aside, and the choices that SQLite still reads in it stay.
+A file that cannot be written gives one RuntimeWarning, and its choices continue in memory, with the new ones. A damaged file is
+set aside, and the choices that SQLite can still read stay in the store.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from __future__ import annotations
 import os
 
 from cudnnpy._store import layers
-from cudnnpy._store.database import Store
-from cudnnpy._store.entry import Entry, Fault, Key, Measured
-from cudnnpy._store.records import Forgotten, StoreInfo
+from cudnnpy._store.database import Store, StoreInfo
+from cudnnpy._store.entry import Entry, Fault, Forgotten, Key, StoredCandidate
 
 __all__ = [
     "Entry",
     "Fault",
     "Forgotten",
     "Key",
-    "Measured",
     "Store",
     "StoreInfo",
+    "StoredCandidate",
     "add_layer",
     "default",
     "open",
@@ -38,7 +37,7 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
     Parameters
     ----------
     path : str or path-like, optional
-        The file; by default that of the user. It is made by the first entry. An export is opened for reading alone. "" is a
+        The file; by default the user's. The first entry makes it. An export is opened for reading alone. "" is a
         store in memory.
     read_only : bool
         Whether the file must exist and is never changed.
@@ -59,7 +58,7 @@ def open(path: str | os.PathLike[str] | None = None, *, read_only: bool = False)
 
 
 def default() -> Store:
-    """Return the store that this process keeps its choices in: the one that `use` set, or the user's.
+    """Return the store for the choices of this process: the one that `use` set, or the user's.
 
     Raises
     ------
@@ -70,18 +69,18 @@ def default() -> Store:
 
 
 def use(store: str | os.PathLike[str] | Store | None) -> None:
-    """Set the store that this process keeps its choices in.
+    """Set the store for the choices of this process.
 
     Parameters
     ----------
     store : str, path-like, Store or None
-        A store or its file; "" for one in memory; None for that of the user. A store that is open for reading alone is
-        read, and new choices are kept in memory. Plans that the process already has stay as they are: see `clear_cache`.
+        A store or its file; "" for one in memory; None for the user's. If the store is open for reading alone, new choices
+        stay in memory. Plans that the process already has do not change: see `clear_cache`.
 
     Raises
     ------
     TypeError, ValueError
-        The path is that of a folder, or of a file that is not a store.
+        The path names a folder, or a file that is not a store.
     """
     layers.use(store if store is None or isinstance(store, Store) else Store(store))
 
@@ -102,7 +101,7 @@ def add_layer(path: str | os.PathLike[str]) -> Store:
     Raises
     ------
     TypeError, ValueError
-        The path is that of a folder, or of a file that is not a store.
+        The path names a folder, or a file that is not a store.
     FileNotFoundError
         There is no such file.
     """

@@ -13,7 +13,7 @@ from cudnnpy._measuring.process import Ended, Message, StartError, WorkerProcess
 from cudnnpy._options.checks import printable
 from cudnnpy._planning.remembered import driver
 from cudnnpy._planning.usable import FoundFault, Measurement, Symptom
-from cudnnpy._store.entry import Entry, Measured
+from cudnnpy._store.entry import Entry, StoredCandidate
 
 _MAX_ENDS = 20  # of processes for one problem
 _CONFIRM_SECONDS = 30.0  # for one candidate in a process of its own
@@ -228,7 +228,9 @@ class _Search:
         if entry is not None:
             reasons = {suspect.begun: self._left_out[suspect.begun] for suspect in self._suspects}
             rows = [row for row in entry.candidates if row.name not in reasons]
-            rows += [Measured(name, "", None, None, (), True, printable(reason)) for name, reason in reasons.items()]
+            rows += [
+                StoredCandidate(name, "", None, None, (), True, printable(reason)) for name, reason in reasons.items()
+            ]
             entry = entry._replace(candidates=tuple(rows))
         return measurement._replace(entry=entry, faults=self._faults())
 

@@ -16,7 +16,7 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.remembered import candidate_of, entry_of
 from cudnnpy._planning.selection import tuning_order
 from cudnnpy._planning.usable import Measurement, is_usable
-from cudnnpy._store.entry import Entry, Measured
+from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle
 
@@ -56,7 +56,7 @@ class LocalMeasurer:
         options: PlanningOptions,
         limit: int,
         left_out: Mapping[str, str],
-        known: Mapping[str, Measured] | None = None,
+        known: Mapping[str, StoredCandidate] | None = None,
     ) -> Measurement:
         """Measure the candidates of a problem within a workspace limit, except those that are left out.
 

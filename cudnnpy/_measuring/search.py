@@ -28,7 +28,7 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.usable import is_usable
-from cudnnpy._store.entry import Measured
+from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.handle import Handle, in_use
 
 _NOISE = 1.01  # times whose ratio is at most this are equal
@@ -53,7 +53,7 @@ class Search:
         The handle of the device. The work goes to the default stream.
     watch : Watch
         Callbacks that report each step before and after it.
-    known : mapping of str to Measured, optional
+    known : mapping of str to StoredCandidate, optional
         What was measured of candidates before, by their names, by a process that ended. They are not measured again, except
         for the default choice, and verified only if they are among the finalists.
     left_out : mapping of str to str, optional
@@ -70,7 +70,7 @@ class Search:
         handle: Handle,
         *,
         watch: Watch = SILENT,
-        known: Mapping[str, Measured] | None = None,
+        known: Mapping[str, StoredCandidate] | None = None,
         left_out: Mapping[str, str] | None = None,
         guarded: bool = True,
     ) -> None:
@@ -137,7 +137,7 @@ class _Progress:
         limit: int,
         most: int,
         watch: Watch,
-        known: Mapping[str, Measured],
+        known: Mapping[str, StoredCandidate],
         left_out: Mapping[str, str],
     ) -> None:
         self._problem, self._options, self._limit, self._most = problem, options, limit, most
@@ -212,7 +212,7 @@ class _Progress:
             self._measure(candidate)
         self._watch.measured(candidate)
 
-    def _take_over(self, candidate: Candidate, row: Measured) -> None:
+    def _take_over(self, candidate: Candidate, row: StoredCandidate) -> None:
         """Note what was measured of a candidate in a process that ended."""
         candidate.refused = candidate.refused or row.refused
         candidate.workspace_size, candidate.milliseconds = row.workspace_size, row.milliseconds

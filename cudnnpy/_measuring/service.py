@@ -21,7 +21,7 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.profile import DeviceProfile
 from cudnnpy._planning.remembered import row_of
 from cudnnpy._planning.usable import Measurement
-from cudnnpy._store.entry import Entry, Measured
+from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy._version import __version__
 from cudnnpy.errors import CudnnError
 from cudnnpy.handle import Handle, on_device
@@ -79,7 +79,7 @@ class Service:
 
     def _measure(self, request: Mapping[str, Any]) -> Any:
         problem, options, limit = _parsed(request)
-        known = {row["name"]: Measured(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
+        known = {row["name"]: StoredCandidate(**{**row, "notes": tuple(row["notes"])}) for row in request["known"]}
         options = options._replace(tune_seconds=request["seconds"])
         return _plain(self._measurer().measure(problem, options, limit, request["left_out"], known))
 

@@ -25,7 +25,7 @@ from cudnnpy._planning.problem import Problem
 from cudnnpy._planning.remembered import choice_text
 from cudnnpy._planning.usable import Measurement
 from cudnnpy._store.entry import Entry
-from cudnnpy._store.faults import warn
+from cudnnpy._store.file_errors import warn
 from cudnnpy.handle import Handle, on_device
 
 VARIABLE = "CUDNNPY_MEASURE_IN"

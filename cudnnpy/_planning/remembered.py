@@ -28,7 +28,7 @@ from cudnnpy._planning.notation import text_of
 from cudnnpy._planning.options import PlanningOptions, with_limit
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.problem import Problem
-from cudnnpy._store.entry import Entry, Key, Measured, canonical
+from cudnnpy._store.entry import Entry, Key, StoredCandidate, canonical
 from cudnnpy._version import __version__
 
 _OPTIONS = ("deterministic", "tf32", "workspace_limit")  # those that change the choice by measurement
@@ -140,9 +140,9 @@ def entry_of(
     )
 
 
-def row_of(candidate: Candidate) -> Measured:
+def row_of(candidate: Candidate) -> StoredCandidate:
     """Return the stored form of a candidate."""
-    return Measured(
+    return StoredCandidate(
         candidate.name,
         candidate.source,
         candidate.workspace_size,

@@ -1,1 +1,1 @@
-"""The store of tuned choices: entries, the files that keep them, and the layers in which a process looks for them."""
+"""The store of tuned choices: entries, SQLite files, exports, and the layers in which a process looks for an entry."""

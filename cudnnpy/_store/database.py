@@ -1,54 +1,78 @@
-"""A store: entries by their keys, in a file or in memory."""
+"""The class Store: entries by their keys, failed plans and faults, in a file or in memory."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from cudnnpy._options.checks import check_flag, printable
 from cudnnpy._store import exports
-from cudnnpy._store.entry import SCHEMA, Entry, Fault, Key, canonical, digest_of
-from cudnnpy._store.fault_rows import FaultRows, rows_from_faults
-from cudnnpy._store.faults import Foreign, Locked
-from cudnnpy._store.kept import Kept
+from cudnnpy._store.contents import ENTRY, FORGOTTEN, Contents, entries_from_rows, entry_from_row
+from cudnnpy._store.entry import Entry, Fault, Forgotten, Key
+from cudnnpy._store.fallback import FallbackRows
+from cudnnpy._store.file_errors import ForeignFileError, LockedError
 from cudnnpy._store.machine import this_machine
-from cudnnpy._store.records import (
-    Forgotten,
-    StoreInfo,
-    addition,
-    addition_if_it_says_more,
-    entry_from_row,
-    forgotten_from_row,
-    number_of_failure,
-    rank,
-    row_from_entry,
-    row_number,
-)
-from cudnnpy._store.rows import CHECKED, ENTRY, FORGOTTEN, Change, Row, row_of
 from cudnnpy.errors import ClosedError
 
-_AT_ONCE = 100  # entries in one transaction
+_ENTRIES_PER_TRANSACTION = 100
 
 
-class Store(FaultRows):
-    """Tuned choices that last: entries by their keys, in an SQLite file, an export, or memory.
+class StoreInfo(NamedTuple):
+    """The state of a store.
+
+    Attributes
+    ----------
+    path : str
+        The file; "" for a store in memory.
+    read_only : bool
+        Whether it is open for reading alone.
+    memory_reason : str
+        Why new choices stay in the memory of this process; "" if they are written to the file.
+    entries : int
+        The number of entries that this process can use.
+    stale : int
+        The number of entries that it cannot use: of another release of cuDNN, GPU or schema. On a machine where cuDNN or a
+        GPU is missing, that part is not compared.
+    forgotten : int
+        The number of plans that failed.
+    faults : int
+        The number of faults of candidates.
+    size : int
+        The size of the file and its journal in bytes.
+    set_aside : tuple of str
+        The copies of damaged files that are still there, as far as the folder can be listed.
+    """
+
+    path: str
+    read_only: bool
+    memory_reason: str
+    entries: int
+    stale: int
+    forgotten: int
+    faults: int
+    size: int
+    set_aside: tuple[str, ...]
+
+
+class Store:
+    """Tuned choices that outlast a process: entries by their keys, in an SQLite file, an export, or memory.
 
     Any number of processes and threads can use a file at once. A file that cannot be written, because its folder is read
-    only, the disk is full, or it stays locked, gives one RuntimeWarning, and its entries go on in memory, with the new ones. A
-    damaged file is copied aside with a RuntimeWarning, and the entries that SQLite still reads in it stay.
+    only, the disk is full, or it stays locked, gives one RuntimeWarning, and its entries continue in memory, with the new ones.
+    A damaged file is set aside with a RuntimeWarning, and the entries that SQLite can still read stay in the store.
 
     Parameters
     ----------
     path : str or path-like
         The file. If there is none, the first entry makes it, and the folders above it. An export is opened for reading alone.
-        "" keeps entries in memory.
+        "" is a store in memory.
     read_only : bool
         Whether the file must exist and is never changed.
 
@@ -64,18 +88,18 @@ class Store(FaultRows):
     read_only: bool  #: whether it is open for reading alone
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
-        given = os.fspath(path) if isinstance(path, os.PathLike) else path
-        if not isinstance(given, str) or "\0" in given:
+        text = os.fspath(path) if isinstance(path, os.PathLike) else path
+        if not isinstance(text, str) or "\0" in text:
             raise TypeError(f"path must be a str or a path; got {path!r}")
-        self.path = os.path.abspath(os.path.expanduser(given)) if given else ""
+        self.path = os.path.abspath(os.path.expanduser(text)) if text else ""
         self.read_only = check_flag("read_only", read_only)
         try:
             os.fsencode(self.path)
         except UnicodeEncodeError:
             raise ValueError(f"path must be a name in the encoding of the file system; got {path!r}") from None
         self._closed = False
-        self._kept = Kept()
-        # SQLite's journal lies beside the file that a link names.
+        self._fallback = FallbackRows()
+        # SQLite's journal is beside the file that a link names.
         self._file = os.path.realpath(self.path) if self.path else ""
         if self._file:
             self._open(self._file)
@@ -87,69 +111,63 @@ class Store(FaultRows):
             kind = "folder" if os.path.isdir(path) else "device"
             raise ValueError(f"path must be a file; got {self.path}, a {kind}. Name a file in it, such as store.sqlite")
         try:
-            self._kept = Kept(path, read_only=self.read_only)
-        except Foreign:
+            self._fallback = FallbackRows(path, read_only=self.read_only)
+        except ForeignFileError:
             if not exports.is_export(Path(path)):
                 raise ValueError(
                     f"path must be a store, or a file that does not exist yet; got {self.path}, a file of another kind. "
                     "Name another file"
                 ) from None
             content = exports.read_with_warning(Path(path))
-            rows = chain(map(row_from_entry, content.entries), rows_from_faults(content.faults))
-            self._kept, self.read_only = Kept(rows=rows), True
+            self.read_only = False
+            self._adopt(content.entries, content.faults)
+            self.read_only = True
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'}{', read only' if self.read_only else ''}>"
 
     @property
-    def _rows(self) -> Kept:
+    def _rows(self) -> FallbackRows:
         if self._closed:
             raise ClosedError(f"{self!r} is used after close()")
-        return self._kept
+        return self._fallback
 
-    def _change(self, changes: list[Change], removed: Sequence[Row] = ()) -> list[Row | None]:
-        self._check_writable()
-        return self._rows.change(changes, removed)
-
-    def _check_writable(self) -> None:
+    @property
+    def _writable_rows(self) -> FallbackRows:
         if self.read_only:
             raise ValueError(f"store must be open for writing to be changed; got {self!r}")
+        return self._rows
 
     # Entries
 
-    def get(self, key: Key, *, brief: bool = False) -> Entry | None:
+    def get(self, key: Key, *, without_candidates: bool = False) -> Entry | None:
         """Return the entry of a key; None if there is none, or if another process locks the file for more than 50 ms.
 
-        With `brief` its candidates are not read, which takes half the time.
+        With `without_candidates` its candidates are not read, which takes half the time.
         """
-        with contextlib.suppress(Locked):
-            return self._valid(key, self._rows.read(row_number(ENTRY, key)), brief=brief)
+        with contextlib.suppress(LockedError):
+            return self._rows.read(
+                lambda contents: contents.entry(key, without_candidates=without_candidates), waits=False
+            )
         return None
 
-    def _valid(self, key: Key, row: Row | None, *, brief: bool) -> Entry | None:
-        """Return the entry of a row if it is the one of the key, and its plan did not fail. Raises Locked."""
-        entry = None if row is None else entry_from_row(row, brief=brief)
-        if entry is None or entry.key != key or self._rows.read(number_of_failure(entry)) is not None:
-            return None
-        return entry
-
     def put(self, entry: Entry, *, replace: bool = False) -> Entry:
-        """Keep an entry, and return the one that stands for its key.
+        """Store an entry, and return the current entry of its key.
 
-        The first that was measured stands, so that all processes of a program make the same choice. It replaces one that
-        was only planned.
+        The first measured entry stays, so that all processes of a program make the same choice. It replaces an entry that was
+        only planned.
 
         Parameters
         ----------
         entry : Entry
-            The entry. One whose plan was forgotten is returned and not kept.
+            The entry. One whose plan was forgotten is not stored.
         replace : bool
             Whether it replaces any other.
 
         Returns
         -------
         Entry
-            The entry that stands for the key: this one, or an earlier one.
+            The current entry of the key, or this one if its plan was forgotten.
 
         Raises
         ------
@@ -158,28 +176,22 @@ class Store(FaultRows):
         """
         if not isinstance(entry, Entry):
             raise TypeError(f"entry must be an Entry; got {entry!r}")
-        self._check_writable()
+        rows = self._writable_rows
         entry = Entry.of(entry.plain())
-        measured = entry.milliseconds is not None
-        change = addition(entry, lambda other: replace or (measured and not rank(other)[0]))
-        standing = None
-        with contextlib.suppress(Locked):
-            standing = self._rows.read(change.row.number)
-            failed = None if standing is None else entry_from_row(standing)
-            if standing is not None and failed is not None and self._rows.read(number_of_failure(failed)) is not None:
-                self._change([], [standing])  # damage brought it back
-                standing = None
-        if standing is None or change.beats(standing):  # which costs others no lock
-            (standing,) = self._change([change])
-        found = None if standing is None else entry_from_row(standing)
-        return entry if found is None or found.key != entry.key else found
+        is_measured = entry.milliseconds is not None
+
+        def replaces(current: Entry) -> bool:
+            return replace or (is_measured and current.milliseconds is None)
+
+        current = self.get(entry.key)  # so that nobody waits for a change that changes nothing
+        if current is not None and not replaces(current):
+            return current
+        return rows.change(lambda contents: contents.put_entry(entry, replaces)) or entry
 
     def __iter__(self) -> Iterator[Entry]:
         """Iterate over the entries of the present schema, in the order of their keys."""
-        failed = {row.number for row in self._rows.all(FORGOTTEN)}
-        entries = map(entry_from_row, self._rows.all(ENTRY))
-        found = (entry for entry in entries if entry is not None and number_of_failure(entry) not in failed)
-        return iter(sorted(found, key=lambda entry: entry.key))
+        rows = self._rows.read(lambda contents: (contents.all(ENTRY), contents.all(FORGOTTEN)))
+        return iter(entries_from_rows(*rows))  # parsed while the file is not locked
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -190,7 +202,7 @@ class Store(FaultRows):
     # Plans that were tried
 
     def forget(self, key: Key, reason: str, *, plan: str | None = None) -> None:
-        """Remove the entry of a key, whose plan failed. The same plan is not kept for this key again.
+        """Remove the entry of a key, whose plan failed. The same plan is not stored for this key again.
 
         Parameters
         ----------
@@ -199,32 +211,20 @@ class Store(FaultRows):
         reason : str
             Why the plan failed, for people.
         plan : str, optional
-            The serialized plan, by default that of the entry. An entry with another plan stays.
+            The serialized plan, by default the one of the entry. An entry with another plan stays.
         """
-        row = self._rows.read(row_number(ENTRY, key), waits=True)
-        entry = None if row is None else entry_from_row(row)
-        plan = entry.plan if plan is None and entry is not None else plan
-        if plan is None:
-            return
-        made_at, text = datetime.now(UTC).isoformat(timespec="seconds"), "" if entry is None else entry.text
-        failed = Forgotten(key, text, digest_of(plan), printable(str(reason)), made_at)
-        content = canonical({**failed._asdict(), "key": key._asdict()})
-        added = Change(row_of(row_number(FORGOTTEN, key, plan), FORGOTTEN, content))
-        while row is not None and entry is not None and entry.plan == plan:  # again if it was replaced meanwhile
-            self._change([added], [row])
-            row = self._rows.read(row.number, waits=True)
-            entry = None if row is None else entry_from_row(row)
-        self._change([added])
+        made_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._writable_rows.change(lambda contents: contents.forget(key, printable(str(reason)), made_at, plan))
 
     def forgotten(self) -> list[Forgotten]:
         """Return the plans that failed, each with its reason."""
-        return sorted(forgotten_from_row(row) for row in self._rows.all(FORGOTTEN) if row.schema == SCHEMA)
+        return self._rows.read(lambda contents: contents.forgotten())
 
     def is_forgotten(self, key: Key, plan: str) -> bool:
         """Return whether a serialized plan failed for a key. It counts as failed while another process locks the file."""
         try:
-            return self._rows.read(row_number(FORGOTTEN, key, plan)) is not None
-        except Locked:
+            return self._rows.read(lambda contents: contents.is_forgotten(key, plan), waits=False)
+        except LockedError:
             return True
 
     def is_checked(self, key: Key, environment: str, *, plan: str | None = None) -> bool:
@@ -237,25 +237,75 @@ class Store(FaultRows):
         environment : str
             What the check depends on, such as the versions of the driver and of cuDNN.
         plan : str, optional
-            The serialized plan, by default that of the entry.
+            The serialized plan, by default the one of the entry.
         """
-        with contextlib.suppress(Locked):
-            number = self._mark(key, environment, plan)
-            return number is not None and self._rows.read(number) is not None
+        with contextlib.suppress(LockedError):
+            return self._rows.read(lambda contents: contents.is_checked(key, environment, plan), waits=False)
         return False
 
     def mark_checked(self, key: Key, environment: str, *, plan: str | None = None) -> None:
-        """Remember that the plan of a key ran and was right in an environment. The parameters are those of is_checked."""
-        number = self._mark(key, environment, plan)
-        if number is not None:
-            content = canonical({"key": key.digest, "environment": environment})
-            self._change([Change(row_of(number, CHECKED, content), lambda standing: False)])
+        """Mark the plan of a key as right in an environment, where it ran. The parameters are those of is_checked."""
+        self._writable_rows.change(lambda contents: contents.mark_checked(key, environment, plan))
 
-    def _mark(self, key: Key, environment: str, plan: str | None) -> int | None:
-        if plan is None:
-            entry = self.get(key)
-            plan = None if entry is None else entry.plan
-        return None if plan is None else row_number(CHECKED, key, plan, environment)
+    # Faults of candidates
+
+    def faults(self) -> list[Fault]:
+        """Return the faults of all problems."""
+        return self._rows.read(lambda contents: contents.faults())
+
+    def faults_of(self, key: Key) -> list[Fault]:
+        """Return the faults of the problem of a key, whatever its options; none while another process locks the file."""
+        with contextlib.suppress(LockedError):
+            return list(self._rows.read(lambda contents: contents.faults_of(key), waits=False))
+        return []
+
+    def add_faults(self, faults: Iterable[Fault]) -> int:
+        """Store faults. One with the candidate, symptom and driver of an earlier one is left out.
+
+        Parameters
+        ----------
+        faults : iterable of Fault
+            The faults.
+
+        Returns
+        -------
+        int
+            The number of faults that were added.
+
+        Raises
+        ------
+        ValueError
+            A field is not valid, or the store is open for reading alone.
+        """
+        return self._update_faults(faults, Contents.add_fault)
+
+    def remove_faults(self, faults: Iterable[Fault]) -> int:
+        """Remove faults, so that their candidates may be chosen again.
+
+        Parameters
+        ----------
+        faults : iterable of Fault
+            The faults, as `faults` returns them.
+
+        Returns
+        -------
+        int
+            The number of faults that were removed.
+
+        Raises
+        ------
+        ValueError
+            The store is open for reading alone.
+        """
+        return self._update_faults(faults, Contents.remove_fault)
+
+    def _update_faults(self, faults: Iterable[Fault], update: Callable[[Contents, Fault], bool]) -> int:
+        rows, checked = self._writable_rows, list[Fault]()
+        for fault in faults:
+            if not isinstance(fault, Fault):
+                raise TypeError(f"faults must be Faults; got {fault!r}")
+            checked.append(Fault.of(fault.plain()))
+        return rows.change(lambda contents: sum(update(contents, fault) for fault in checked)) if checked else 0
 
     # Whole stores
 
@@ -318,13 +368,10 @@ class Store(FaultRows):
 
     def _adopt(self, entries: Iterable[Entry], faults: Iterable[Fault]) -> int:
         self.add_faults(faults)
-        changes = [addition_if_it_says_more(entry) for entry in entries]
-        before, count = {row.number: row for row in self._rows.all(ENTRY)}, 0
-        for start in range(0, len(changes), _AT_ONCE):
-            part = changes[start : start + _AT_ONCE]
-            standing = self._change(part)
-            pairs = zip((change.row for change in part), standing, strict=True)
-            count += sum(row == stands != before.get(row.number) for row, stands in pairs)
+        entries, count = [*entries], 0
+        for start in range(0, len(entries), _ENTRIES_PER_TRANSACTION):
+            part = entries[start : start + _ENTRIES_PER_TRANSACTION]
+            count += self._writable_rows.change(partial(_put_all, entries=part))
         return count
 
     def prune(self, *, older_than: timedelta | None = None, stale: bool = True, forgotten: bool = False) -> int:
@@ -351,48 +398,38 @@ class Store(FaultRows):
             raise TypeError(f"older_than must be a timedelta; got {older_than!r}")
         machine, now = this_machine(), datetime.now(UTC)
 
-        def is_gone(key: Key, made_at: str) -> bool:
+        def is_removed(key: Key, made_at: str) -> bool:
             is_old = older_than is not None and now - datetime.fromisoformat(made_at) > older_than
-            return is_old or (stale and not machine.serves(key))
+            return is_old or (stale and not machine.accepts(key))
 
-        gone, staying = [], set()
-        for row in self._rows.all(ENTRY):
-            entry = entry_from_row(row)
-            if stale if entry is None else is_gone(entry.key, entry.made_at):
-                gone.append(row)
-            elif entry is not None:
-                staying.add(entry.key.digest)
-        failed = [row for row in self._rows.all(FORGOTTEN) if forgotten]
-        marks = [row for row in self._rows.all(CHECKED) if json.loads(row.content).get("key") not in staying]
-        self._change([], [*gone, *failed, *marks])
-        left = {*self._rows.all(ENTRY), *self._rows.all(FORGOTTEN)}
-        faults = self.remove_faults(fault for fault in self.faults() if is_gone(fault.key, fault.made_at))
-        return sum(row not in left for row in (*gone, *failed)) + faults
+        return self._writable_rows.change(lambda contents: contents.prune(is_removed, stale=stale, forgotten=forgotten))
 
     def info(self) -> StoreInfo:
         """Return the state of the store."""
+        entry_rows, forgotten, faults = self._rows.read(
+            lambda contents: (contents.all(ENTRY), len(contents.all(FORGOTTEN)), len(contents.faults()))
+        )
         machine = this_machine()
-        rows = self._rows.all(ENTRY)
-        usable = sum(entry is not None and machine.serves(entry.key) for entry in map(entry_from_row, rows))
+        usable = sum(entry is not None and machine.accepts(entry.key) for entry in map(entry_from_row, entry_rows))
         folder, name = os.path.split(self._file)
-        found: list[str] = []
+        names: list[str] = []
         with contextlib.suppress(OSError):  # a folder that may not be listed
-            found = sorted(os.listdir(folder))
+            names = sorted(os.listdir(folder))
         return StoreInfo(
             self.path,
             self.read_only,
-            self._kept.reason,
+            self._fallback.memory_reason,
             usable,
-            len(rows) - usable,
-            len(self._rows.all(FORGOTTEN)),
-            len(self.faults()),
+            len(entry_rows) - usable,
+            forgotten,
+            faults,
             sum(map(_size, (self._file, f"{self._file}-journal"))),
-            tuple(os.path.join(folder, file) for file in found if name and file.startswith(f"{name}.damaged-")),
+            tuple(os.path.join(folder, file) for file in names if name and file.startswith(f"{name}.damaged-")),
         )
 
     def close(self) -> None:
-        """End the use of the store. Nothing is left to be written: each entry is kept when it is put."""
-        self._closed, self._kept = True, Kept()
+        """End the use of the store. Nothing remains to be written: each change is on the disk when its call returns."""
+        self._closed, self._fallback = True, FallbackRows()
 
     def __enter__(self) -> Store:
         return self
@@ -404,12 +441,36 @@ class Store(FaultRows):
 
 
 def why_in_memory(store: Store) -> str:
-    """Return why new choices are kept in the memory of this process alone; "" if they are not. It reads no entries."""
-    return store._kept.reason
+    """Return why new choices stay in the memory of this process; "" if they are written. It reads no entries."""
+    return store._fallback.memory_reason
+
+
+def is_blank(store: Store) -> bool:
+    """Return whether a store has nothing, as far as is known without reading."""
+    return store._rows.is_blank
+
+
+def look_up(store: Store, key: Key) -> tuple[Entry | None, tuple[Fault, ...]]:
+    """Return the entry of a key without its candidates, and the faults of its problem. Raises LockedError."""
+    return store._rows.read(
+        lambda contents: (contents.entry(key, without_candidates=True), contents.faults_of(key)), waits=False
+    )
+
+
+def _put_all(contents: Contents, entries: Iterable[Entry]) -> int:
+    """Add those entries that have more than the current ones: measured before planned, then complete. Return how many."""
+
+    def put(entry: Entry) -> bool:
+        return contents.put_entry(entry, lambda current: rank(entry) > rank(current)) is entry
+
+    def rank(entry: Entry) -> tuple[bool, bool]:
+        return entry.milliseconds is not None, entry.complete
+
+    return sum(map(put, entries))
 
 
 def _size(path: str) -> int:
-    """Return the size of a file in bytes; 0 if it is not seen."""
+    """Return the size of a file in bytes; 0 if it cannot be seen."""
     try:
         return os.path.getsize(path)
     except OSError:

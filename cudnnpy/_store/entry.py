@@ -1,10 +1,9 @@
-"""What the store keeps: entries, each the choice for one problem on one kind of GPU, and faults of candidates."""
+"""The contents of a store: keys, entries with their candidates, failed plans and faults; and their checks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -13,16 +12,16 @@ from typing import Any, NamedTuple, TypeVar
 
 from cudnnpy._options.checks import shown
 
-# Of the content of entries. Entries of another schema have other digests, so that they are not found.
+# The version of the content of rows. Keys of another schema have other digests, so that their entries are not found.
 SCHEMA = 1
-_MOST = (1 << 63) - 1  # of numbers of bytes and of other counts
+_MAX_INTEGER = (1 << 63) - 1
 
 _T = TypeVar("_T")
-_Fields = dict[str, Callable[[str, Any], Any]]  # the names of the fields, and what checks each
+_Fields = dict[str, Callable[[str, Any], Any]]  # the names of the fields, each with its check
 
 
 class Key(NamedTuple):
-    """What must be equal for an entry to be used.
+    """The values that must be equal for an entry to be used.
 
     Attributes
     ----------
@@ -53,13 +52,13 @@ class Key(NamedTuple):
         return hashlib.sha256(canonical([SCHEMA, *self]).encode()).hexdigest()
 
 
-class Measured(NamedTuple):
+class StoredCandidate(NamedTuple):
     """A candidate that was considered for an entry.
 
     Attributes
     ----------
     name, source : str
-        The engine with its knobs, and what proposed it.
+        The engine with its knobs, and the source that proposed it.
     workspace_size : int or None
         In bytes; None if it is not known.
     milliseconds : float or None
@@ -87,7 +86,7 @@ class Entry(NamedTuple):
     Attributes
     ----------
     key : Key
-        What it is the choice for.
+        The key that the choice is for.
     text : str
         The problem in the notation that people read, with the options of the key.
     plan : str
@@ -108,8 +107,8 @@ class Entry(NamedTuple):
         When the choice was made: ISO 8601, in UTC.
     made_with : dict of str to str
         The versions of the software that made the choice.
-    candidates : tuple of Measured
-        All that was considered.
+    candidates : tuple of StoredCandidate
+        The candidates that were considered.
     """
 
     key: Key
@@ -123,16 +122,16 @@ class Entry(NamedTuple):
     complete: bool
     made_at: str
     made_with: dict[str, str]
-    candidates: tuple[Measured, ...]
+    candidates: tuple[StoredCandidate, ...]
 
     def plain(self) -> dict[str, object]:
-        """Return the entry as a JSON object, which `of` reads."""
-        candidates = [{**one._asdict(), "notes": list(one.notes)} for one in self.candidates]
+        """Return the entry as a JSON object, the inverse of `of`."""
+        candidates = [{**candidate._asdict(), "notes": list(candidate.notes)} for candidate in self.candidates]
         return {**self._asdict(), "key": self.key._asdict(), "candidates": candidates}
 
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Entry:
-        """Return the entry of a JSON object that `plain` returned.
+        """Return the entry of a JSON object from `plain`.
 
         Parameters
         ----------
@@ -149,7 +148,7 @@ class Entry(NamedTuple):
         ValueError
             A field is missing, unknown or of another type.
         """
-        return _built(cls, "entry", plain, _ENTRY)
+        return _build(cls, "entry", plain, _ENTRY)
 
 
 class Fault(NamedTuple):
@@ -182,13 +181,37 @@ class Fault(NamedTuple):
     made_at: str
 
     def plain(self) -> dict[str, object]:
-        """Return the fault as a JSON object, which `of` reads."""
+        """Return the fault as a JSON object, the inverse of `of`."""
         return {**self._asdict(), "key": self.key._asdict()}
 
     @classmethod
     def of(cls, plain: Mapping[str, object]) -> Fault:
         """Return the fault of a JSON object from `plain`. Raises ValueError for a field that is not valid."""
-        return _built(cls, "fault", plain, _FAULT)
+        return _build(cls, "fault", plain, _FAULT)
+
+
+class Forgotten(NamedTuple):
+    """A plan that failed, and that is not stored again for its key.
+
+    Attributes
+    ----------
+    key : Key
+        The key.
+    text : str
+        The problem in the notation that people read.
+    plan : str
+        The SHA-256 of the serialized plan.
+    reason : str
+        Why it failed.
+    made_at : str
+        When it was forgotten: ISO 8601, in UTC.
+    """
+
+    key: Key
+    text: str
+    plan: str
+    reason: str
+    made_at: str
 
 
 def without_options(key: Key) -> Key:
@@ -206,80 +229,65 @@ def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _built(kind: Callable[..., _T], name: str, given: Any, fields: _Fields) -> _T:
-    """Return an object of the fields of a JSON object, each checked by the function of its name."""
-    if not isinstance(given, Mapping) or given.keys() != fields.keys():
-        found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
-        raise ValueError(f"{name} must be an object of {', '.join(fields)}; got {str(found)[:200]}")
-    return kind(**{field: check(f"{name}.{field}", given[field]) for field, check in fields.items()})
+def _build(make: Callable[..., _T], name: str, value: Any, fields: _Fields) -> _T:
+    """Return an object of the fields of a JSON object, after the check of each."""
+    if not isinstance(value, Mapping) or value.keys() != fields.keys():
+        actual = sorted(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        raise ValueError(f"{name} must be an object of {', '.join(fields)}; got {str(actual)[:200]}")
+    return make(**{field: check(f"{name}.{field}", value[field]) for field, check in fields.items()})
 
 
-def _candidate(name: str, given: Any) -> Measured:
-    """Return a candidate. An entry has a hundred of them, and the first call of a stored choice reads them: in one look."""
-    if type(given) is dict and given.keys() == _MEASURED.keys():
-        size, time, notes = given["workspace_size"], given["milliseconds"], given["notes"]
-        if (
-            type(given["name"]) is type(given["source"]) is type(given["refused"]) is str
-            and type(given["deterministic"]) is bool
-            and (size is None or (type(size) is int and 0 <= size <= _MOST))
-            and (time is None or (type(time) is float and 0.0 <= time < math.inf))
-            and type(notes) is list
-            and all(type(note) is str for note in notes)
-            and "".join((given["name"], given["source"], given["refused"], *notes)).isprintable()
-        ):
-            return Measured(
-                given["name"], given["source"], size, time, tuple(notes), given["deterministic"], given["refused"]
-            )
-    return _built(Measured, name, given, _MEASURED)
+def _candidate(name: str, value: Any) -> StoredCandidate:
+    return _build(StoredCandidate, name, value, _CANDIDATE)
 
 
-def _text(name: str, given: Any) -> str:
-    if not isinstance(given, str) or not given.isprintable():
-        raise ValueError(f"{name} must be a str without control characters; got {shown(given)}")
-    return given
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError(f"{name} must be a str without control characters; got {shown(value)}")
+    return value
 
 
-def _integer(name: str, given: Any) -> int:
-    if type(given) is not int or not 0 <= given <= _MOST:
-        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {shown(given)}")
-    return given
+def _integer(name: str, value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
+        raise ValueError(f"{name} must be an int of 0 or more, in 63 bits; got {shown(value)}")
+    return value
 
 
-def _number(name: str, given: Any) -> float:
-    if type(given) not in (int, float) or not 0 <= given <= sys.float_info.max:
-        raise ValueError(f"{name} must be a finite number of 0 or more; got {shown(given)}")
-    return float(given)
+def _number(name: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{name} must be a finite number of 0 or more; got {shown(value)}")
+    return float(value)
 
 
-def _flag(name: str, given: Any) -> bool:
-    if not isinstance(given, bool):
-        raise ValueError(f"{name} must be a bool; got {shown(given)}")
-    return given
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be a bool; got {shown(value)}")
+    return value
 
 
-def _or_none(check: Callable[[str, Any], _T], name: str, given: Any) -> _T | None:
-    return None if given is None else check(name, given)
+def _or_none(check: Callable[[str, Any], _T], name: str, value: Any) -> _T | None:
+    return None if value is None else check(name, value)
 
 
-def _items(check: Callable[[str, Any], _T], name: str, given: Any) -> tuple[_T, ...]:
-    if not isinstance(given, list):
-        raise ValueError(f"{name} must be a list; got {shown(given)}")
-    return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(given))
+def _items(check: Callable[[str, Any], _T], name: str, value: Any) -> tuple[_T, ...]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list; got {shown(value)}")
+    return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
-def _texts_by_name(name: str, given: Any) -> dict[str, str]:
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{name} must be an object of strings; got {shown(given)}")
-    return {_text(name, key): _text(name, value) for key, value in given.items()}
+def _texts_by_name(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object of strings; got {shown(value)}")
+    return {_text(name, key): _text(name, text) for key, text in value.items()}
 
 
-def _moment(name: str, given: Any) -> str:
+def _moment(name: str, value: Any) -> str:
     try:
-        if datetime.fromisoformat(_text(name, given)).utcoffset() == timedelta(0):
-            return str(given)
+        if datetime.fromisoformat(_text(name, value)).utcoffset() == timedelta(0):
+            return str(value)
     except ValueError:
         pass
-    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {shown(given)}")
+    raise ValueError(f"{name} must be a time in UTC such as '2026-01-31T12:00:00+00:00'; got {shown(value)}")
 
 
 _KEY: _Fields = {
@@ -290,7 +298,7 @@ _KEY: _Fields = {
     "multiprocessors": _integer,
     "cudnn": _integer,
 }
-_MEASURED: _Fields = {
+_CANDIDATE: _Fields = {
     "name": _text,
     "source": _text,
     "workspace_size": partial(_or_none, _integer),
@@ -301,12 +309,12 @@ _MEASURED: _Fields = {
 }
 
 
-def _key(name: str, given: Any) -> Key:
-    return _built(Key, name, given, _KEY)
+def _key(name: str, value: Any) -> Key:
+    return _build(Key, name, value, _KEY)
 
 
 _FAULT: _Fields = {
-    "key": lambda name, given: without_options(_key(name, given)),
+    "key": lambda name, value: without_options(_key(name, value)),
     **dict.fromkeys(("text", "candidate", "symptom", "detail", "driver"), _text),
     "made_at": _moment,
 }

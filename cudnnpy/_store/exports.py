@@ -5,7 +5,7 @@
     {"checksum": "a0...", "entry": {...}}
     {"checksum": "3c...", "fault": {...}}
 
-The checksum is the SHA-256 of the JSON of the entry or fault as it stands in the line. Format 1 has no faults.
+The checksum is the SHA-256 of the JSON text of the entry or fault in the line. Format 1 has no faults.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, NamedTuple
 from cudnnpy._core.whole_file import replacing
 from cudnnpy._options.limits import MAX_EXPORT_HEADER_CHARACTERS, MAX_EXPORT_LINE_CHARACTERS
 from cudnnpy._store.entry import Entry, Fault, canonical, digest_of
-from cudnnpy._store.faults import warn
+from cudnnpy._store.file_errors import warn
 
 FORMAT = 2
 KIND = "cudnnpy store"
-_NAMES: dict[type, str] = {Entry: "entry", Fault: "fault"}  # of the content in a line
+_NAMES: dict[type, str] = {Entry: "entry", Fault: "fault"}  # names of the contents of a line
 
 
 class Export(NamedTuple):
-    """The entries and faults of an export, and how many of its lines are damaged or missing."""
+    """The entries and faults of an export, and the number of its damaged or missing lines."""
 
     entries: list[Entry]
     faults: list[Fault]
@@ -36,7 +36,7 @@ class Export(NamedTuple):
 
 
 def write(path: Path, entries: Iterable[Entry], faults: Iterable[Fault] = ()) -> int:
-    """Write an export, whole or not at all. Return the number of entries. Raises OSError."""
+    """Write an export atomically. Return the number of entries. Raises OSError."""
     ordered = sorted(entries, key=lambda entry: entry.key)
     with replacing(path) as partial, partial.open("x", encoding="ascii", newline="\n") as stream:
         for line in _lines(ordered, sorted(faults)):
@@ -54,22 +54,22 @@ def read(path: Path, name: str = "path") -> Export:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
         count = _count(stream.readline(MAX_EXPORT_HEADER_CHARACTERS), path, name)
         lines = [_content(line) for line in iter(partial(stream.readline, MAX_EXPORT_LINE_CHARACTERS), "")]
-    entries = [one for one in lines if isinstance(one, Entry)]
-    faults = [one for one in lines if isinstance(one, Fault)]
+    entries = [content for content in lines if isinstance(content, Entry)]
+    faults = [content for content in lines if isinstance(content, Fault)]
     damaged = max(len(lines), count) - len(entries) - len(faults)
     return Export([*{entry.key: entry for entry in entries}.values()], faults, damaged)
 
 
 def read_with_warning(path: Path) -> Export:
     """Return the content of an export, as `read` does, with a warning if lines are damaged."""
-    found = read(path)
-    if found.damaged:
-        warn(f"{path} has {found.damaged} damaged or missing lines, which are left out; its other lines are used")
-    return found
+    export = read(path)
+    if export.damaged:
+        warn(f"{path} has {export.damaged} damaged or missing lines, which are left out; its other lines are used")
+    return export
 
 
 def is_export(path: Path) -> bool:
-    """Return whether the first line of a file is that of an export of any format."""
+    """Return whether a file begins with the first line of an export, of any format."""
     try:
         with path.open(encoding="utf-8", errors="replace") as stream:
             return _header(stream.readline(MAX_EXPORT_HEADER_CHARACTERS)) is not None
@@ -79,10 +79,10 @@ def is_export(path: Path) -> bool:
 
 def _lines(entries: list[Entry], faults: list[Fault]) -> Iterator[str]:
     yield canonical({"kind": KIND, "format": FORMAT, "entries": len(entries), "faults": len(faults)})
-    content_of: tuple[Entry | Fault, ...] = (*entries, *faults)
-    for one in content_of:
-        content = canonical(one.plain())
-        yield f'{{"checksum":"{digest_of(content)}","{_NAMES[type(one)]}":{content}}}'
+    contents: tuple[Entry | Fault, ...] = (*entries, *faults)
+    for content in contents:
+        text = canonical(content.plain())
+        yield f'{{"checksum":"{digest_of(text)}","{_NAMES[type(content)]}":{text}}}'
 
 
 def _header(line: str) -> dict[str, Any] | None:
@@ -111,8 +111,8 @@ def _content(line: str) -> Entry | Fault | None:
     """Return the entry or fault of a line; None if the line is damaged."""
     try:
         parts = json.loads(line)
-        kind: type[Entry | Fault] = Fault if "fault" in parts else Entry
-        plain = parts[_NAMES[kind]]
-        return kind.of(plain) if digest_of(canonical(plain)) == parts["checksum"] else None
+        content_type: type[Entry | Fault] = Fault if "fault" in parts else Entry
+        plain = parts[_NAMES[content_type]]
+        return content_type.of(plain) if digest_of(canonical(plain)) == parts["checksum"] else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None

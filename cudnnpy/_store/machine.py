@@ -1,4 +1,4 @@
-"""Which entries this process can use: those of the loaded cuDNN and of the GPUs that it sees."""
+"""The loaded cuDNN and the visible GPUs, which decide whether this process can use an entry."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Machine(NamedTuple):
     cudnn: int | None
     gpus: frozenset[tuple[str, str, int]] | None
 
-    def serves(self, key: Key) -> bool:
-        """Return whether an entry of a key can be used here. What is not known of the machine is not compared."""
+    def accepts(self, key: Key) -> bool:
+        """Return whether an entry of a key can be used here. Unknown parts of the machine are not compared."""
         gpu = key.gpu, key.capability, key.multiprocessors
         return self.cudnn in (None, key.cudnn) and (self.gpus is None or gpu in self.gpus)
 
 
 def this_machine() -> Machine:
-    """Return what this process has. Without a cuDNN or without a GPU, that part is not known."""
+    """Return the machine of this process. Without a cuDNN or without a GPU, that part is not known."""
     try:
         cudnn = raw.version()
     except LibraryError:
@@ -40,8 +40,8 @@ def _gpus() -> frozenset[tuple[str, str, int]] | None:
         return None
     if error or not count:
         return None
-    found = set()
+    gpus = set()
     for device in map(Device, range(count)):
         major, minor = device.compute_capability
-        found.add((str(device.name), f"{major}.{minor}", int(device.properties.multiprocessor_count)))
-    return frozenset(found)
+        gpus.add((str(device.name), f"{major}.{minor}", int(device.properties.multiprocessor_count)))
+    return frozenset(gpus)

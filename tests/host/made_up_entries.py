@@ -6,14 +6,16 @@ import json
 import random
 from typing import Any
 
-from cudnnpy._store.entry import Entry, Key, Measured
+from cudnnpy._store.entry import Entry, Key, StoredCandidate
 from cudnnpy.cli.tune.tune_problem import Job
 
 
-def candidate(name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any) -> Measured:
+def candidate(
+    name: str, source: str, milliseconds: float | None, workspace: int | None = 0, **fields: Any
+) -> StoredCandidate:
     """A candidate; `notes`, `deterministic` and `refused` may be given."""
     fields = {"notes": (), "deterministic": True, "refused": "", **fields}
-    return Measured(name, source, workspace, milliseconds, **fields)
+    return StoredCandidate(name, source, workspace, milliseconds, **fields)
 
 
 CANDIDATES = (
@@ -26,7 +28,7 @@ CANDIDATES = (
 )
 
 
-def entry(text: str, candidates: tuple[Measured, ...] = CANDIDATES, chosen: int = 2, **fields: Any) -> Entry:
+def entry(text: str, candidates: tuple[StoredCandidate, ...] = CANDIDATES, chosen: int = 2, **fields: Any) -> Entry:
     """An entry that chooses one of some candidates."""
     key = Key(
         json.dumps({"problem": text}), "{}", fields.pop("gpu", "NVIDIA H200"), "9.0", 132, fields.pop("cudnn", 91900)

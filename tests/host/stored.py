@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cudnnpy.store import Entry, Fault, Key, Measured, Store
+from cudnnpy.store import Entry, Fault, Key, Store, StoredCandidate
 
 GPU = ("NVIDIA H200", "9.0", 132)
 CUDNN = 91900
@@ -37,8 +37,8 @@ def entry(number: int = 0, **changes: Any) -> Entry:
         made_at="2026-01-31T12:00:00+00:00",
         made_with={"cudnnpy": "1.0", "driver": "570.0", "python": "3.11"},
         candidates=(
-            Measured("engine 38 (tile_size=5)", "heuristics", 1 << 20, 0.125, ("tensor_core",), True, ""),
-            Measured("engine 1", "engines", None, None, (), False, "cuDNN rejected it"),
+            StoredCandidate("engine 38 (tile_size=5)", "heuristics", 1 << 20, 0.125, ("tensor_core",), True, ""),
+            StoredCandidate("engine 1", "engines", None, None, (), False, "cuDNN rejected it"),
         ),
     )._replace(**changes)
 

@@ -28,7 +28,7 @@ from cudnnpy._planning.remembered import choice_text, environment_of
 from cudnnpy._planning.usable import FoundFault, Measurement
 from cudnnpy._store import exports
 from cudnnpy._store.database import Store
-from cudnnpy._store.layers import Found
+from cudnnpy._store.layers import LayerEntry
 from cudnnpy.cli import command, devices, text_table
 from cudnnpy.cli.explain import explain as explain_module
 from cudnnpy.cli.explain import explanation, explanation_text
@@ -243,7 +243,7 @@ class TestTheStore:
         monkeypatch.setattr(
             explain_module.layers,
             "current",
-            lambda: type("L", (), {"get": lambda _, key: Found(damaged, "user", None)})(),
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(damaged, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["stored"]["choice"] is None
@@ -257,7 +257,7 @@ class TestTheStore:
         monkeypatch.setattr(
             explain_module.layers,
             "current",
-            lambda: type("L", (), {"get": lambda _, key: Found(large, "user", None)})(),
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(large, "user", None)})(),
         )
         found = json.loads(explain(TEXT, "--prefer", "autotune", "--json"))
         assert found["choice"] != found["stored"]["choice"]
@@ -280,7 +280,7 @@ class TestTheStore:
         monkeypatch.setattr(
             explain_module.layers,
             "current",
-            lambda: type("L", (), {"get": lambda _, key: Found(there, "user", None)})(),
+            lambda: type("L", (), {"get": lambda _, key: LayerEntry(there, "user", None)})(),
         )
         found = json.loads(explain(TEXT, f"tune_seconds={seconds}", "--prefer", "autotune", "--json"))
         more = "; more than its 1.5 s are allowed now, so it is measured again with the others"

@@ -103,7 +103,7 @@ def test_a_store_that_cannot_be_written_keeps_its_faults(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "makedirs", _read_only)
-    with pytest.warns(RuntimeWarning, match="cannot keep choices"):
+    with pytest.warns(RuntimeWarning, match="cannot be used"):
         assert command.main(["faults", "--remove", "all"]) == 1
     assert capsys.readouterr().err == f"cudnnpy faults: {path} cannot be changed: [Errno 30] Read-only file system\n"
     assert len(Store(path).faults()) == 2

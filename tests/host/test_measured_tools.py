@@ -17,7 +17,7 @@ from cudnnpy import raw
 from cudnnpy._planning import problem_file
 from cudnnpy._planning.measured import Configuration, Features, Table
 from cudnnpy._store.entry import canonical
-from cudnnpy.store import Entry, Key, Measured, Store
+from cudnnpy.store import Entry, Key, Store, StoredCandidate
 from tools.benchmark.networks import catalogue
 from tools.benchmark.networks.cells import KINDS, Cell
 from tools.measured import judge, survey, write
@@ -130,7 +130,7 @@ GOOD, BAD = Configuration("", 1, None), Configuration("", 2, None)
 # Exports of a store
 
 
-def stored_entry(batch: int, *candidates: Measured, **changes: Any) -> Entry:
+def stored_entry(batch: int, *candidates: StoredCandidate, **changes: Any) -> Entry:
     """An entry for the problem of `line`."""
     cell = Cell(catalogue.layer("64x28x28 -> 64, 3x3, padding 1"), batch, KINDS[0], "forward", ())
     problem, _ = problem_of(cell)
@@ -147,8 +147,8 @@ def stored_entry(batch: int, *candidates: Measured, **changes: Any) -> Entry:
     return stored.entry(key=key._replace(**changes), text=text, candidates=candidates)
 
 
-def measured_candidate(name: str, ms: float | None, source: str = "heuristics", refused: str = "") -> Measured:
-    return Measured(name, source, 0, ms, ("tensor_core",), True, refused)
+def measured_candidate(name: str, ms: float | None, source: str = "heuristics", refused: str = "") -> StoredCandidate:
+    return StoredCandidate(name, source, 0, ms, ("tensor_core",), True, refused)
 
 
 CANDIDATES = (

@@ -232,7 +232,7 @@ def test_an_entry_is_read_with_or_without_its_candidates(cudnn: Cudnn, new_proce
     planned()
     entry, user = standing(), layers.current().user
     assert entry.candidates
-    assert user.get(entry.key, brief=True) == entry._replace(candidates=())
+    assert user.get(entry.key, without_candidates=True) == entry._replace(candidates=())
 
 
 # More time, less memory

@@ -20,11 +20,10 @@ from cudnnpy import raw
 from cudnnpy import store as public
 from cudnnpy._store import database, machine
 from cudnnpy._store import entry as entries
+from cudnnpy._store.contents import row_from_entry
 from cudnnpy._store.machine import Machine
-from cudnnpy._store.records import row_from_entry
-from cudnnpy._store.rows import Change
 from cudnnpy.errors import ClosedError
-from cudnnpy.store import Entry, Forgotten, Key, Measured, Store
+from cudnnpy.store import Entry, Forgotten, Key, Store, StoredCandidate
 
 HERE = Machine(CUDNN, frozenset([GPU]))
 
@@ -163,11 +162,10 @@ def test_an_entry_replaces_another_where_it_is_told_to(store: Store) -> None:
 
 def test_a_row_of_another_key_is_not_taken(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Numbers of rows have 63 bits of the digest."""
-    monkeypatch.setattr("cudnnpy._store.records.number_of", lambda kind, *identity: 7 + (kind == "forgotten"))
+    monkeypatch.setattr("cudnnpy._store.contents.row_number", lambda kind, *identity: 7 + (kind == "forgotten"))
     store.put(entry(1))
     assert store.get(key(2)) is None
-    assert store.put(entry(2)) == entry(2)
-    assert store.get(key(1)) == entry(1)
+    assert store.put(entry(2)) == store.get(key(2)) == entry(2)
 
 
 @pytest.mark.parametrize(
@@ -214,58 +212,10 @@ def test_a_plan_that_failed_is_not_kept_again(store: Store) -> None:
     assert store.get(key()) == entry(plan="another")
 
 
-def test_a_plan_that_another_process_forgets_meanwhile_is_not_kept(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor is an entry with this plan that another process puts while the plan is being forgotten."""
-    same = entry(text="of another process")
-    read, change = store._kept.read, store._kept.change
-    store.put(entry())
-
-    def forgotten(*given: Any, **named: Any) -> Any:
-        row = read(*given, **named)
-        with monkeypatch.context() as patch:
-            patch.setattr(store._kept, "read", read)
-            patch.setattr(store._kept, "change", replaced)
-            store.forget(key(), "it failed")
-        return row
-
-    def replaced(changes: Any, removed: Any = ()) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(store._kept, "read", read)
-            patch.setattr(store._kept, "change", change)
-            store.put(same, replace=True)
-        return change(changes, removed)
-
-    monkeypatch.setattr(store._kept, "read", forgotten)
-    assert store.put(entry(), replace=True) == entry()
-    monkeypatch.undo()
-    assert (store.get(key()), [*store], store._rows.all("entry")) == (None, [], [])
-    assert store.is_forgotten(key(), entry().plan)
-
-
-def test_an_entry_that_is_replaced_while_its_plan_is_forgotten_is_removed(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    change = store._kept.change
-    store.put(entry())
-
-    def replaced(changes: Any, removed: Any = ()) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(store._kept, "change", change)
-            store.put(entry(text="of another process"), replace=True)
-        monkeypatch.setattr(store._kept, "change", change)
-        return change(changes, removed)
-
-    monkeypatch.setattr(store._kept, "change", replaced)
-    store.forget(key(), "it failed")
-    assert (store.get(key()), store._rows.all("entry")) == (None, [])
-
-
 def test_an_entry_whose_plan_failed_is_not_found(store: Store) -> None:
     """As in a file with a page of long ago."""
     store.forget(key(), "it failed", plan=entry().plan)
-    store._change([Change(row_from_entry(entry()))])
+    store._rows.change(lambda contents: contents.put(row_from_entry(entry())))
     assert (store.get(key()), [*store]) == (None, [])
     assert store.put(entry(plan="another")) == store.get(key()) == entry(plan="another")
 
@@ -322,10 +272,10 @@ def test_entries_and_failures_are_pruned_by_choice(store: Store) -> None:
 
 
 def test_what_is_not_known_of_a_machine_makes_nothing_stale() -> None:
-    assert Machine(None, None).serves(key())
-    assert Machine(CUDNN, None).serves(key(gpu="another"))
-    assert not Machine(CUDNN + 1, None).serves(key())
-    assert not Machine(None, frozenset()).serves(key())
+    assert Machine(None, None).accepts(key())
+    assert Machine(CUDNN, None).accepts(key(gpu="another"))
+    assert not Machine(CUDNN + 1, None).accepts(key())
+    assert not Machine(None, frozenset()).accepts(key())
 
 
 def test_this_machine_is_asked() -> None:
@@ -421,4 +371,4 @@ def test_an_empty_file_becomes_a_store(tmp_path: Path) -> None:
 
 
 def test_a_candidate_has_its_fields() -> None:
-    assert all(isinstance(one, Measured) for one in Entry.of(entry().plain()).candidates)
+    assert all(isinstance(one, StoredCandidate) for one in Entry.of(entry().plain()).candidates)

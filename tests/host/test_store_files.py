@@ -90,4 +90,4 @@ def test_no_warning_where_nothing_is_wrong(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         store = Store(tmp_path / "store.sqlite")
         store.put(entry())
-        assert store.info().in_memory == ""
+        assert store.info().memory_reason == ""

@@ -13,7 +13,7 @@ from stored import entry, key
 
 from cudnnpy import store as public
 from cudnnpy._store import layers
-from cudnnpy._store.layers import Found, Layers, current
+from cudnnpy._store.layers import LayerEntry, Layers, current
 from cudnnpy.store import Store
 
 
@@ -39,9 +39,9 @@ def test_the_users_store_comes_first_then_applications_in_their_order(tmp_path: 
         Store(made(tmp_path / name, *numbers, plan=name)) for name, numbers in (("a", (1, 2)), ("b", (2, 3)))
     )
     found = Layers(user, [first, second])
-    assert found.get(key(1)) == Found(entry(1, plan="user's"), "user", user)
-    assert found.get(key(2)) == Found(entry(2, plan="a"), f"application {tmp_path / 'a'}", first)
-    assert found.get(key(3)) == Found(entry(3, plan="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
+    assert found.get(key(2)) == LayerEntry(entry(2, plan="a"), f"application {tmp_path / 'a'}", first)
+    assert found.get(key(3)) == LayerEntry(entry(3, plan="b"), f"application {tmp_path / 'b'}", second)
     assert found.get(key(4)) is None
     found.put(entry(4))
     assert [one.key for one in user] == [key(1), key(4)]
@@ -53,13 +53,13 @@ def test_a_plan_of_an_application_that_failed_here_is_passed_over(tmp_path: Path
     first, second = (Store(made(tmp_path / name, 1, plan=name)) for name in "ab")
     found = Layers(user, [first, second])
     found.forget(key(1), "wrong")
-    assert found.get(key(1)) == Found(entry(1, plan="b"), f"application {tmp_path / 'b'}", second)
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="b"), f"application {tmp_path / 'b'}", second)
     found.forget(key(1), "wrong too")
     assert found.get(key(1)) is None
     assert (len(first), len(second)) == (1, 1)
     assert sorted(failed.reason for failed in user.forgotten()) == ["wrong", "wrong too"]
     assert found.put(entry(1, plan="own")).plan == "own"
-    assert found.get(key(1)) == Found(entry(1, plan="own"), "user", user)
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="own"), "user", user)
 
 
 def test_the_check_of_a_plan_is_remembered_in_the_users_store_for_that_plan(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_users_store_that_is_open_for_reading_alone_is_read(tmp_path: Path) ->
     """New choices are kept in memory, and come before it."""
     user = Store(made(tmp_path / "user", 1, plan="user's"), read_only=True)
     found = Layers(user)
-    assert found.get(key(1)) == Found(entry(1, plan="user's"), "user", user)
+    assert found.get(key(1)) == LayerEntry(entry(1, plan="user's"), "user", user)
     assert found.put(entry(2)) == entry(2)
     assert found.get(key(2)) is not None
     found.forget(key(1), "wrong")

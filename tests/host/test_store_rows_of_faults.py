@@ -6,7 +6,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +16,7 @@ from messages import says
 from stored import CUDNN, GPU, entry, fault, key
 
 from cudnnpy import store as public
-from cudnnpy._store import database
+from cudnnpy._store import database, sqlite_file
 from cudnnpy._store.layers import Layers
 from cudnnpy._store.machine import Machine
 from cudnnpy.store import Store
@@ -70,12 +69,12 @@ def test_what_is_no_fault_is_refused(store: Store, wrong: Any, error: type[Excep
 
 
 def test_a_row_whose_content_is_no_list_of_faults_has_none(store: Store) -> None:
-    from cudnnpy._store.fault_rows import number_of_faults
-    from cudnnpy._store.rows import FAULT, Change, row_of
+    from cudnnpy._store.contents import FAULT, row_number
+    from cudnnpy._store.table import make_row
 
-    number = number_of_faults(key())
     for content in ("{}", "[1]", '[{"key":{}}]', "null", "[" * 100_000):
-        store._rows.change([Change(row_of(number, FAULT, content))])
+        row = make_row(row_number(FAULT, key()), FAULT, content)
+        store._rows.change(lambda contents, row=row: contents.put(row))  # type: ignore[misc]
         assert store.faults_of(key()) == store.faults() == []
     assert store.add_faults([fault()]) == 1
     assert store.faults() == [fault()]
@@ -142,28 +141,27 @@ def test_faults_of_all_layers_count_and_changes_go_to_the_users(tmp_path: Path) 
     assert layers.look_up(key(1)).faults == (added, fault(1))
 
 
-def test_planning_reads_one_row_of_faults_and_one_entry_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_up_reads_a_store_in_one_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(1))
-    reads: list[int] = []
-    read = store._kept.read_several
-    monkeypatch.setattr(
-        store._kept, "read_several", lambda *numbers, **how: reads.append(len(numbers)) or read(*numbers, **how)
-    )
-    assert Layers(store).look_up(key(2)) == (None, ())
-    assert reads == [2]
+    connections: list[str] = []
+    connect = sqlite_file.connect
+    monkeypatch.setattr(sqlite_file, "connect", lambda path, *mode: connections.append(path) or connect(path, *mode))
+    found, faults = Layers(store).look_up(key(1))
+    assert found is not None
+    assert (found.entry.plan, faults) == (entry(1).plan, ())
+    assert connections == [store.path]
 
 
 def test_a_store_that_is_not_there_is_neither_made_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cudnnpy._store.kept._file", lambda *_, **__: pytest.fail("SQLite is imported"))
+    monkeypatch.setattr("cudnnpy._store.fallback._backend", lambda *_, **__: pytest.fail("SQLite is imported"))
     for path in ("", tmp_path / "folder" / "store.sqlite"):
         layers = Layers(Store(path))
         assert layers.is_blank
         assert layers.look_up(key(1)) == (None, ())
         assert layers.get(key(1)) is None
         assert layers.user.faults_of(key(1)) == layers.user.faults() == []
+        assert (layers.user.add_faults([]), layers.user.remove_faults([])) == (0, 0)
     assert [*tmp_path.iterdir()] == []
 
 
@@ -188,14 +186,14 @@ def test_a_look_up_in_locked_files_ends_with_the_first(tmp_path: Path) -> None:
     layers = Layers(stores[0], stores[1:])
     with closing(sqlite3.connect(paths[0], isolation_level=None)) as locked:
         locked.execute("BEGIN EXCLUSIVE")
-        read = stores[1]._kept.read_several
-        stores[1]._kept.read_several = lambda *numbers, **how: waits.append("read") or read(*numbers, **how)  # type: ignore[method-assign]
+        read = stores[1]._fallback.read
+        stores[1]._fallback.read = lambda *work, **how: waits.append("read") or read(*work, **how)  # type: ignore[method-assign]
         assert layers.look_up(key(1)) == (None, ())
         assert (waits, stores[0].faults_of(key(1))) == ([], [])
     assert layers.look_up(key(1)).faults == (fault(1), fault(1))
 
 
-# Processes, full disks
+# Processes, damage
 
 
 ADDS = """
@@ -216,54 +214,6 @@ def test_processes_that_add_faults_of_one_problem_lose_none(tmp_path: Path) -> N
     assert [process.wait(60) for process in processes] == [0] * 4
     names = {f"engine {number} of {process}" for number in range(20) for process in range(4)}
     assert {one.candidate for one in Store(file).faults()} == names
-
-
-@pytest.mark.parametrize("is_removed", [False, True])
-def test_a_row_that_changes_meanwhile_is_changed_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch, is_removed: bool
-) -> None:
-    store.add_faults([fault()])
-    change = store._kept.change
-
-    def meanwhile(*arguments: Any) -> Any:
-        monkeypatch.setattr(store._kept, "change", change)
-        store.add_faults([fault(candidate="engine 5")])
-        return change(*arguments)
-
-    monkeypatch.setattr(store._kept, "change", meanwhile)
-    if is_removed:
-        assert store.remove_faults([fault()]) == 1
-        assert store.faults() == [fault(candidate="engine 5")]
-    else:
-        assert store.add_faults([fault(candidate="engine 6")]) == 1
-        assert [one.candidate for one in store.faults()] == ["engine 3 (multiply=1)", "engine 5", "engine 6"]
-
-
-def test_without_a_place_on_the_disk_faults_stay_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "store.sqlite"
-    Store(path).add_faults([fault(1)])
-    store = Store(path)
-    failed = sqlite3.OperationalError("database or disk is full")
-    failed.sqlite_errorcode = sqlite3.SQLITE_FULL
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cudnnpy._store.file.File._once", _full(failed))
-        with pytest.warns(RuntimeWarning, match="cannot keep choices: database or disk is full"):
-            assert store.add_faults([fault(2)]) == 1
-        assert store.faults() == [fault(1), fault(2)]
-    assert Store(path).faults() == [fault(1)]
-
-
-def _full(error: Exception) -> Callable[..., Any]:
-    from cudnnpy._store.file import File
-
-    once = File._once
-
-    def work(self: File, work: Any, writes: bool) -> Any:
-        if writes and self.path:
-            raise error
-        return once(self, work, writes)
-
-    return work
 
 
 def test_a_damaged_file_keeps_the_faults_that_are_readable(tmp_path: Path) -> None:

@@ -27,8 +27,7 @@ from cudnnpy import store as stores
 from cudnnpy._measuring import gpu_worker
 from cudnnpy._planning import remembered
 from cudnnpy._planning.usable import FoundFault, Measurement
-from cudnnpy._store import file as store_file
-from cudnnpy._store import schema
+from cudnnpy._store import sqlite_file, table
 from cudnnpy.availability import UnavailableError
 from cudnnpy.cli import command, errors
 from cudnnpy.cli.tune import command as tune_command
@@ -415,9 +414,9 @@ def test_a_warning_is_one_line_without_code(folder: Path) -> None:
 def write_newer(path: str) -> None:
     """A store as a later release may make it."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
-        connection.execute(f"CREATE TABLE {schema.NAME} (number INTEGER PRIMARY KEY, more TEXT)")
+        connection.execute(f"PRAGMA application_id = {table.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {table.TABLE_VERSION + 1}")
+        connection.execute(f"CREATE TABLE {table.TABLE_NAME} (number INTEGER PRIMARY KEY, more TEXT)")
 
 
 @pytest.mark.parametrize(("path", "words"), [("", "must name a file"), (".", ": path must be a file; got ")])
@@ -434,13 +433,15 @@ def test_a_store_of_the_environment_is_named_so(
 def test_choices_that_cannot_be_kept_are_told_and_no_success(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def connect(path: str, *mode: str) -> sqlite3.Connection:
+    connect = sqlite_file.connect
+
+    def full(path: str, *mode: str) -> sqlite3.Connection:
         if path:
             raise sqlite3.OperationalError("database or disk is full")
-        return schema.connect(path, *mode)
+        return connect(path, *mode)
 
-    monkeypatch.setattr(store_file, "connect", connect)
-    with pytest.warns(RuntimeWarning, match="cannot keep choices: database or disk is full"):
+    monkeypatch.setattr(sqlite_file, "connect", full)
+    with pytest.warns(RuntimeWarning, match="cannot be used: database or disk is full"):
         assert tune("problems.toml") == 1
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 1 + len(PROBLEMS) + 1

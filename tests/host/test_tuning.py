@@ -26,7 +26,7 @@ from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._runtime import launcher
 from cudnnpy._runtime.launcher import Launcher
 from cudnnpy._runtime.pace import Pace
-from cudnnpy._store.entry import Measured
+from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.handle import Handle
@@ -539,8 +539,8 @@ def test_each_step_is_reported_before_it_begins(device: Device) -> None:
     assert third[:3] == [("bad", 5.0), ("bad", 5.5), ("bad", 0.5)]
 
 
-def row(name: str, milliseconds: float | None, refused: str = "") -> Measured:
-    return Measured(name, "engines", 0, milliseconds, (), True, refused)
+def row(name: str, milliseconds: float | None, refused: str = "") -> StoredCandidate:
+    return StoredCandidate(name, "engines", 0, milliseconds, (), True, refused)
 
 
 def test_known_candidates_are_verified_and_not_measured_again(device: Device) -> None:

@@ -23,7 +23,7 @@ from cudnnpy._planning.measured import Configuration, Features
 from cudnnpy._planning.options import PlanningOptions
 from cudnnpy._planning.problem import is_strict
 from cudnnpy._store import exports
-from cudnnpy._store.entry import Entry, Key, Measured
+from cudnnpy._store.entry import Entry, Key, StoredCandidate
 from cudnnpy.convolution import first_guess
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.features import features
@@ -113,7 +113,7 @@ def _row_of_entry(entry: Entry) -> Row | None:
     return _judged(entry.text, frozenset([entry.text]), problem, strict, candidates)
 
 
-def _measured(one: Measured) -> dict[str, Any]:
+def _measured(one: StoredCandidate) -> dict[str, Any]:
     """Return a candidate of an entry as a row of a survey has it."""
     name = _NAME.match(one.name)
     pairs = [] if name is None else [pair.rpartition("=") for pair in (name["knobs"] or "").split(", ") if pair]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Measured
+from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.cli.tune.report import ReportRow, gpu_text, gpus, summary
 
 _FOLDER = Path(__file__).parents[1] / "data"
@@ -97,7 +97,7 @@ def _facts(row: ReportRow) -> dict[str, str]:
     return facts
 
 
-def _candidate(row: ReportRow, candidate: Measured) -> dict[str, Any]:
+def _candidate(row: ReportRow, candidate: StoredCandidate) -> dict[str, Any]:
     return {
         "name": candidate.name,
         "source": candidate.source,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cudnnpy._installation import with_extra
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Measured
+from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.cli.tune.report import ReportRow, gpu_text
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ def plot(row: ReportRow) -> Figure:
     return figure
 
 
-def source_of(candidate: Measured) -> str:
+def source_of(candidate: StoredCandidate) -> str:
     """Return the source of a candidate: "heuristics", "engines", "knobs", "legacy" or "measured"."""
     return candidate.source if candidate.source in _SOURCES else "measured"
 
 
-def _places(candidates: Sequence[Measured]) -> tuple[list[int], list[float]]:
+def _places(candidates: Sequence[StoredCandidate]) -> tuple[list[int], list[float]]:
     return [one.workspace_size or 0 for one in candidates], [one.milliseconds or 0.0 for one in candidates]
 
 
@@ -88,7 +88,7 @@ def _mark(axes: Any, row: ReportRow) -> None:
         axes.annotate(row.roles(candidate), place, xytext=offset, textcoords="offset points", fontsize=9)
 
 
-def _set_scales(axes: Any, candidates: Sequence[Measured]) -> None:
+def _set_scales(axes: Any, candidates: Sequence[StoredCandidate]) -> None:
     """Make both axes logarithmic; a workspace of 0 has a place at the left."""
     sizes = [one.workspace_size for one in candidates if one.workspace_size]
     axes.set_xscale("symlog", base=2, linthresh=max(1, min(sizes, default=1)), linscale=1)

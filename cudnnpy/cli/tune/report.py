@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._options.byte_counts import bytes_text
-from cudnnpy._store.entry import Entry, Measured
+from cudnnpy._store.entry import Entry, StoredCandidate
 from cudnnpy.cli import text_table
 from cudnnpy.cli.text_table import Line
 
@@ -22,9 +22,9 @@ class ReportRow(NamedTuple):
     """One entry, and its candidates with a role; None for an unknown candidate."""
 
     entry: Entry
-    choice: Measured | None  #: the chosen candidate
-    default: Measured | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
-    heuristics: Measured | None  #: the first verified proposal of cuDNN's heuristics
+    choice: StoredCandidate | None  #: the chosen candidate
+    default: StoredCandidate | None  #: the first verified candidate of the ranking, which prefer="fastest" takes
+    heuristics: StoredCandidate | None  #: the first verified proposal of cuDNN's heuristics
 
     @property
     def text(self) -> str:
@@ -47,11 +47,11 @@ class ReportRow(NamedTuple):
         return _ratio(self.entry.milliseconds, self.default)
 
     @property
-    def measured(self) -> list[Measured]:
+    def measured(self) -> list[StoredCandidate]:
         """The candidates that were measured."""
         return [candidate for candidate in self.entry.candidates if candidate.milliseconds is not None]
 
-    def roles(self, candidate: Measured) -> str:
+    def roles(self, candidate: StoredCandidate) -> str:
         """The roles of a candidate: "choice", "first guess", "heuristics' choice", or several of them."""
         named = {"choice": self.choice, "first guess": self.default, "heuristics' choice": self.heuristics}
         return ", ".join(role for role, other in named.items() if other is candidate)
@@ -64,7 +64,7 @@ def row_of(entry: Entry) -> ReportRow:
     return ReportRow(entry, _choice(entry), next(iter(verified), None), heuristics)
 
 
-def _choice(entry: Entry) -> Measured | None:
+def _choice(entry: Entry) -> StoredCandidate | None:
     """Return the candidate that an entry chooses. The name in a plan lacks the suffix of the lowering."""
     name = _plan_name(entry)
     matches = [
@@ -84,7 +84,7 @@ def _plan_name(entry: Entry) -> str:
         return ""
 
 
-def _ratio(milliseconds: float | None, other: Measured | None) -> float | None:
+def _ratio(milliseconds: float | None, other: StoredCandidate | None) -> float | None:
     if milliseconds is None or other is None or not other.milliseconds:
         return None
     return milliseconds / other.milliseconds

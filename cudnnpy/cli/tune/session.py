@@ -121,7 +121,7 @@ def _open_store(path: str | None, *, read_only: bool) -> Store:
     name = VARIABLE if path is None and VARIABLE in os.environ else "--store"
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".* cannot keep choices", RuntimeWarning)  # it is an error here
+            warnings.filterwarnings("ignore", ".* New choices stay in memory", RuntimeWarning)  # it is an error here
             store = stores.open(path, read_only=read_only)
     except OSError as error:
         raise UsageError(f"{name}: {error.filename or path}: {error.strerror or error}") from None

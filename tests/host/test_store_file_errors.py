@@ -1,8 +1,7 @@
-"""Files of a store that cannot be written or read: read-only folders, full disks, locks, files of a newer release."""
+"""Files of a store that cannot be written or read: read-only folders, full disks, locks, a newer release."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import resource
@@ -16,14 +15,15 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import entry, key
+from stored import entry, fault, key
 
-from cudnnpy._store import file, schema
-from cudnnpy._store.faults import Unusable
+from cudnnpy._store import sqlite_file, table
+from cudnnpy._store.file_errors import FileUnavailableError
 from cudnnpy.store import Store
 
 
@@ -46,10 +46,12 @@ def one_warning(text: str) -> Iterator[None]:
 
 def check_memory_alone(store: Store, reason: str, *stand: int) -> None:
     """New entries are kept in memory with one warning, and those of the numbers `stand` are still read."""
-    with one_warning(rf"cannot keep choices: .*({reason})"):
+    with one_warning(rf"cannot be used: .*({reason})"):
         for number in range(100, 103):
             assert store.put(entry(number)) == entry(number)
         store.forget(key(102), "it failed")
+        assert store.add_faults([fault(100)]) == 1
+        assert store.faults() == [fault(100)]
         for number in stand:
             assert store.put(entry(number, plan="another")) == entry(number)
             assert store.get(key(number)) == entry(number)
@@ -63,14 +65,14 @@ def check_memory_alone(store: Store, reason: str, *stand: int) -> None:
         store.forget(key(number), "it failed")
         assert store.get(key(number)) is None
     assert [one.key for one in store] == [key(100), key(101)]
-    assert re.search(reason, store.info().in_memory)
+    assert re.search(reason, store.info().memory_reason)
 
 
 AS_NOBODY = """
 import os, sys, warnings
 sys.path[:0] = {path!r}
 from stored import entry, key
-from cudnnpy._store import file, machine
+from cudnnpy._store import machine, sqlite_file
 from cudnnpy.store import Store
 machine.this_machine()
 warnings.simplefilter("always")
@@ -116,7 +118,7 @@ assert store.put(entry(2)) == entry(2)
 assert store.put(entry(3)) == entry(3)
 assert store.get(key(2)) == entry(2)
 assert store.put(entry(1, plan="another")) == {standing}
-assert store.info().in_memory
+assert store.info().memory_reason
 """
 
 
@@ -128,7 +130,7 @@ def test_a_store_in_a_folder_that_is_read_only_is_read(readable: Path) -> None:
     frozen(readable)
     errors = as_nobody(READS.format(path=str(path), found="entry(1)", standing="entry(1)"))
     assert errors.count("RuntimeWarning") == 1
-    assert "store.sqlite cannot keep choices" in errors
+    assert "store.sqlite cannot be used" in errors
     assert path.read_bytes() == before
 
 
@@ -201,18 +203,34 @@ def test_a_disk_that_is_full_leaves_memory(tmp_path: Path) -> None:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_a_database_that_is_full_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite's own error for a full disk."""
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SQLITE_FULL", "database or disk is full"),
+        ("SQLITE_IOERR", "disk I/O error"),
+        ("SQLITE_READONLY", "attempt to write a readonly database"),
+        ("SQLITE_CANTOPEN", "unable to open database file"),
+    ],
+)
+def test_an_error_of_sqlite_leaves_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    """The warning has SQLite's own text. The file keeps its entries."""
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = getattr(sqlite3, name)
 
-    def connect(path: str, *mode: str) -> sqlite3.Connection:
-        connection = schema.connect(path, *mode)
-        connection.execute(f"PRAGMA max_page_count = {2 if path else 1 << 30}")
-        return connection
+    class Failing(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            if statement == "BEGIN IMMEDIATE" and super().execute("PRAGMA database_list").fetchone()[2]:
+                raise error
+            return super().execute(statement, *values)
 
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(file, "connect", connect)
-    check_memory_alone(store, "full", 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite_file.sqlite3, "connect", partial(sqlite3.connect, factory=Failing))
+        store = Store(tmp_path / "store.sqlite")
+        check_memory_alone(store, text, 0)
     assert [*Store(tmp_path / "store.sqlite")] == [entry(0)]
 
 
@@ -221,7 +239,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_memory(tmp_path: Path) -> Non
     store = Store(tmp_path / "store.sqlite")
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
-        with one_warning("cannot keep choices"):
+        with one_warning("cannot be used"):
             assert store.put(entry()) == entry()
         assert store.get(key()) == entry()
     finally:
@@ -232,18 +250,18 @@ def test_a_disk_that_is_full_from_the_start_leaves_memory(tmp_path: Path) -> Non
 
 def test_threads_that_meet_a_full_disk_at_once_share_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, both = Store(tmp_path / "store.sqlite"), threading.Barrier(2)
-    change = file.File.change
+    run = sqlite_file.SqliteRows.run
 
-    def full(self: file.File, *given: Any) -> Any:
+    def full(self: sqlite_file.SqliteRows, *work: Any, **options: Any) -> Any:
         if self.path:
             both.wait(60)
-            raise Unusable("the disk is full")
-        return change(self, *given)
+            raise FileUnavailableError("the disk is full")
+        return run(self, *work, **options)
 
     def put(number: int) -> None:
         store.put(entry(number))
 
-    monkeypatch.setattr(file.File, "change", full)
+    monkeypatch.setattr(sqlite_file.SqliteRows, "run", full)
     with one_warning("the disk is full"), ThreadPoolExecutor(2) as pool:
         list(pool.map(put, range(2)))
     assert [*store] == [entry(0), entry(1)]
@@ -277,7 +295,7 @@ def sqlites_own(path: Path) -> Iterator[None]:
 def test_a_lock_that_stays_leaves_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(file, "PATIENCE", 0.1)
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
     with (
         contextmanager(sqlites_own)(tmp_path / "store.sqlite"),
         one_warning("it stays locked"),
@@ -300,40 +318,24 @@ def test_a_look_up_goes_on_without_a_file_that_is_locked(tmp_path: Path) -> None
             assert store.get(key(0)) is None
             assert store.is_forgotten(key(0), entry(0).plan)  # nobody knows
             assert not store.is_checked(key(0), "here")
-            assert time.monotonic() - before < file.PATIENCE / 2
+            assert time.monotonic() - before < sqlite_file.PATIENCE_SECONDS / 2
         assert store.get(key(0)) == entry(0)
         assert not store.is_forgotten(key(0), entry(0).plan)
-
-
-def test_whoever_can_only_read_the_files_delays_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "store.sqlite"
-    Store(path).put(entry(0))
-    Path(f"{path}.lock").touch()
-    monkeypatch.setattr(file, "PATIENCE", 0.5)
-    with path.open("rb") as stream, Path(f"{path}.lock").open("rb") as lock, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for held in (stream, lock):
-            fcntl.flock(held, fcntl.LOCK_EX)
-        store = Store(path)
-        assert store.get(key(0)) == entry(0)
-        store.put(entry(1))
-    assert [*Store(path)] == [entry(0), entry(1)]
 
 
 def test_a_file_that_could_not_be_written_is_not_waited_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor is there a second warning when it cannot be read either. What it had is in memory."""
+    """Nor is there a second warning when it cannot be read either. Its entries are in memory."""
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(file, "PATIENCE", 0.1)
-    tries = []
-    change = file.File.change
-    monkeypatch.setattr(file.File, "change", lambda self, *given: tries.append(self.path) or change(self, *given))
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.5)
     with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), one_warning("it stays locked"):
-        for number in range(1, 4):
+        store.put(entry(1))
+        before = time.monotonic()
+        for number in range(2, 4):
             store.put(entry(number))
-    assert [*filter(None, tries)] == [str(tmp_path / "store.sqlite")]
+        assert time.monotonic() - before < 0.5
     (tmp_path / "store.sqlite").write_text("hello\n" * 1000)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -345,7 +347,7 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 ) -> None:
     store = Store(tmp_path / "store.sqlite")
     store.put(entry(0))
-    monkeypatch.setattr(file, "PATIENCE", 0.1)
+    monkeypatch.setattr(sqlite_file, "PATIENCE_SECONDS", 0.1)
     with contextmanager(sqlites_own)(tmp_path / "store.sqlite"), pytest.raises(RuntimeWarning):
         store.put(entry(1))
     assert store.put(entry(2)) == store.get(key(2)) == entry(2)
@@ -354,13 +356,13 @@ def test_a_warning_that_is_made_an_error_leaves_a_store_that_works(
 # Files
 
 
-@pytest.mark.parametrize("table", ["CREATE TABLE of_a_newer_release (x)", schema._TABLE])
-def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, table: str) -> None:
+@pytest.mark.parametrize("definition", ["CREATE TABLE of_a_newer_release (x)", table._DEFINITION])
+def test_a_file_of_a_newer_release_is_left_as_it_is(tmp_path: Path, definition: str) -> None:
     path = tmp_path / "store.sqlite"
     with connected(path) as connection:
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION}")
-        connection.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
-        connection.execute(table)
+        connection.execute(f"PRAGMA application_id = {table.APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {table.TABLE_VERSION + 1}")
+        connection.execute(definition)
     before = path.read_bytes()
     with one_warning("it was made by a newer release of cudnnpy"):
         store = Store(path)

@@ -1,4 +1,4 @@
-"""What can be wrong with the file of a store, and how its user learns of it."""
+"""Errors of a store's file, and the warning that reports one."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import sys
 import warnings
 
 
-class Unusable(Exception):
-    """A file cannot be read, or not be written; the text says why."""
+class FileUnavailableError(Exception):
+    """A file cannot be used. The text is the reason."""
 
 
-class Damaged(Unusable):
-    """A file of this package is damaged."""
+class CorruptFileError(FileUnavailableError):
+    """A file is damaged."""
 
     def __init__(self) -> None:
         super().__init__("it is damaged and cannot be replaced")
 
 
-class Foreign(Unusable):
-    """A file is not of this package."""
+class ForeignFileError(FileUnavailableError):
+    """A file is not a store."""
 
     def __init__(self) -> None:
         super().__init__("it is now a file of another kind")
 
 
-class Locked(Exception):
-    """Another process locks a file, for longer than a look-up waits."""
+class LockedError(Exception):
+    """Another process locks a file for longer than the caller waits."""
 
 
 def warn(text: str) -> None:

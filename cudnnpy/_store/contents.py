@@ -1,0 +1,188 @@
+"""Entries, failed plans, checks and faults of a store, within one transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+from cudnnpy._store.entry import SCHEMA, Entry, Fault, Forgotten, Key, canonical, digest_of, without_options
+from cudnnpy._store.table import Row, Table, make_row
+
+ENTRY, FORGOTTEN, CHECKED, FAULT = "entry", "forgotten", "checked", "fault"  # kinds of rows
+_AFTER_CANDIDATES = '","complete":'  # in the canonical JSON of an entry
+
+
+class Contents(Table):
+    """The contents of a store within one transaction. Without a connection it is empty."""
+
+    # Entries
+
+    def entry(self, key: Key, *, without_candidates: bool = False) -> Entry | None:
+        """Return the entry of a key; None if there is none, or if its plan failed."""
+        entry = entry_from_row(self.get(row_number(ENTRY, key)), without_candidates=without_candidates)
+        return None if entry is None or entry.key != key or self.is_forgotten(key, entry.plan) else entry
+
+    def put_entry(self, entry: Entry, replaces: Callable[[Entry], bool]) -> Entry | None:
+        """Add an entry, unless there is one that it does not replace. Return the current one; None if the plan failed."""
+        current = self.entry(entry.key)
+        if current is not None and not replaces(current):
+            return current
+        if self.is_forgotten(entry.key, entry.plan):
+            return None
+        self.put(row_from_entry(entry))
+        return entry
+
+    # Plans that were tried
+
+    def forget(self, key: Key, reason: str, made_at: str, plan: str | None) -> None:
+        """Mark a plan as failed, by default the one of the entry, and remove the entry if it has this plan."""
+        number = row_number(ENTRY, key)
+        entry = entry_from_row(self.get(number))
+        if plan is None:
+            if entry is None:
+                return
+            plan = entry.plan
+        if entry is not None and entry.plan == plan:
+            self.remove(number)
+        failed = Forgotten(key, "" if entry is None else entry.text, digest_of(plan), reason, made_at)
+        content = canonical({**failed._asdict(), "key": key._asdict()})
+        self.put(make_row(row_number(FORGOTTEN, key, plan), FORGOTTEN, content))
+
+    def is_forgotten(self, key: Key, plan: str) -> bool:
+        """Return whether a plan failed."""
+        return self.get(row_number(FORGOTTEN, key, plan)) is not None
+
+    def forgotten(self) -> list[Forgotten]:
+        """Return the plans that failed."""
+        failed = [json.loads(row.content) for row in self.all(FORGOTTEN) if row.schema == SCHEMA]
+        return sorted(Forgotten(**{**fields, "key": Key(**fields["key"])}) for fields in failed)
+
+    def is_checked(self, key: Key, environment: str, plan: str | None) -> bool:
+        """Return whether a plan, by default the one of the entry, was marked as checked in an environment."""
+        number = self._check_number(key, environment, plan)
+        return number is not None and self.get(number) is not None
+
+    def mark_checked(self, key: Key, environment: str, plan: str | None) -> None:
+        """Mark a plan, by default the one of the entry, as checked in an environment."""
+        number = self._check_number(key, environment, plan)
+        if number is not None:
+            self.put(make_row(number, CHECKED, canonical({"key": key.digest, "environment": environment})))
+
+    def _check_number(self, key: Key, environment: str, plan: str | None) -> int | None:
+        if plan is None:
+            entry = self.entry(key, without_candidates=True)
+            plan = None if entry is None else entry.plan
+        return None if plan is None else row_number(CHECKED, key, plan, environment)
+
+    # Faults
+
+    def faults(self) -> list[Fault]:
+        """Return the faults of all problems."""
+        return sorted(fault for row in self.all(FAULT) for fault in _faults_from_row(row))
+
+    def faults_of(self, key: Key) -> tuple[Fault, ...]:
+        """Return the faults of the problem of a key, whatever its options."""
+        return _faults_from_row(self.get(_faults_number(key)))
+
+    def add_fault(self, fault: Fault) -> bool:
+        """Add a fault, and return True, unless there is one with its candidate, symptom and driver."""
+        faults = self.faults_of(fault.key)
+        if any(_is_same(fault, other) for other in faults):
+            return False
+        self._put_faults(fault.key, sorted((*faults, fault)))
+        return True
+
+    def remove_fault(self, fault: Fault) -> bool:
+        """Remove the fault with the candidate, symptom and driver of this one. Return whether there was one."""
+        faults = self.faults_of(fault.key)
+        remaining = [other for other in faults if not _is_same(fault, other)]
+        if len(remaining) < len(faults):
+            self._put_faults(fault.key, remaining)
+        return len(remaining) < len(faults)
+
+    def _put_faults(self, key: Key, faults: Iterable[Fault]) -> None:
+        self.put(make_row(_faults_number(key), FAULT, canonical([fault.plain() for fault in faults])))
+
+    # Pruning
+
+    def prune(self, is_removed: Callable[[Key, str], bool], *, stale: bool, forgotten: bool) -> int:
+        """Remove entries and faults by their keys and times, and return their number.
+
+        `stale` also removes entries of another schema, and `forgotten` the failed plans. The marks of removed entries go with
+        them.
+        """
+        removed, remaining = [], set()
+        for row in self.all(ENTRY):
+            entry = entry_from_row(row)
+            if stale if entry is None else is_removed(entry.key, entry.made_at):
+                removed.append(row.number)
+            elif entry is not None:
+                remaining.add(entry.key.digest)
+        if forgotten:
+            removed += [row.number for row in self.all(FORGOTTEN)]
+        marks = [row.number for row in self.all(CHECKED) if json.loads(row.content).get("key") not in remaining]
+        for number in (*removed, *marks):
+            self.remove(number)
+        faults = [fault for fault in self.faults() if is_removed(fault.key, fault.made_at)]
+        return len(removed) + sum(map(self.remove_fault, faults))
+
+
+def _is_same(fault: Fault, other: Fault) -> bool:
+    return (fault.candidate, fault.symptom, fault.driver) == (other.candidate, other.symptom, other.driver)
+
+
+def row_number(kind: str, key: Key, plan: str = "", environment: str = "") -> int:
+    """Return the number of a row about a key, about a plan for it, or about a plan in an environment."""
+    if not isinstance(key, Key):
+        raise TypeError(f"key must be a Key; got {key!r}")
+    identity = "\n".join((kind, key.digest, digest_of(plan), environment))
+    return int(digest_of(identity)[:16], 16) >> 1
+
+
+def _faults_number(key: Key) -> int:
+    return row_number(FAULT, without_options(key))
+
+
+def row_from_entry(entry: Entry) -> Row:
+    """Return the row of an entry. Its candidates are nested JSON text, which most readers skip."""
+    plain = entry.plain()
+    content = canonical({**plain, "candidates": canonical(plain["candidates"])})
+    return make_row(row_number(ENTRY, entry.key), ENTRY, content)
+
+
+def entry_from_row(row: Row | None, *, without_candidates: bool = False) -> Entry | None:
+    """Return the entry of a row; None if there is no row, or one of another schema."""
+    if row is None or row.schema != SCHEMA:
+        return None
+    try:
+        plain = json.loads(_drop_candidates(row.content) if without_candidates else row.content)
+        return Entry.of({**plain, "candidates": json.loads(plain["candidates"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def entries_from_rows(entries: Iterable[Row], forgotten: Iterable[Row]) -> list[Entry]:
+    """Return the entries of rows, without those of another schema or with a failed plan, in the order of their keys."""
+    failed = {row.number for row in forgotten}
+    decoded = (entry for entry in map(entry_from_row, entries) if entry is not None)
+    usable = (entry for entry in decoded if row_number(FORGOTTEN, entry.key, entry.plan) not in failed)
+    return sorted(usable, key=lambda entry: entry.key)
+
+
+def _drop_candidates(content: str) -> str:
+    """Return the content of an entry with an empty list of candidates, without parsing the old one.
+
+    The candidates are the first field. Their text has escaped quotation marks, so the first unescaped one ends it.
+    """
+    _, end, rest = content.partition(_AFTER_CANDIDATES)
+    return f'{{"candidates":"[]{end}{rest}' if end else content
+
+
+def _faults_from_row(row: Row | None) -> tuple[Fault, ...]:
+    """Return the faults of a row; none if there is no row, or one of another schema."""
+    if row is None or row.schema != SCHEMA:
+        return ()
+    try:
+        return tuple(map(Fault.of, json.loads(row.content)))
+    except (ValueError, TypeError, RecursionError):
+        return ()
