@@ -140,7 +140,8 @@ def answers(request: Message, gpu: str, behaviour: str) -> Iterator[Message]:
 
 def answer(found: Entry, *, lacked_memory: bool = False) -> Message:
     """The answer to a request to measure."""
-    return {"answer": {"entry": found.plain(), "reason": "", "lacked_memory": lacked_memory, "rejected": {}}}
+    plain = {"entry": found.plain(), "reason": "", "lacked_memory": lacked_memory, "rejected": {}, "compiled": {}}
+    return {"answer": plain}
 
 
 def refuse_to_start(gpu: str, behaviour: str) -> None:
