@@ -28,7 +28,7 @@ from test_threads import side_by_side
 
 import cudnnpy
 from cudnnpy import reference
-from cudnnpy._runtime import operands
+from cudnnpy._launch import operands
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
 COMPILED = ("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "FusedConvolution")

@@ -34,7 +34,7 @@ ORDER = [
     "workspace",
     "descriptors",
     "backend",
-    "_runtime",
+    "_launch",
     "_store",
     "store",
     "_planning",

@@ -22,8 +22,8 @@ from numpy_machine import NumpyExecutable, address_of_constant, run_steps, tenso
 import cudnnpy
 from cudnnpy import raw, reference
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides, packed_strides
-from cudnnpy._runtime import dispatch, substitutes
-from cudnnpy._runtime.dispatch import Call, Specs
+from cudnnpy._launch import dispatch, implicit_operands
+from cudnnpy._launch.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
 from cudnnpy.ops import batch_normalization_executables, layer_normalization, normalization_reductions
@@ -66,7 +66,7 @@ def engines() -> Iterator[Engines]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", executable)
-        patch.setattr(substitutes.Constant, "__init__", constant)
+        patch.setattr(implicit_operands.ConstantBuffer, "__init__", constant)
         patch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
         patch.setattr(reductions.raw, "call", called)
         patch.setattr(dispatch, "check_writable", lambda name, array: None)
@@ -341,7 +341,7 @@ def test_what_is_planned_is_the_reference(
 
 
 def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cudnnpy._runtime import operands
+    from cudnnpy._launch import operands
 
     monkeypatch.setattr(operands, "LARGE", 0)  # so that graphs are taken where there are any
 

@@ -8,7 +8,7 @@ import pytest
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
+from cudnnpy._launch import plan_cache
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FILLS = {"float64": "cudnnSetTensor"}
