@@ -232,9 +232,10 @@ def run(
     not cached.
     """
     first = inputs[0]
-    known = _libraries.get
-    library = known(type(first)) or library_of(first, names[0])
-    bits, metadata = library.read(first)
+    kind = type(first)
+    library = _libraries.get(kind) or library_of(first, names[0])
+    read_own = library.read
+    bits, metadata = read_own(first)
     addresses, device = [bits], metadata[3]
     try:
         token = arguments_token(*arguments)
@@ -246,7 +247,10 @@ def run(
         if array is None:
             parts.append(None)
         else:
-            address, metadata = (known(type(array)) or library_of(array, names[len(parts) - 4])).read(array)
+            if type(array) is kind:
+                address, metadata = read_own(array)
+            else:
+                address, metadata = library_of(array, names[len(parts) - 4]).read(array)
             addresses.append(address)
             parts.append(metadata)
             bits |= address

@@ -93,10 +93,20 @@ def direct_launch_count() -> int:
 class Launcher:
     """A plan in one thread: the thread's cuDNN handle, and the direct launch once there is one."""
 
-    __slots__ = ("_cudnn_launches", "_has_several_devices", "_may_be_direct", "device", "direct", "handle", "planned")
+    __slots__ = (
+        "_check_addresses",
+        "_cudnn_launches",
+        "_has_several_devices",
+        "_may_be_direct",
+        "device",
+        "direct",
+        "handle",
+        "planned",
+    )
 
     def __init__(self, planned: Launchable) -> None:
         self.planned, self.device = planned, planned.device
+        self._check_addresses = planned.check_addresses
         self.handle = Handle.default(self.device)
         if current_device() < 0:  # the first CUDA call of this thread: the driver's functions need a context
             make_current(self.device)
@@ -111,25 +121,16 @@ class Launcher:
         """
         if self._has_several_devices and current_device() != self.device:
             with on_device(self.device):
-                self._run(addresses, stream, are_valid)
-        else:
-            self._run(addresses, stream, are_valid)
-
-    def _run(self, addresses: Addresses, stream: int, are_valid: object) -> None:
-        """Queue the work on the current device."""
+                return self.run(addresses, stream, are_valid)
         direct = self.direct
         if not (are_valid or (direct is not None and addresses == direct.addresses)):
-            self.planned.check_addresses(addresses[:-1], addresses[-1])
-        if direct is not None and _is_direct_allowed and direct.launch(addresses, stream):
-            return
-        self._launch_by_cudnn(addresses, stream)
-        if self._may_be_direct:
-            self._cudnn_launches += 1
-            if self._cudnn_launches >= _DIRECT_THRESHOLD:
-                self._make_direct(addresses, stream)
+            self._check_addresses(addresses[:-1], addresses[-1])
+        if direct is None or not (_is_direct_allowed and direct.launch(addresses, stream)):
+            self._run_by_cudnn(addresses, stream)
+        return None
 
-    def _launch_by_cudnn(self, addresses: Addresses, stream: int) -> None:
-        """Queue the work by a launch that is bound to the addresses."""
+    def _run_by_cudnn(self, addresses: Addresses, stream: int) -> None:
+        """Queue the work by a launch that is bound to the addresses. Make the direct launch after a few of them."""
         launch = self._bind(addresses)
         handle = self.handle
         interrupted = handle._in_use  # as handle.in_use does, without the cost of a context manager in each launch
@@ -145,6 +146,10 @@ class Launcher:
         if status:
             del launch  # a traceback would keep it alive
             raise raw.error_of(status, self.planned.name)
+        if self._may_be_direct:
+            self._cudnn_launches += 1
+            if self._cudnn_launches >= _DIRECT_THRESHOLD:
+                self._make_direct(addresses, stream)
 
     def _bind(self, addresses: Addresses) -> BoundLaunch:
         return self.planned.executable.bind(self.handle, addresses[:-1], addresses[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -280,5 +281,6 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
 @pytest.fixture
 def graphs() -> Iterator[StandInGraphs]:
     """The stand-in for one test."""
+    gc.collect()  # direct launches of earlier tests
     with stand_in_graphs() as stand_in:
         yield stand_in

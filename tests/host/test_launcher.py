@@ -313,9 +313,11 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
 
         def __enter__(self) -> None:
             log.append("on device")
+            driver.device = 1
 
         def __exit__(self, *_: object) -> None:
             log.append("back")
+            driver.device = 0
 
     monkeypatch.setattr(launcher_module, "several_devices", lambda: True)
     monkeypatch.setattr(launcher_module, "on_device", On)
