@@ -293,9 +293,9 @@ class GraphExecutable:
         self._execute = raw.unchecked("cudnnBackendExecute")
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
-        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(pointers, workspace))
+        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(addresses, workspace))
 
     @cached_property
     def is_relocatable(self) -> bool:

@@ -61,11 +61,11 @@ class LegacyExecutable:
         raw.call(function, handle, first, second, self._convolution, last, self._algorithm, byref(size))
         self.workspace_size = size.value
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return a call without arguments that runs the algorithm on these addresses and returns its status."""
         alpha, beta = (byref(scale) for scale in self._scales)
         first, second, last = (t.pointer for t in self._tensors)
-        a, b, c = (pointers[at] for at in self._positions)
+        a, b, c = (addresses[at] for at in self._positions)
         launch = partial(
             raw.bound(self._operation.function("cudnnConvolution{}")),
             handle.pointer,

@@ -102,9 +102,9 @@ class Transform:
             OperandAddress(1),
         )
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """The call on these addresses."""
-        return self.function.bind(handle, pointers, workspace)
+        return self.function.bind(handle, addresses, workspace)
 
 
 def can_transform(spec: TensorSpec) -> bool:

@@ -15,7 +15,6 @@ from cuda.bindings import driver
 
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._launch import launcher, plan_cache
-from cudnnpy._launch.direct import captured_nodes, direct_launch, stream_capture
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
@@ -266,6 +265,8 @@ class StandInGraphs:
 @contextmanager
 def stand_in_graphs() -> Iterator[StandInGraphs]:
     """The stand-in in the place of the driver, with one device and one handle."""
+    from cudnnpy._launch.direct import captured_nodes, direct_launch, stream_capture
+
     stand_in = StandInGraphs()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (driver.CUresult.CUDA_SUCCESS, mode))
