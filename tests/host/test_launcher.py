@@ -1,4 +1,4 @@
-"""The launches of a plan in one thread: two by cuDNN, then direct ones, and by cuDNN where those are not possible. No GPU here."""
+"""The launches of a plan in one thread: two by cuDNN, then direct ones where those are possible. No GPU here."""
 
 from __future__ import annotations
 

@@ -316,9 +316,7 @@ def test_a_plan_shrinks_for_a_result(stand_in: StandInDevice, results: Memory, s
 
 def test_a_result_that_cannot_be_had_tells_the_sizes(stand_in: StandInDevice, results: Memory) -> None:
     results.free = MiB
-    with pytest.raises(
-        MemoryError, match=r"needs 2097152 bytes for results and 0 bytes of workspace: 2097152"
-    ):
+    with pytest.raises(MemoryError, match=r"needs 2097152 bytes for results and 0 bytes of workspace: 2097152"):
         cudnnpy.Activation().forward(Array(*BIG))
     assert launched_by(stand_in) == []
     stand_in.capturing = {STREAM}

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from cudnnpy._launch.direct.relocation_writer import INVALID_ADDRESS_ERRORS, compile_relocator
 from cudnnpy._launch.direct.relocations import Relocation
 
-
 WORDS, COUNT = 12, 3
 addresses = st.tuples(*[st.integers(1 << 32, 1 << 47)] * COUNT)
 
@@ -44,7 +43,9 @@ def test_each_relocation_is_written_and_nothing_else(
         wanted = bytearray(values)
         for is_64_bit, offset, operand, addend in relocations:
             address = pointers[operand] + addend
-            struct.pack_into(*(("Q", wanted, offset, address) if is_64_bit else ("I", wanted, offset, address & 0xFFFF_FFFF)))
+            struct.pack_into(
+                *(("Q", wanted, offset, address) if is_64_bit else ("I", wanted, offset, address & 0xFFFF_FFFF))
+            )
         assert bytes(words) == wanted
 
 
@@ -55,7 +56,7 @@ def test_two_launches_of_one_shape_have_their_own_constants() -> None:
         words = (c_uint64 * 3)(0, addend, 0)
         relocations = [Relocation(True, 0, 0, addend), Relocation(True, 16, 1, 0)]
         made.append((words, compile_relocator(words, relocations, 2)))
-    for words, write in made:
+    for _, write in made:
         write((1 << 40, 1 << 41))
     assert [list(words) for words, _ in made] == [[(1 << 40) + n, n, 1 << 41] for n in (8, 64)]
 
