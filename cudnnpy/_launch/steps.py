@@ -43,7 +43,7 @@ def is_relocatable(executable: Executable) -> bool:
 class OperandAddress(NamedTuple):
     """In the arguments of a FunctionCall: the address of the operand with this index."""
 
-    index: int
+    operand: int
 
 
 WORKSPACE = OperandAddress(-1)
@@ -58,7 +58,7 @@ class FunctionCall:
     def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
         self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
         # The positions of the addresses among C's arguments, the first of which is the handle.
-        self._positions = [(at, a.index) for at, a in enumerate(arguments, 1) if isinstance(a, OperandAddress)]
+        self._positions = [(at, a.operand) for at, a in enumerate(arguments, 1) if isinstance(a, OperandAddress)]
 
     @cached_property
     def _prepared(self) -> tuple[Callable[..., int], list[Any]]:

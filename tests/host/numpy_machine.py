@@ -117,7 +117,7 @@ def _functions() -> Iterator[None]:
 
         def launch(_handle: Any, *arguments: Any) -> int:
             places = {
-                a.place: b for a, b in zip(one.arguments, arguments, strict=True) if isinstance(a, OperandAddress)
+                a.operand: b for a, b in zip(one.arguments, arguments, strict=True) if isinstance(a, OperandAddress)
             }
             _CALLS[name]({place: _memory_at(b) for place, b in places.items() if b is not None}, *one.arguments)
             return 0
@@ -141,7 +141,7 @@ def _functions() -> Iterator[None]:
 
 
 def _tensor(memories: Memories, at: OperandAddress, descriptor: Any) -> np.ndarray:
-    return tensor_in(memories[at.place], TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
+    return tensor_in(memories[at.operand], TensorSpec(descriptor.shape, descriptor.dtype, descriptor.strides))
 
 
 def _transform(
@@ -226,7 +226,7 @@ def _op_tensor(memories: Memories, how: Any, alpha: Any, a: Any, at: OperandAddr
     # what C wants: b's axes are those of a or 1; c is b in memory only if a is, too
     assert all(n in (1, m) for m, n in zip(first.shape, second.shape, strict=True))
     assert first.shape == target.shape
-    places = [memories[one.place].ctypes.data for one in (to, b_at, at)]
+    places = [memories[one.operand].ctypes.data for one in (to, b_at, at)]
     assert places[0] != places[1] or places[1] == places[2]
     one, two = alpha.value * first, beta.value * second
     made = {

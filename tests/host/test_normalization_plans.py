@@ -318,7 +318,7 @@ def test_what_is_planned_is_the_reference(
             found, program = planned(ours, module._forward, results, arrays, training, *arguments)
             for name, right in zip(("out", *statistics), wanted, strict=False):
                 close(found[name], right, name)
-            assert p.shape.count(0) == 0 or all(place > 0 for step in program.steps for place in step.places)
+            assert p.shape.count(0) == 0 or all(place > 0 for step in program.steps for place in step.operand_indices)
         means = dict(zip(statistics, expected[1:], strict=True))
         there = (True, "scale" in parameters, "bias" in parameters)
         more = {} if rms else {"bias": there[2]}

@@ -7,8 +7,8 @@ table of the medians in microseconds: the whole, and how much of it each part ta
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from statistics import median
 from time import perf_counter
@@ -53,7 +53,7 @@ class PartTimes:
     """The seconds that parts take by themselves: those of a part within another one count once."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self._inner: list[float] = []
 
     def timed(self, name: str, function: FunctionT) -> FunctionT:
@@ -111,8 +111,9 @@ def measure(torch: Any) -> Iterator[tuple[str, dict[str, float] | None]]:
         w = (filters, channels, size, size)
         shapes = {"forward": (x, w), "backward_data": (y, w), "backward_filter": (y, x)}[operation]
         result = {"forward": y, "backward_data": x, "backward_filter": w}[operation]
-        specs = [TensorSpec(shape, dtype, _channels_last(shape)) for shape in shapes]
-        plan: Any = Convolution(padding=size // 2).plan(operation, *specs, None if operation == "forward" else result)  # type: ignore[call-overload]
+        specs: list[Any] = [_channels_last(shape, dtype) for shape in (*shapes, result)]
+        make: Any = Convolution(padding=size // 2).plan
+        plan = make(operation, *specs[:2], None if operation == "forward" else result, out=specs[2])
         memory = [torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda") for shape in (*shapes, result)]
         space = torch.empty(plan.workspace_size + 256, dtype=torch.uint8, device="cuda")
         workspace = -(-space.data_ptr() // 256) * 256 if plan.workspace_size else 0
@@ -131,9 +132,9 @@ def measure(torch: Any) -> Iterator[tuple[str, dict[str, float] | None]]:
         yield f"{operation} {channels}x{length}x{length}, {filters} filters {size}x{size}, {dtype}: {plan.name}", times
 
 
-def _channels_last(shape: Sequence[int]) -> tuple[int, ...]:
+def _channels_last(shape: tuple[int, ...], dtype: Any) -> TensorSpec:
     _, channels, height, width = shape
-    return height * width * channels, 1, width * channels, channels
+    return TensorSpec(shape, dtype, (height * width * channels, 1, width * channels, channels))
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, string_at
+from ctypes import POINTER, Structure, byref, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p, memset, string_at
 from typing import Any, NamedTuple
 
 from cudnnpy._core.driver import driver_library
@@ -191,7 +191,7 @@ class NodeReader:
         read, attribute = self._library.cuGraphKernelNodeGetAttribute, self._attribute
         found = list[tuple[int, bytes]]()
         for number in _ATTRIBUTES:
-            attribute[:] = bytes(ATTRIBUTE_BYTES)  # the driver writes the bytes of the attribute alone
+            memset(attribute, 0, ATTRIBUTE_BYTES)  # the driver writes the bytes of the attribute alone
             if not read(node, number, attribute):
                 found.append((number, bytes(attribute)))
         return tuple(found)
