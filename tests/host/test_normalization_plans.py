@@ -437,7 +437,7 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     vector = TensorSpec((3,), "float32", (1,))
     specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
     call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
-    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch_normalization_executables, "check_no_overlaps", lambda call, operands: operands)
     program, _ = batch_normalization_executables.training(cudnnpy.BatchNormalization(), call, 0.1, None, 1.0, 0.0)
     copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
     assert len(copies) == (0 if supported == "last" else 2)
@@ -459,7 +459,7 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         return SimpleNamespace(workspace_size=0) if supported and is_first else None
 
     monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
+    monkeypatch.setattr(batch_normalization_executables, "check_no_overlaps", lambda call, operands: operands)
     module, norm = batch_normalization_executables, cudnnpy.BatchNormalization()
     names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
     specs = Specs(
