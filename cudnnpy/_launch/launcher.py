@@ -10,6 +10,7 @@ A stream that is being captured by the user records the same kernels.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Protocol
@@ -58,8 +59,6 @@ class DirectLaunch(Protocol):
 
 MakeDirectLaunch = Callable[[Callable[[Addresses], BoundLaunch], Handle, Addresses], DirectLaunch | None]
 
-_direct_launches: WeakSet[DirectLaunch] = WeakSet()  # of all threads
-
 
 @cache
 def _direct_launch_maker() -> MakeDirectLaunch | None:
@@ -87,13 +86,14 @@ def are_direct_launches_allowed() -> bool:
 
 def direct_launch_count() -> int:
     """Return the number of plans, in all threads, that are launched directly."""
-    return len(_direct_launches) if _is_direct_allowed else 0
+    return len(_direct_launchers) if _is_direct_allowed else 0
 
 
 class Launcher:
     """A plan in one thread: the thread's cuDNN handle, and the direct launch once there is one."""
 
     __slots__ = (
+        "__weakref__",
         "_check_addresses",
         "_cudnn_launches",
         "_has_several_devices",
@@ -165,4 +165,17 @@ class Launcher:
         with in_use(self.handle, stream):  # the stream that it had before may be destroyed
             self.direct = make(self._bind, self.handle, addresses)
         if self.direct is not None:
-            _direct_launches.add(self.direct)
+            _direct_launchers.add(self)
+
+
+_direct_launchers: WeakSet[Launcher] = WeakSet()  # of all threads, with a direct launch
+
+
+def _drop_direct_launches() -> None:
+    """In a forked child, which cannot use CUDA's objects of its parent: cuDNN launches, and raises the error."""
+    for launcher in list(_direct_launchers):
+        launcher.direct = None
+    _direct_launchers.clear()
+
+
+os.register_at_fork(after_in_child=_drop_direct_launches)

@@ -257,6 +257,17 @@ def test_a_relocatable_plan_is_launched_by_cudnn_without_that_package(
     assert cudnnpy.cache_info().direct_launches == 0
 
 
+def test_a_forked_child_launches_nothing_directly(log: Log) -> None:
+    """cuDNN raises there that the handle is of the other process."""
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 3)
+    launcher_module._drop_direct_launches()
+    log.clear()
+    run(launcher)
+    assert [event[0] for event in log] == ["check", "bind", "launch"]
+    assert cudnnpy.cache_info().direct_launches == 0
+
+
 def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
     plan = FakePlan(log, is_relocatable=True)
     launcher = Launcher(plan)
