@@ -96,7 +96,7 @@ def described(candidate: Candidate) -> dict[str, Any]:
         "milliseconds": candidate.milliseconds,
         "engine": candidate.engine and vars(candidate.engine),
         "planned": executable is not None,
-        "replayable": executable is not None and is_relocatable(executable),
+        "is_relocatable": executable is not None and is_relocatable(executable),
         "kind": type(executable).__name__,
     }
 
