@@ -1,7 +1,7 @@
 """Time the making of a direct launch and its parts: `python -m tools.benchmark.direct_launches`, on a GPU.
 
-It is made after the second launch of a plan, so that it costs each plan once. For some convolutions the command prints a
-table of the medians in microseconds: the whole, and how much of it each part takes by itself.
+It is made after the second launch of a plan, so that it costs each plan once. For some convolutions the command prints
+the medians in microseconds: the whole, and how much of it each part takes by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from cudnnpy._launch.direct.direct_launch import DirectLaunch
 from cudnnpy._launch.direct.stream_capture import StreamCapture
 from cudnnpy._launch.steps import BoundLaunch
 from cudnnpy.handle import Handle, in_use
-from tools.benchmark.report import table
 
 TIMES = 40  # a plan's direct launch is made
 LIMIT_US = 1200.0  # which the whole is to take at most
@@ -138,16 +137,16 @@ def _channels_last(shape: tuple[int, ...], dtype: Any) -> TensorSpec:
 
 
 def main() -> int:
-    """Print the table. The status is 0 if every direct launch took at most the limit."""
+    """Print the times. The status is 0 if every direct launch took at most the limit."""
     import torch
 
-    measured = list(measure(torch))
-    rows = [
-        (name, *([f"{times[part]:.0f}" for part in ("all", *NAMES)] if times else ["not made"] + [""] * len(NAMES)))
-        for name, times in measured
-    ]
-    print(table(("microseconds", "all", *NAMES), rows))
-    return int(any(times is None or times["all"] > LIMIT_US for _, times in measured))
+    is_within = True
+    for name, times in measure(torch):
+        print(name)
+        for part, microseconds in (times or {"not made": float("inf")}).items():
+            print(f"    {part:20} {microseconds:6.0f}")
+        is_within = is_within and times is not None and times["all"] <= LIMIT_US
+    return int(not is_within)
 
 
 if __name__ == "__main__":
