@@ -241,20 +241,8 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
-    d = tensor_descriptor(x)
-    return FunctionCall(
-        "cudnnOpTensor",
-        larger,
-        a,
-        d,
-        OperandAddress(0),
-        minus,
-        d,
-        OperandAddress(0),
-        b,
-        tensor_descriptor(y),
-        OperandAddress(1),
-    )
+    d, at = tensor_descriptor(x), OperandAddress(0)
+    return FunctionCall("cudnnOpTensor", larger, a, d, at, minus, d, at, b, tensor_descriptor(y), OperandAddress(1))
 
 
 def _by_pooling(
