@@ -1,5 +1,5 @@
 # GENERATED from cudnnpy/__init__.py by `python -m tools.generate`; do not edit: types
-# seal: sha256:f33c4e6e0e0190b77585b865b9bffd26498c592d536bb751590ff156416e140c
+# seal: sha256:976348472865e2d16c07830c2a99715dad84d5628e205d56fbc619714a70217b
 from cudnnpy import backend as backend
 from cudnnpy import descriptors as descriptors
 from cudnnpy import errors as errors
@@ -11,6 +11,9 @@ from cudnnpy import workspace as workspace
 from cudnnpy._core.candidate_table import table as candidates_table
 from cudnnpy._core.layouts import TensorSpec as TensorSpec
 from cudnnpy._core.messages import log_to as log_to
+from cudnnpy._launch.plan_cache import cache_info as cache_info
+from cudnnpy._launch.plan_cache import clear_cache as clear_cache
+from cudnnpy._launch.plan_cache import set_cache_limit as set_cache_limit
 from cudnnpy._memory.copies import to_device as to_device
 from cudnnpy._memory.copies import to_numpy as to_numpy
 from cudnnpy._memory.device_array import DeviceArray as DeviceArray
@@ -21,9 +24,6 @@ from cudnnpy._planning.candidates import Candidate as Candidate
 from cudnnpy._planning.candidates import Engine as Engine
 from cudnnpy._planning.frozen_choices import freeze as freeze
 from cudnnpy._planning.recording import record as record
-from cudnnpy._runtime.plan_cache import cache_info as cache_info
-from cudnnpy._runtime.plan_cache import clear_cache as clear_cache
-from cudnnpy._runtime.plan_cache import set_cache_limit as set_cache_limit
 from cudnnpy._version import __version__ as __version__
 from cudnnpy.availability import is_available as is_available
 from cudnnpy.availability import why_unavailable as why_unavailable

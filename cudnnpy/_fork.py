@@ -1,4 +1,4 @@
-"""The one fork hook of the package: locks that are free in a forked child, and callbacks that drop state of the parent there."""
+"""The one fork hook of the package: locks that are free in a forked child, and callbacks that drop the state of the parent."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ AVOIDED: tuple[Avoided, ...] = (
         "any memory format but packed channels first",
         "it takes 20 to 560 times as long as the driver's fill",
         "the driver fills dense memory",
-        "_runtime/fills.py",
+        "_launch/fill_executables.py",
         f"{_CALLS}[set_tensor]",
     ),
 )

@@ -18,7 +18,6 @@ _NOT_READY = 600  # CUDA_ERROR_NOT_READY
 def driver_library() -> Any:
     """Return the CUDA driver through ctypes, for the few calls on the path of every launch."""
     library = ctypes.CDLL("libcuda.so.1")
-    library.cuGraphLaunch.argtypes = (c_void_p, c_void_p)
     library.cuStreamIsCapturing.argtypes = (c_void_p, ctypes.POINTER(c_int))
     return library
 
@@ -46,7 +45,7 @@ def make_current(device: int) -> None:
 def capture_nearby(stream: int) -> bool:
     """Return whether the stream, or PyTorch's current stream, is being captured.
 
-    While the thread captures another stream, making or launching a graph can invalidate that capture.
+    While the thread captures another stream, a capture of our own can invalidate that one.
     """
     return is_capturing(stream) or bool(_torch_captures())
 

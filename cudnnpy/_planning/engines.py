@@ -293,23 +293,22 @@ class GraphExecutable:
     `constants` are the tensors by value, as pairs of a unique id and a ctypes number.
     """
 
-    movable = True  # cuDNN finalizes the plan, with all of its kernels, before it is told the addresses
-
     def __init__(self, plan: Descriptor, uids: tuple[int, ...], constants: tuple[tuple[int, Any], ...] = ()) -> None:
         self.plan, self.uids = plan, (*uids, *(uid for uid, _ in constants))
         self._packs = VariantPacks(self.uids, tuple(number for _, number in constants))
         self._execute = raw.unchecked("cudnnBackendExecute")
         self.workspace_size = int(plan[raw.CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE])
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return the launch on these addresses. It destroys the variant pack when it is dropped."""
-        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(pointers, workspace))
+        return partial(self._execute, handle.pointer, self.plan.pointer, self._packs.finalized(addresses, workspace))
 
     @cached_property
-    def replayable(self) -> bool:
-        """Whether its kernels may be queued again without cuDNN: not those that may read an operand through a texture.
+    def is_relocatable(self) -> bool:
+        """Whether the same kernels serve all addresses: not those that may read an operand through a texture.
 
-        A texture is an object that cuDNN makes for an address, keeps for a while, and makes anew for others.
+        cuDNN finalizes the plan, with all of its kernels, before it gets the addresses. But a texture is an object that it
+        creates for an address, holds for a while, and creates again for others.
         """
         (configuration,) = self.plan.children(
             raw.CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, raw.CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +10,10 @@ from functools import partial
 from typing import Any
 
 from cudnnpy._core.layouts import extent
+from cudnnpy._launch.address_validation import AddressCheck, address_check
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.plan_cache import DEFAULT_LIMIT
+from cudnnpy._launch.steps import Executable, StepSequence, is_relocatable
 from cudnnpy._options.byte_counts import bytes_text
 from cudnnpy._options.checks import check_integer
 from cudnnpy._planning import plan_text
@@ -19,11 +22,6 @@ from cudnnpy._planning.engines import Target
 from cudnnpy._planning.plan_json import invalid_text
 from cudnnpy._planning.plan_text import Content
 from cudnnpy._planning.problem import Problem
-from cudnnpy._runtime.addresses import AddressCheck, address_check
-from cudnnpy._runtime.executables import Executable, Steps, is_movable, is_replayable
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.pace import is_long
-from cudnnpy._runtime.plan_cache import DEFAULT_LIMIT
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle, on_device, stream_address
 
@@ -85,14 +83,12 @@ def _explain(problem: Problem, size: int, operands: Sequence[int], workspace: in
 
 @dataclass(slots=True)
 class _Work:
-    """A Planned (launcher.py) of a plan."""
+    """A Launchable (launcher.py) of a plan."""
 
     name: str
     device: int
     workspace_size: int
-    replayable: bool
-    movable: bool
-    is_long: bool
+    is_relocatable: bool
     executable: Executable
     check_addresses: AddressCheck
 
@@ -117,9 +113,7 @@ class Plan:
     notes: tuple[str, ...]  #: cuDNN's numerical notes
     deterministic: bool  #: whether the result has the same bits every time
     milliseconds: float | None  #: the time that autotune measured; None if it was not measured
-    replayable: bool  #: whether launches that repeat are replayed as a CUDA graph
-    movable: bool  #: whether the same kernels serve all addresses, if cuDNN's kernels allow it
-    is_long: bool  #: whether the GPU takes longer for a launch than the host does
+    is_relocatable: bool  #: whether the same kernels serve all addresses, so that they may be launched directly
     #: raises ValueError for addresses that are null or misaligned, or whose memory overlaps
     check_addresses: AddressCheck
     remembered: str  #: the layer of the store that had the choice, "user" or "application PATH"; "" if it was made now
@@ -136,10 +130,7 @@ class Plan:
         self.engine = candidate.engine
         self.workspace_size = executable.workspace_size
         self.device = problem.device
-        self.replayable = self.source != "legacy" and is_replayable(executable)
-        self.movable = is_movable(executable) and all(spec.alignment >= _ALIGNMENT for spec in problem.specs)
-        products = math.prod(problem.specs[-problem.results].shape) * problem.reduction_length
-        self.is_long = is_long(problem.specs, products)
+        self.is_relocatable = all(s.alignment >= _ALIGNMENT for s in problem.specs) and is_relocatable(executable)
         self.remembered, self.candidates = "", []
         self.check_addresses = address_check(
             [extent(spec) for spec in problem.specs],
@@ -159,8 +150,8 @@ class Plan:
             plan.execute(x_ptr, w_ptr, y_ptr, workspace_ptr, stream_ptr)
             plan.execute(x_ptr, w_ptr, y_ptr, workspace=workspace_ptr, stream=stream_ptr)
 
-        The work is queued (cudnnBackendExecute, or the v7 function), and the memory must stay valid until it is done.
-        New addresses are checked; those whose launch is kept from earlier calls were checked then.
+        The work is queued (cudnnBackendExecute, or the v7 function), and the memory must stay valid until it is done. From
+        the third launch on, the kernels may be passed to the driver directly. New addresses are checked.
 
         Parameters
         ----------
@@ -207,9 +198,7 @@ class Plan:
             self.name,
             self.device,
             self.workspace_size,
-            self.replayable,
-            self.movable,
-            self.is_long,
+            self.is_relocatable,
             self.executable,
             self.check_addresses,
         )
@@ -238,7 +227,7 @@ class Plan:
         lowering, executable = self._lowering, self.executable
         if lowering is None:
             raise TypeError(f"candidate must come from candidates() to be serialized; got {self.name}")
-        if isinstance(executable, Steps) and executable.main is not None:
+        if isinstance(executable, StepSequence) and executable.main is not None:
             executable = executable.main
         return plan_text.written(
             Content(

@@ -10,11 +10,12 @@ from typing import Any
 
 from cudnnpy._core.identity import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import zero_fill
+from cudnnpy._launch.operands import check_no_overlaps
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import Step, copy, move_to_scratch
 from cudnnpy._options.checks import for_each_axis
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
-from cudnnpy._runtime.fills import zeros
-from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
 from cudnnpy.convolution.problem import Options, output_shape, result_in_layout
@@ -55,7 +56,7 @@ class Extended(Operation):
             alpha=alpha,
             beta=beta,
             device=call.device,
-            last=call.last,
+            last=call.suggests_channels_last,
         )
         at = len(problem.specs) - 1 if operation == "forward" else 0
         extended = problem.specs[at]
@@ -64,7 +65,7 @@ class Extended(Operation):
             x = TensorSpec(smaller, extended.dtype, result_strides(smaller, extended))
         operands = self._operands(call, problem)
         operands[at] = operands[at]._replace(spec=x)
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         results = [result_in_layout(self.options, operands[-1].spec, problem.x, problem.w, problem.y)]
         if problem.is_empty:
             return self._without_elements(call, problem, operands), results
@@ -88,10 +89,10 @@ class Extended(Operation):
         size = extent(extended)
         plan = self._plan(call, problem, size)
         whole = Step(plan.executable, tuple(range(count)))
-        steps, scratch, places = elsewhere([whole], count, (), {at: size})
+        steps, scratch, places = move_to_scratch([whole], count, (), {at: size})
         place, part = places[at], extended._replace(shape=x.shape)  # x in scratch memory
         if not operands[at].is_result:
-            steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
+            steps = [Step(zero_fill(size), (place,)), Step(copy(x, part), (at, place)), *steps]
         else:
             if problem.beta:
                 steps = [Step(copy(x, part), (at, place)), *steps]

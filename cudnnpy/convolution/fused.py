@@ -17,16 +17,17 @@ from cudnnpy._core.layouts import (
     same_memory,
     to_logical,
 )
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import zero_fill
+from cudnnpy._launch.operands import check_input, check_no_overlaps, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import Step, move_to_scratch
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import FusedOptions
 from cudnnpy._planning.selection import plan_to_keep
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
-from cudnnpy._runtime.fills import zeros
-from cudnnpy._runtime.operands import given, logical, logical_like, logical_result, no_overlaps, packed_like
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
@@ -61,7 +62,7 @@ class FusedConvolution(FusedOptions, Identified):
     A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
     """
 
-    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def _asked(self) -> Options:
         return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
@@ -139,13 +140,13 @@ class FusedConvolution(FusedOptions, Identified):
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         tuner = Tuner(call.device, call.stream)
         sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
-        cap = call.cap_beside(*copies, *sizes.values())
+        cap = call.workspace_cap_with_scratch(*copies, *sizes.values())
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
-        program = arranged(plan.name, call.device, operands, plan.executable, wanted)
+        program = with_conversion_copies(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results
-        steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
-        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+        steps, scratch, places = move_to_scratch(program.steps, len(operands), program.scratch, sizes)
+        cleared = [Step(zero_fill(size), (places[at],)) for at, size in sizes.items()]
         return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch), results
 
     def _operands(self, call: Call, options: Options) -> list[Operand]:
@@ -155,17 +156,17 @@ class FusedConvolution(FusedOptions, Identified):
         if w.dtype != x.dtype:
             raise TypeError(f"w must be {x.dtype}, as x; got {w.dtype}")
         shape = ask.output_shape(options, x.shape, w.shape)
-        order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.last))
+        order = TensorSpec(shape, x.dtype, result_strides(shape, x, w, last=call.suggests_channels_last))
         y = logical_result(call, "out", shape, order, self.layout)
         operands = [Operand("x", x), Operand("w", w)]
         for name in _PARAMETERS:
             if name in call.specs:
-                dtype = given(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
+                dtype = check_input(call, name, range(1, 2), tuple({x.dtype: 0, "float32": 0})).dtype
                 operands.append(Operand(name, packed_like(call, name, (shape[1],), dtype)))
         if "residual" in call.specs:
             operands.append(Operand("residual", logical_like(call, "residual", self.layout, shape, x.dtype)))
         operands.append(Operand("out", y, True))
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         return operands
 
     def _graph(

@@ -8,7 +8,7 @@ from functools import partial
 
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, is_packed, packed_strides, with_height
-from cudnnpy._runtime.executables import described
+from cudnnpy._launch.steps import tensor_descriptor
 from cudnnpy.convolution.problem import Problem
 from cudnnpy.descriptors import ConvolutionDescriptor, FilterDescriptor, TensorDescriptor
 from cudnnpy.descriptors.choosing import OPERATIONS, permitted_math
@@ -39,7 +39,7 @@ class LegacyExecutable:
             (c_double if problem.compute_dtype == "float64" else c_float)(s) for s in (problem.alpha, problem.beta)
         )
         tensors: dict[str, TensorDescriptor | FilterDescriptor]
-        tensors = {"x": described(problem.x), "w": _filter(problem.w), "y": described(problem.y)}
+        tensors = {"x": tensor_descriptor(problem.x), "w": _filter(problem.w), "y": tensor_descriptor(problem.y)}
         one = len(g.stride) == 1
         self._convolution = ConvolutionDescriptor(
             (0, *g.pre_padding) if one else g.pre_padding,
@@ -61,11 +61,11 @@ class LegacyExecutable:
         raw.call(function, handle, first, second, self._convolution, last, self._algorithm, byref(size))
         self.workspace_size = size.value
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> Callable[[], int]:
         """Return a call without arguments that runs the algorithm on these addresses and returns its status."""
         alpha, beta = (byref(scale) for scale in self._scales)
         first, second, last = (t.pointer for t in self._tensors)
-        a, b, c = (pointers[at] for at in self._positions)
+        a, b, c = (addresses[at] for at in self._positions)
         launch = partial(
             raw.bound(self._operation.function("cudnnConvolution{}")),
             handle.pointer,

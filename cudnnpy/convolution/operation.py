@@ -16,6 +16,12 @@ from cudnnpy._core.layouts import (
     result_strides,
     to_logical,
 )
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import program_for_empty_input, zero_fill
+from cudnnpy._launch.operands import check_no_overlaps, in_logical_order
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import Step, move_to_scratch
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.algorithms import algorithm_named, check_algorithm
@@ -27,11 +33,6 @@ from cudnnpy._planning.frozen_choices import is_frozen
 from cudnnpy._planning.plan import Plan
 from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
 from cudnnpy._planning.usable import Measurer
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere
-from cudnnpy._runtime.fills import of_nothing, zeros
-from cudnnpy._runtime.operands import in_logical_order, no_overlaps
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS, Options
@@ -74,7 +75,7 @@ class BiasGradient(Identified):
             )
         row = (1, *channels, *(1 for _ in spec.shape[2:]))
         sums = TensorSpec(row, spec.dtype, packed_strides(row))  # the same memory as (K,)
-        operands = no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
+        operands = check_no_overlaps(call, (Operand("dy", spec), Operand("out", sums, True)))
         program = reduction(
             "bias gradient", call.device, operands, "add", float(alpha), float(beta), self.deterministic, call
         )
@@ -87,7 +88,7 @@ class Operation:
     `inputs` has the caller's names of the arrays of each operation, for errors.
     """
 
-    follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
+    uses_suggested_format = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def __init__(self, options: Options, inputs: dict[str, tuple[str, str]] = INPUTS) -> None:
         self.options, self.inputs = checked(options), inputs
@@ -149,7 +150,7 @@ class Operation:
             alpha=alpha,
             beta=beta,
             device=call.device,
-            last=call.last,
+            last=call.suggests_channels_last,
         )
         results = [ask.result_in_layout(self.options, problem.specs[-1], problem.x, problem.w, problem.y)]
         if problem.is_empty:
@@ -164,23 +165,23 @@ class Operation:
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, whose products are all 0."""
         name, count = f"{problem.operation} without elements", len(operands)
-        no_overlaps(call, operands)
+        check_no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
-            return of_nothing(name, call.device, operands, beta=problem.beta)
+            return program_for_empty_input(name, call.device, operands, beta=problem.beta)
         # x and w have 0 channels: for the bias and the activation of sums of 0, zeros replace them
         plain = Operation(self.options._replace(algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
         sizes = {0: extent(x), 1: extent(w)}
         plan = plain._plan(call, part, *sizes.values())
-        steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
-        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
+        steps, scratch, places = move_to_scratch([Step(plan.executable, tuple(range(count)))], count, (), sizes)
+        cleared = [Step(zero_fill(size), (places[at],)) for at, size in sizes.items()]
         return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
 
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes."""
         tuner = Tuner(call.device, call.stream)
-        cap = call.cap_beside(*scratch)
+        cap = call.workspace_cap_with_scratch(*scratch)
         plan = plan_to_keep(problem, self.options.planning, tuner, self._before(problem), cap)
         self._note(problem, plan)
         return plan

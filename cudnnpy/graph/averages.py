@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, channels_last_strides
-from cudnnpy._runtime.executables import At, Executable, Function, Step, copy, scales
+from cudnnpy._launch.steps import Executable, FunctionCall, OperandAddress, Step, copy, scaling_arguments
 from cudnnpy.descriptors import PoolingDescriptor, TensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import ElementName
@@ -73,7 +73,7 @@ def _parts(size: int, results: int, dtype: ElementName) -> list[int] | None:
 
 def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float, beta: float) -> Executable | None:
     """Return cudnnPoolingForward's averages of (outer, size, inner); None if it does not support the size."""
-    a, b = scales(factor, beta, dtype)
+    a, b = scaling_arguments(factor, beta, dtype)
     if inner > 1:
         if outer > _BATCH:
             return None
@@ -85,7 +85,7 @@ def _pooled(outer: int, size: int, inner: int, dtype: ElementName, factor: float
             return None
         window = PoolingDescriptor("average_include_padding", (1, size), propagate_nan=True)
         whole, means = (TensorDescriptor((outer // channels, channels, 1, n), dtype) for n in (size, 1))
-    return Function("cudnnPoolingForward", window, a, whole, At(0), b, means, At(1))
+    return FunctionCall("cudnnPoolingForward", window, a, whole, OperandAddress(0), b, means, OperandAddress(1))
 
 
 def _resampled(device: int, outer: int, size: int, inner: int, dtype: ElementName) -> Executable | None:

@@ -11,7 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec, packed_strides
-from cudnnpy._runtime.executables import At, Executable, Function, Shifted, Step, described, elsewhere, scales
+from cudnnpy._launch.steps import (
+    Executable,
+    FunctionCall,
+    OffsetExecutable,
+    OperandAddress,
+    Step,
+    move_to_scratch,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.averages import averaged
 
@@ -51,7 +60,7 @@ def _extrema(sizes: tuple[int, int, int], op: str) -> Steps:
         here = TensorSpec((outer, half, inner, 1), "float64", (size * inner, inner, 1, 1))
         there = here._replace(strides=packed_strides(here.shape))
         larger = _binary("min" if op == "min" else "max", here, there)
-        steps.append(Step(Shifted(larger, (0, (size - half) * inner * _ITEM, 0)), (place, place, target)))
+        steps.append(Step(OffsetExecutable(larger, (0, (size - half) * inner * _ITEM, 0)), (place, place, target)))
         place, size = target, half
     return steps, scratch
 
@@ -62,7 +71,7 @@ def _norm(device: int, sizes: tuple[int, int, int], op: str) -> Steps | None:
     if summed is None:
         return None
     before = _each("mul", sizes, 1.0) if op == "norm2" else _each("max", sizes, -1.0)
-    steps, scratch, places = elsewhere(summed[0], 2, summed[1], {0: _bytes(sizes)})
+    steps, scratch, places = move_to_scratch(summed[0], 2, summed[1], {0: _bytes(sizes)})
     steps = [Step(before, (0, places[0])), *steps]
     if op == "norm2":
         steps.append(Step(_root(outer, inner), (1, 1)))
@@ -74,25 +83,41 @@ def _bytes(sizes: tuple[int, int, int]) -> int:
     return outer * size * inner * _ITEM
 
 
-def _each(op: str, sizes: tuple[int, int, int], factor: float) -> Function:
+def _each(op: str, sizes: tuple[int, int, int], factor: float) -> FunctionCall:
     """Return op(x, factor * x) of each element."""
-    (one, zero), (scale, _) = scales(1.0, 0.0, "float64"), scales(factor, 0.0, "float64")
-    d = described(TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1))))
-    return Function("cudnnOpTensor", _how(op), one, d, At(0), scale, d, At(0), zero, d, At(1))
+    (one, zero), (scale, _) = scaling_arguments(1.0, 0.0, "float64"), scaling_arguments(factor, 0.0, "float64")
+    d = tensor_descriptor(TensorSpec((*sizes, 1), "float64", packed_strides((*sizes, 1))))
+    return FunctionCall(
+        "cudnnOpTensor", _how(op), one, d, OperandAddress(0), scale, d, OperandAddress(0), zero, d, OperandAddress(1)
+    )
 
 
 def _binary(op: str, x: TensorSpec, y: TensorSpec) -> Executable:
     """Return y = op(one, other) for two tensors with the strides of x."""
-    one, zero = scales(1.0, 0.0, "float64")
-    d = described(x)
-    return Function("cudnnOpTensor", _how(op), one, d, At(0), one, d, At(1), zero, described(y), At(2))
+    one, zero = scaling_arguments(1.0, 0.0, "float64")
+    d = tensor_descriptor(x)
+    return FunctionCall(
+        "cudnnOpTensor",
+        _how(op),
+        one,
+        d,
+        OperandAddress(0),
+        one,
+        d,
+        OperandAddress(1),
+        zero,
+        tensor_descriptor(y),
+        OperandAddress(2),
+    )
 
 
-def _root(outer: int, inner: int) -> Function:
+def _root(outer: int, inner: int) -> FunctionCall:
     """Return the square root of each element, in place."""
-    one, zero = scales(1.0, 0.0, "float64")
-    d = described(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
-    return Function("cudnnOpTensor", _how("sqrt"), one, d, At(0), zero, d, At(0), zero, d, At(1))
+    one, zero = scaling_arguments(1.0, 0.0, "float64")
+    d = tensor_descriptor(TensorSpec((outer, inner, 1, 1), "float64", (inner, 1, 1, 1)))
+    return FunctionCall(
+        "cudnnOpTensor", _how("sqrt"), one, d, OperandAddress(0), zero, d, OperandAddress(0), zero, d, OperandAddress(1)
+    )
 
 
 def _how(op: Any) -> OpTensorDescriptor:

@@ -31,22 +31,21 @@ from cudnnpy._core.layouts import (
     packed_strides,
     same_memory,
 )
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import program_for_empty_input
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import (
     WORKSPACE,
-    At,
     Executable,
-    Function,
-    Operand,
-    Program,
+    FunctionCall,
+    OperandAddress,
     Step,
-    Steps,
+    StepSequence,
     copy,
-    described,
-    elsewhere,
-    scales,
+    move_to_scratch,
+    scaling_arguments,
+    tensor_descriptor,
 )
-from cudnnpy._runtime.fills import of_nothing
 from cudnnpy.descriptors import OpTensorDescriptor, ReduceTensorDescriptor
 from cudnnpy.graph.averages import FULL, averaged
 from cudnnpy.graph.graph import Graph
@@ -98,7 +97,7 @@ def reduction(
     x, y = (operand.spec for operand in operands)
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
-        return of_nothing(name, device, operands, value, beta)
+        return program_for_empty_input(name, device, operands, value, beta)
     found = _first_within(call, _roads(device, x, y, op, alpha, beta, deterministic, call))
     steps, scratch = found or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps, scratch)
@@ -114,12 +113,12 @@ def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, be
 def _first_within(
     call: Call | None, roads: Iterator[tuple[list[Step], list[int]] | None]
 ) -> tuple[list[Step], list[int]] | None:
-    """Return the first road that is supported and within `call.cap`: its steps, and their scratch memory.
+    """Return the first road that is supported and within `call.workspace_cap`: its steps, and their scratch memory.
 
     None if there is none. Then cudnnReduceTensor alone is left.
     """
     return next(
-        (found for found in roads if found and (call is None or call.allows(Steps(*found).workspace_size))), None
+        (found for found in roads if found and (call is None or call.allows(StepSequence(*found).workspace_size))), None
     )
 
 
@@ -205,15 +204,15 @@ def _by_function(
         scratch = [4 * math.prod(x.shape), 4 * math.prod(y.shape)]
         steps, places = [Step(copy(x, source), (0, 2))], (2, 3)
     plain = not scratch
-    a, b = scales(alpha if plain else 1.0, beta if plain else 0.0, kind)
+    a, b = scaling_arguments(alpha if plain else 1.0, beta if plain else 0.0, kind)
     if source.shape == target.shape:  # reduction-of-one-shape in docs/known-issues.md
         absolute = op in ("norm1", "norm2", "amax")
         steps.append(Step(_element_by_element(source, target, absolute, a, b), places))
     else:
-        one, two = map(described, in_one_order(source, target))
+        one, two = map(tensor_descriptor, in_one_order(source, target))
         size = c_size_t()
         raw.call("cudnnGetReductionWorkspaceSize", Handle.default(device), how, one, two, byref(size))
-        function = Function(
+        function = FunctionCall(
             "cudnnReduceTensor",
             how,
             None,
@@ -222,10 +221,10 @@ def _by_function(
             size.value,
             a,
             one,
-            At(0),
+            OperandAddress(0),
             b,
             two,
-            At(1),
+            OperandAddress(1),
             workspace_size=size.value,
         )
         steps.append(Step(function, places))
@@ -234,7 +233,7 @@ def _by_function(
     return steps, scratch
 
 
-def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> Function:
+def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b: Any) -> FunctionCall:
     """Return a reduction of single elements: a copy, or their absolute values as max(x, -x)."""
     if not absolute:
         return copy(x, y, a.value, b.value)
@@ -242,8 +241,8 @@ def _element_by_element(x: TensorSpec, y: TensorSpec, absolute: bool, a: Any, b:
     # alpha * max(x, -x) = max(alpha * x, -alpha * x), or the minimum for a negative alpha: inputs are scaled first
     larger = OpTensorDescriptor("max" if a.value >= 0 else "min", compute_dtype=kind, propagate_nan=True)
     minus = type(a)(-a.value)
-    d = described(x)
-    return Function("cudnnOpTensor", larger, a, d, At(0), minus, d, At(0), b, described(y), At(1))
+    d, at = tensor_descriptor(x), OperandAddress(0)
+    return FunctionCall("cudnnOpTensor", larger, a, d, at, minus, d, at, b, tensor_descriptor(y), OperandAddress(1))
 
 
 def _by_pooling(
@@ -266,7 +265,7 @@ def _by_pooling(
     made = averaged(device, found, x.dtype, factor, beta if direct else 0.0, by_graph)
     if made is None or direct:
         return made
-    steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
+    steps, scratch, places = move_to_scratch(made[0], 2, made[1], {1: extent(result)})
     return [*steps, Step(copy(result, y, 1.0, beta), (places[1], 1))], list(scratch)
 
 
@@ -279,7 +278,7 @@ def _by_halves(
     result = y._replace(strides=packed_as(x, y.shape))
     if made is None or ((alpha, beta) == (1.0, 0.0) and same_memory(y, result)):
         return made
-    steps, scratch, places = elsewhere(made[0], 2, made[1], {1: extent(result)})
+    steps, scratch, places = move_to_scratch(made[0], 2, made[1], {1: extent(result)})
     return [*steps, Step(copy(result, y, alpha, beta), (places[1], 1))], list(scratch)
 
 
@@ -338,10 +337,12 @@ def _scaled(op: str, place: int, sums: TensorSpec, y: TensorSpec, alpha: float, 
     if op != "norm2":
         return [Step(copy(sums, y, alpha, beta), (place, 1))]
     root = OpTensorDescriptor("sqrt", compute_dtype="float32", propagate_nan=True)
-    one, zero = scales(1.0, 0.0, "float32")
+    one, zero = scaling_arguments(1.0, 0.0, "float32")
     direct = y.dtype == "float32" and (alpha, beta) == (1.0, 0.0)
-    d, to = described(sums), described(y if direct else sums)
-    function = Function("cudnnOpTensor", root, one, d, At(0), zero, d, At(0), zero, to, At(1))
+    d, to = tensor_descriptor(sums), tensor_descriptor(y if direct else sums)
+    function = FunctionCall(
+        "cudnnOpTensor", root, one, d, OperandAddress(0), zero, d, OperandAddress(0), zero, to, OperandAddress(1)
+    )
     if direct:
         return [Step(function, (place, 1))]
     return [Step(function, (place, place)), Step(copy(sums, y, alpha, beta), (place, 1))]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cudnnpy._core.identity import Identified
+from cudnnpy._launch import dispatch
 from cudnnpy._options.arguments import wants_bias
 from cudnnpy._options.operations import BatchNormalizationOptions
-from cudnnpy._runtime import dispatch
 from cudnnpy.ops import batch_normalization_executables as executables
 from cudnnpy.ops.parameters import gradients
 from cudnnpy.typing import Array, ArrayT, NormalizationActivation, Stream

@@ -22,13 +22,22 @@ from cudnnpy._core.layouts import (
     channels_last_strides,
     in_layout,
 )
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.implicit_operands import OperandSources, with_implicit_operands
+from cudnnpy._launch.operands import (
+    check_no_overlaps,
+    is_large,
+    logical,
+    logical_like,
+    logical_result,
+    packed_like,
+    resolve_output,
+)
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import FunctionCall, OperandAddress, Step, copy, scaling_arguments, tensor_descriptor
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.operations import BatchNormalizationOptions
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
-from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
-from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.ops.batch_normalization_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
 from cudnnpy.ops.batch_normalization_tensors import Normalized, spelled_last
@@ -113,40 +122,44 @@ class _Training(NamedTuple):
                 return program
         return self._by_function(addresses, alpha, beta)
 
-    def _by_graph(self, addresses: Slots, order: Callable[[TensorSpec], TensorSpec]) -> Program | None:
+    def _by_graph(self, addresses: OperandSources, order: Callable[[TensorSpec], TensorSpec]) -> Program | None:
         """The graph in a memory order; None where cuDNN has no engine for it."""
         x, y, running, device = order(self.normalized.x), order(self.y), bool(self.running), self.call.device
         planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
         if planned is None:
             return None
         updated = [addresses[self.names.index(name)] for name in self.running]  # in place
-        executable = supplied(planned, [*addresses, *updated], len(self.operands))
+        executable = with_implicit_operands(planned, [*addresses, *updated], len(self.operands))
         wanted = self.normalized.wanted(self.operands, order)
-        return arranged("batch normalization", device, self.operands, executable, wanted)
+        return with_conversion_copies("batch normalization", device, self.operands, executable, wanted)
 
-    def _by_function(self, addresses: Slots, alpha: float, beta: float) -> Program:
+    def _by_function(self, addresses: OperandSources, alpha: float, beta: float) -> Program:
         """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
         x, y = self.normalized.x, self.y
-        at = {name: At(place) for place, name in enumerate(self.names)}
+        at = {name: OperandAddress(place) for place, name in enumerate(self.names)}
         # running-variance-of-one-value in docs/known-issues.md
         single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
         running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
-        a, b = scales(alpha, beta, x.dtype)
+        a, b = scaling_arguments(alpha, beta, x.dtype)
         order = self.normalized.order_of_function(self.call)
-        one, two = (described(order(spec)) for spec in (x, y))
-        function = Function(
+        one, two = (tensor_descriptor(order(spec)) for spec in (x, y))
+        function = FunctionCall(
             "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
             self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
             at["saved_mean"], at["saved_inverse_variance"],
         )  # fmt: skip
-        executable = supplied(function, addresses, len(self.operands))
+        executable = with_implicit_operands(function, addresses, len(self.operands))
         wanted = self.normalized.wanted(self.operands, order)
-        program = arranged("batch normalization", self.call.device, self.operands, executable, wanted, beta)
+        program = with_conversion_copies(
+            "batch normalization", self.call.device, self.operands, executable, wanted, beta
+        )
         steps = [*program.steps]
         if self.activation == "relu":
-            relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
-            zero = scales(0.0, 0.0, x.dtype)[0]
-            activated = Function("cudnnActivationForward", relu, a, d, At(0), zero, d, At(0))
+            relu, d = ActivationDescriptor("relu", propagate_nan=True), tensor_descriptor(y)
+            zero = scaling_arguments(0.0, 0.0, x.dtype)[0]
+            activated = FunctionCall(
+                "cudnnActivationForward", relu, a, d, OperandAddress(0), zero, d, OperandAddress(0)
+            )
             steps.append(Step(activated, (self._place("out"),)))
         if single:
             steps += self._updates_of_one_value()
@@ -156,8 +169,8 @@ class _Training(NamedTuple):
         """The updates of the running statistics by one value for each mean, whose variance is 0."""
         statistics, factor = self.normalized.statistics, self.factor
         mean, variance = (self.parameters[name] for name in RUNNING)
-        kept = scales(1 - factor, 0.0, statistics.dtype)[0]
-        scaled = Function("cudnnScaleTensor", described(variance), At(0), kept)
+        kept = scaling_arguments(1 - factor, 0.0, statistics.dtype)[0]
+        scaled = FunctionCall("cudnnScaleTensor", tensor_descriptor(variance), OperandAddress(0), kept)
         moved = copy(statistics, mean, factor, 1 - factor)
         return [
             Step(moved, (self._place("saved_mean"), self._place("running_mean"))),
@@ -174,7 +187,7 @@ def training(
     """Prepare forward_training."""
     x = _logical(norm, call, "x")
     check_number("average_factor", factor, finite=True)
-    scales(alpha, beta, x.dtype)
+    scaling_arguments(alpha, beta, x.dtype)
     if activation is not None:
         check_option("activation", activation, ("relu",))
         if (alpha, beta) != (1.0, 0.0):
@@ -192,7 +205,7 @@ def training(
         operands.append(Operand(name, normalized.logical(spec), is_result=updated, is_read=updated))
     operands.append(Operand("out", y, True))
     operands += [Operand(name, normalized.logical(normalized.statistics), True) for name in SAVED]
-    no_overlaps(call, operands)
+    check_no_overlaps(call, operands)
     results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
     if 0 in x.shape:
         steps = fills(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
@@ -209,14 +222,14 @@ def inference(
 ) -> tuple[Program, list[TensorSpec]]:
     """Prepare forward_inference."""
     x = _logical(norm, call, "x")
-    a, b = scales(alpha, beta, x.dtype)
+    a, b = scaling_arguments(alpha, beta, x.dtype)
     normalized = _normalized(norm, x)
     names = ("scale", "bias", "mean", "variance")
     parameters = _parameters(call, normalized, *names)
     y = logical_result(call, "out", x.shape, x, norm.layout, beta)
     operands = [Operand("x", x), *(Operand(name, normalized.logical(spec)) for name, spec in parameters.items())]
     operands.append(Operand("out", y, True))
-    no_overlaps(call, operands)
+    check_no_overlaps(call, operands)
     title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
     if 0 in x.shape:
         return Program(title, call.device, operands, []), results
@@ -225,18 +238,21 @@ def inference(
     if (alpha, beta) == (1.0, 0.0) and normalized.takes_graph(y) and last and is_large(x):
         planned = inference_graph(call.device, norm.epsilon, x, y)
         if planned is not None:
-            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, spelled_last)
-            return arranged(title, call.device, operands, executable, wanted), results
-    one, two = (described(normalized.in_either_order(spec)) for spec in (x, y))
-    function = Function(
-        "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
-        normalized.descriptor(), At(1), At(2), At(3), At(4), norm.epsilon,
+            executable, wanted = (
+                with_implicit_operands(planned, addresses, len(operands)),
+                normalized.wanted(operands, spelled_last),
+            )
+            return with_conversion_copies(title, call.device, operands, executable, wanted), results
+    one, two = (tensor_descriptor(normalized.in_either_order(spec)) for spec in (x, y))
+    function = FunctionCall(
+        "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, OperandAddress(0), two, OperandAddress(5),
+        normalized.descriptor(), OperandAddress(1), OperandAddress(2), OperandAddress(3), OperandAddress(4), norm.epsilon,
     )  # fmt: skip
     executable, wanted = (
-        supplied(function, addresses, len(operands)),
+        with_implicit_operands(function, addresses, len(operands)),
         normalized.wanted(operands, normalized.in_either_order),
     )
-    return arranged(title, call.device, operands, executable, wanted, beta), results
+    return with_conversion_copies(title, call.device, operands, executable, wanted, beta), results
 
 
 # backward
@@ -259,8 +275,8 @@ def backward(
     parameters = _parameters(call, normalized, "scale")
     saved = _saved(call, normalized)
     dx = logical_result(call, "out", x.shape, dy, norm.layout, beta)
-    a, b = scales(*data, x.dtype)
-    c, d = scales(*parameter, x.dtype)
+    a, b = scaling_arguments(*data, x.dtype)
+    c, d = scaling_arguments(*parameter, x.dtype)
     dtypes = (parameters["scale"].dtype,) if parameters else (x.dtype, *parameter_dtypes(x))
     outs = [f"out_{name[1:]}" for name in GRADIENTS["scale" in call.specs, with_bias]]
     gradients = {name: _gradient(call, name, normalized.shape, dtypes, parameter_beta) for name in outs}
@@ -268,7 +284,7 @@ def backward(
     operands += [Operand(name, normalized.logical(spec)) for name, spec in (parameters | saved).items()]
     operands.append(Operand("out", dx, True))
     operands += [Operand(name, normalized.logical(spec), True) for name, spec in gradients.items()]
-    no_overlaps(call, operands)
+    check_no_overlaps(call, operands)
     title, results = "batch normalization gradient", [in_layout(dx, normalized.channels_last), *gradients.values()]
     if 0 in x.shape:
         return Program(title, call.device, operands, _scaled(operands, d)), results
@@ -277,20 +293,23 @@ def backward(
     for order in normalized.orders(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
         planned = backward_graph(call.device, *map(order, (dy, x, dx)))
         if planned is not None:
-            executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, order)
-            program = arranged(title, call.device, operands, executable, wanted)
+            executable, wanted = (
+                with_implicit_operands(planned, addresses, len(operands)),
+                normalized.wanted(operands, order),
+            )
+            program = with_conversion_copies(title, call.device, operands, executable, wanted)
             if call.allows(program.workspace_size):
                 return program, results
-    at = {name: At(place) for place, name in enumerate(names)}
+    at = {name: OperandAddress(place) for place, name in enumerate(names)}
     statistics = [at[name] for name in SAVED] if saved else [None, None]
     order = normalized.order_of_function(call)
-    tx, tdy, tdx = (described(order(spec)) for spec in (x, dy, dx))
-    function = Function(
+    tx, tdy, tdx = (tensor_descriptor(order(spec)) for spec in (x, dy, dx))
+    function = FunctionCall(
         "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
         normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], norm.epsilon, *statistics,
     )  # fmt: skip
-    executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, order)
-    return arranged(title, call.device, operands, executable, wanted, beta or parameter_beta), results
+    executable, wanted = with_implicit_operands(function, addresses, len(operands)), normalized.wanted(operands, order)
+    return with_conversion_copies(title, call.device, operands, executable, wanted, beta or parameter_beta), results
 
 
 def _gradient(
@@ -299,7 +318,7 @@ def _gradient(
     """A gradient with respect to a parameter: the array given for it, checked, or a new one of the first dtype."""
     if name in call.specs:
         return packed_like(call, name, shape, *dtypes)
-    return result(call, name, shape, dtypes[0], None, beta)
+    return resolve_output(call, name, shape, dtypes[0], None, beta)
 
 
 def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
@@ -307,7 +326,7 @@ def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
     if not beta.value:
         return fills(operands, {"out_scale": 0.0, "out_bias": 0.0})
     return [
-        Step(Function("cudnnScaleTensor", described(operand.spec), At(0), beta), (place,))
+        Step(FunctionCall("cudnnScaleTensor", tensor_descriptor(operand.spec), OperandAddress(0), beta), (place,))
         for place, operand in enumerate(operands)
         if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
     ]

@@ -17,8 +17,17 @@ from typing import NamedTuple
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, packed, packed_strides
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Shifted, Step, copy, described, scales
-from cudnnpy._runtime.fills import filled, zeros
+from cudnnpy._launch.fill_executables import fill, zero_fill
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import (
+    FunctionCall,
+    OffsetExecutable,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
 
@@ -84,12 +93,12 @@ def forward_steps(
     """The steps on x and y, one for each part of the result."""
     steps = []
     for parts in product(*(_parts(axis, mode == "average_include_padding") for axis in axes)):
-        a, b = scales(alpha * math.prod(part.share for part in parts), beta, x.dtype)
+        a, b = scaling_arguments(alpha * math.prod(part.share for part in parts), beta, x.dtype)
         of_x, at_x = _box(x, [(part.start, part.size) for part in parts])
         of_y, at_y = _box(y, [(part.first, part.output) for part in parts])
-        how, one, two = descriptor(mode, parts), described(of_x), described(of_y)
-        function = Function("cudnnPoolingForward", how, a, one, At(0), b, two, At(1))
-        steps.append(Step(Shifted(function, (at_x, at_y)), (0, 1)))
+        how, one, two = descriptor(mode, parts), tensor_descriptor(of_x), tensor_descriptor(of_y)
+        function = FunctionCall("cudnnPoolingForward", how, a, one, OperandAddress(0), b, two, OperandAddress(1))
+        steps.append(Step(OffsetExecutable(function, (at_x, at_y)), (0, 1)))
     return steps
 
 
@@ -127,28 +136,30 @@ def gradient(
     scratch = [extent(longer), extent(longer), extent(of_dy), extent(of_dy)]
     at_x, at_dx, at_dy, at_y = range(4, 8)
     if is_average:  # its gradient does not depend on x and y
-        steps = [Step(zeros(extent(longer)), (at_x,)), Step(zeros(extent(of_dy)), (at_y,))]
+        steps = [Step(zero_fill(extent(longer)), (at_x,)), Step(zero_fill(extent(of_dy)), (at_y,))]
         steps += [Step(launch, (0, at_dy)) for launch in _weighted(dy, of_dy, mode, axes)]
         mode = "average_include_padding"
     else:
-        steps = [Step(filled(longer, -math.inf), (at_x,)), Step(copy(x, part), (1, at_x))]
+        steps = [Step(fill(longer, -math.inf), (at_x,)), Step(copy(x, part), (1, at_x))]
         steps += [Step(copy(dy, of_dy), (0, at_dy)), Step(copy(y, of_dy), (2, at_y))]
-    one, zero = scales(1.0, 0.0, dtype)
-    small, large = described(of_dy), described(longer)
-    tensors = small, At(0), small, At(1), large, At(2)
-    function = Function("cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, At(3))
+    one, zero = scaling_arguments(1.0, 0.0, dtype)
+    small, large = tensor_descriptor(of_dy), tensor_descriptor(longer)
+    tensors = small, OperandAddress(0), small, OperandAddress(1), large, OperandAddress(2)
+    function = FunctionCall(
+        "cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, OperandAddress(3)
+    )
     steps += [Step(function, (at_y, at_dy, at_x, at_dx)), Step(copy(part, dx, alpha, beta), (at_dx, 3))]
     return Program("pooling gradient", device, operands, steps, scratch)
 
 
-def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[Shifted]:
+def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[OffsetExecutable]:
     """Copies of dy, each element scaled by the window's size over the number of elements that the window averages."""
     runs = [_runs(axis, mode == "average_include_padding") for axis in axes]
     for chosen in product(*runs):
         factor = math.prod(weight for _, _, weight in chosen)
         source, start = _box(dy, [(first, length) for first, length, _ in chosen])
         target, place = _box(to, [(first, length) for first, length, _ in chosen])
-        yield Shifted(copy(source, target, factor), (start, place))
+        yield OffsetExecutable(copy(source, target, factor), (start, place))
 
 
 def _runs(axis: Axis, include_padding: bool) -> list[tuple[int, int, float]]:

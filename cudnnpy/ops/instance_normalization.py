@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, at_least_4d, in_layout, packed, packed_strides, per_channel
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import FLOATS, logical, logical_like, logical_result, packed_like
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.arguments import wants_bias
 from cudnnpy._options.operations import InstanceNormalizationOptions
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.operands import FLOATS, logical, logical_like, logical_result, packed_like
 from cudnnpy.ops.normalization_executables import Views, backward_program, forward_program
 from cudnnpy.ops.parameters import (
     GRADIENTS,

@@ -8,12 +8,12 @@ from typing import SupportsIndex
 
 from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, packed_strides
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import FLOATS, check_input, check_like, packed_like, resolve_output
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy._options.arguments import check_normalized_shape, wants_bias
 from cudnnpy._options.operations import RowNormalizationOptions
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program
-from cudnnpy._runtime.operands import FLOATS, given, like, packed_like, result
 from cudnnpy.ops.normalization_executables import Views, backward_program, forward_program
 from cudnnpy.ops.parameters import GRADIENTS, gradients, scale_and_bias, statistics_dtype
 from cudnnpy.typing import Array, ArrayT, GraphNormalization, Shape, Stream
@@ -303,7 +303,7 @@ class RMSNormalization(RowNormalizationOptions, Identified):
 def _forward(
     norm: LayerNormalization | RMSNormalization, call: Call, training: bool, layer: bool, *normalized: int
 ) -> tuple[Program, list[TensorSpec]]:
-    x = given(call, "x", RANKS, FLOATS, empty=True)
+    x = check_input(call, "x", RANKS, FLOATS, empty=True)
     names = ("scale", "bias") if layer else ("scale",)
     source = next((name for name in names if name in call.specs), None)
     if normalized:
@@ -314,7 +314,7 @@ def _forward(
     else:
         missing = " or ".join(names)
         raise TypeError(f"normalized_shape must be the sizes of x's last axes where there is no {missing}; got None")
-    y = result(call, "out", x.shape, x.dtype, x)
+    y = resolve_output(call, "out", x.shape, x.dtype, x)
     parameters = scale_and_bias(call, x, x.shape[kept:], names)
     statistics = (("mean", "inverse_variance") if layer else ("inverse_rms",)) if training else ()
     mean = TensorSpec(x.shape[:kept], statistics_dtype(x), packed_strides(x.shape[:kept]))
@@ -328,8 +328,8 @@ def _forward(
 def _backward(
     norm: LayerNormalization | RMSNormalization, call: Call, layer: bool, with_bias: bool
 ) -> tuple[Program, list[TensorSpec]]:
-    dy = given(call, "dy", RANKS, FLOATS, empty=True)
-    x = like(call, "x", dy.shape, dy.dtype)
+    dy = check_input(call, "dy", RANKS, FLOATS, empty=True)
+    x = check_like(call, "x", dy.shape, dy.dtype)
     names = ("mean", "inverse_variance") if layer else ("inverse_rms",)
     if "scale" in call.specs:
         shape = tuple(call.specs["scale"].shape)
@@ -342,7 +342,7 @@ def _backward(
     scale = scale_and_bias(call, x, x.shape[kept:], ("scale",))
     made = GRADIENTS[bool(scale), with_bias]
     means = [packed_like(call, name, x.shape[:kept], statistics_dtype(x)) for name in names]
-    dx = result(call, "out", x.shape, x.dtype, dy)
+    dx = resolve_output(call, "out", x.shape, x.dtype, dy)
     gradient = TensorSpec(x.shape[kept:], scale["scale"].dtype if scale else x.dtype, packed_strides(x.shape[kept:]))
     operands = [Operand("dy", dy), Operand("x", x), *(Operand(name, _flat(spec)) for name, spec in scale.items())]
     operands += [Operand(name, _flat(spec)) for name, spec in zip(names, means, strict=True)]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import Executable, Operand, Step, Steps, copy
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.composed_normalization import Shapes
@@ -141,7 +142,7 @@ def forward(
         made.graph(["x", "mean", inverse, "scale", "bias"], "out", shapes.x, result)
     except _Unsupported:
         return None
-    return Steps(made.steps, made.scratch)
+    return StepSequence(made.steps, made.scratch)
 
 
 def backward(device: int, operands: Sequence[Operand], shapes: Shapes, centred: bool) -> Executable | None:
@@ -189,4 +190,4 @@ def backward(device: int, operands: Sequence[Operand], shapes: Shapes, centred: 
         made.graph(["dy", "x", "scale", *statistics, *sums], "out", shapes.x, result)
     except _Unsupported:
         return None
-    return Steps(made.steps, made.scratch)
+    return StepSequence(made.steps, made.scratch)

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Step
-from cudnnpy._runtime.operands import packed_like
-from cudnnpy._runtime.substitutes import Constant, Slots, filled, spare
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.fill_executables import fill
+from cudnnpy._launch.implicit_operands import ConstantBuffer, OperandSources, scratch_buffer
+from cudnnpy._launch.operands import packed_like
+from cudnnpy._launch.program import Operand
+from cudnnpy._launch.steps import Step
 from cudnnpy.typing import ElementName
 
 NAN = float("nan")
@@ -72,7 +74,7 @@ def gradients(found: Any, *computed: bool) -> Any:
 # Substitutes for missing parameters
 
 
-def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
+def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> OperandSources:
     """For each name its operand's number, a Constant for a missing scale or bias, and a Spare for a missing result.
 
     `parameter` describes the missing ones.
@@ -81,9 +83,9 @@ def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], paramet
     return [
         places[name]
         if name in places
-        else Constant(parameter, NUMBERS[name], call)
+        else ConstantBuffer(parameter, NUMBERS[name], call)
         if name in NUMBERS
-        else spare(parameter)
+        else scratch_buffer(parameter)
         for name in names
     ]
 
@@ -91,7 +93,7 @@ def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], paramet
 def fills(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
     """Steps that fill the operands that `values` names, each with its value. Operands without elements are omitted."""
     return [
-        Step(filled(operand.spec, values[operand.name]), (place,))
+        Step(fill(operand.spec, values[operand.name]), (place,))
         for place, operand in enumerate(operands)
         if operand.name in values and 0 not in operand.spec.shape
     ]

@@ -16,22 +16,20 @@ from dataclasses import dataclass
 
 from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
-from cudnnpy._options.operations import SoftmaxOptions
-from cudnnpy._runtime import dispatch
-from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
-    At,
+from cudnnpy._launch import dispatch
+from cudnnpy._launch.dispatch import Call
+from cudnnpy._launch.operands import check_no_overlaps, logical, logical_like, logical_result
+from cudnnpy._launch.program import Operand, Program, with_conversion_copies
+from cudnnpy._launch.steps import (
     Executable,
-    Function,
-    Operand,
-    Program,
+    FunctionCall,
+    OperandAddress,
     Step,
-    arranged,
     copy,
-    elsewhere,
-    scales,
+    move_to_scratch,
+    scaling_arguments,
 )
-from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
+from cudnnpy._options.operations import SoftmaxOptions
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
 from cudnnpy.ops.softmax_graphs import backward, backward_is_faster, forward, forward_is_faster
@@ -130,7 +128,7 @@ class Softmax(SoftmaxOptions, Identified):
         return dispatch.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
 
     def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
-        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.cap`."""
+        """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.workspace_cap`."""
         factor, gradient = 1.0 if beta else alpha, len(operands) == 3
         specs = [operand.spec for operand in operands]
         wanted = self._wanted(*specs)
@@ -173,7 +171,7 @@ class Softmax(SoftmaxOptions, Identified):
             planned = forward(call.device, *rows, spec.dtype, log)
         return planned or self._function(spec, rows, alpha, gradient)
 
-    def _function(self, spec: TensorSpec, rows: tuple[int, int] | None, alpha: float, gradient: bool) -> Function:
+    def _function(self, spec: TensorSpec, rows: tuple[int, int] | None, alpha: float, gradient: bool) -> FunctionCall:
         """The function, which takes the positions as one axis, or rows.
 
         For five axes channels last, the functions do not write most of the result (softmax-five-axes in
@@ -184,16 +182,27 @@ class Softmax(SoftmaxOptions, Identified):
         as_instance = rows is not None and (gradient or rows[1] > _SHORT)
         mode = short_names(cudnnSoftmaxMode_t)["instance" if as_instance else "channel"]
         kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
-        a, b = scales(alpha, 0.0, spec.dtype)
+        a, b = scaling_arguments(alpha, 0.0, spec.dtype)
         if gradient:
-            return Function("cudnnSoftmaxBackward", *kind, a, tensor, At(1), tensor, At(0), b, tensor, At(2))
-        return Function("cudnnSoftmaxForward", *kind, a, tensor, At(0), b, tensor, At(1))
+            return FunctionCall(
+                "cudnnSoftmaxBackward",
+                *kind,
+                a,
+                tensor,
+                OperandAddress(1),
+                tensor,
+                OperandAddress(0),
+                b,
+                tensor,
+                OperandAddress(2),
+            )
+        return FunctionCall("cudnnSoftmaxForward", *kind, a, tensor, OperandAddress(0), b, tensor, OperandAddress(1))
 
     def _forward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
         x = logical(call, "x", self.layout, _RANKS, empty=True)
         y = logical_result(call, "out", x.shape, x, self.layout, beta)
-        operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
-        scales(alpha, beta, x.dtype)
+        operands = check_no_overlaps(call, (Operand("x", x), Operand("out", y, True, ("x",))))
+        scaling_arguments(alpha, beta, x.dtype)
         if not extent(y):
             return Program("softmax", call.device, operands, []), [in_layout(y, self._channels_last(x))]
         return self._program("softmax", call, operands, alpha, beta), [in_layout(y, self._channels_last(x))]
@@ -202,8 +211,8 @@ class Softmax(SoftmaxOptions, Identified):
         dy = logical(call, "dy", self.layout, _RANKS, empty=True)
         y = logical_like(call, "y", self.layout, dy.shape, dy.dtype)
         dx = logical_result(call, "out", dy.shape, dy, self.layout, beta)
-        operands = no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
-        scales(alpha, beta, dy.dtype)
+        operands = check_no_overlaps(call, (Operand("dy", dy), Operand("y", y), Operand("out", dx, True, ("dy",))))
+        scaling_arguments(alpha, beta, dy.dtype)
         if not extent(dx):
             return Program("softmax gradient", call.device, operands, []), [in_layout(dx, self._channels_last(dy))]
         return self._program("softmax gradient", call, operands, alpha, beta), [in_layout(dx, self._channels_last(dy))]
@@ -226,11 +235,11 @@ def _blended(
     In place, the function would read what it has written: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
-        return arranged(name, call.device, operands, executable, wanted)
+        return with_conversion_copies(name, call.device, operands, executable, wanted)
     *inputs, out = operands
     apart = wanted[-1]
     count, last = len(operands), len(inputs)
-    program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], executable, wanted)
-    steps, scratch, places = elsewhere(program.steps, count, program.scratch, {last: extent(apart)})
+    program = with_conversion_copies(name, call.device, [*inputs, out._replace(spec=apart)], executable, wanted)
+    steps, scratch, places = move_to_scratch(program.steps, count, program.scratch, {last: extent(apart)})
     steps.append(Step(copy(apart, out.spec, alpha, beta), (places[last], last)))
     return Program(name, call.device, operands, steps, scratch)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cudnnpy._core.layouts import TensorSpec
-from cudnnpy._runtime.executables import Executable, Step, Steps
+from cudnnpy._launch.steps import Executable, Step, StepSequence
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.typing import ElementName
@@ -53,8 +53,8 @@ def forward(device: int, count: int, length: int, dtype: ElementName, log: bool)
         return None
     steps = [Step(largest, (0, 2)), Step(sums, (0, 2, 3))]
     if logarithms is None:
-        return Steps([*steps, Step(last, (0, 2, 3, 1))], [4 * count, 4 * count])
-    return Steps([*steps, Step(logarithms, (2, 3, 4)), Step(last, (0, 4, 1))], [4 * count] * 3)
+        return StepSequence([*steps, Step(last, (0, 2, 3, 1))], [4 * count, 4 * count])
+    return StepSequence([*steps, Step(logarithms, (2, 3, 4)), Step(last, (0, 4, 1))], [4 * count] * 3)
 
 
 def backward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Executable | None:
@@ -78,7 +78,7 @@ def backward(device: int, count: int, length: int, dtype: ElementName, log: bool
     last = graph.executable(device)
     if sums is None or last is None:
         return None
-    return Steps([Step(sums, (0, 3) if log else (0, 1, 3)), Step(last, (0, 1, 3, 2))], [4 * count])
+    return StepSequence([Step(sums, (0, 3) if log else (0, 1, 3)), Step(last, (0, 1, 3, 2))], [4 * count])
 
 
 def _rows(count: int, length: int, dtype: ElementName) -> TensorSpec:

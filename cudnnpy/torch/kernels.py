@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cudnnpy._runtime.plan_cache import find
+from cudnnpy._launch.plan_cache import lookup
 from cudnnpy.torch import pytorch_kernels
 from cudnnpy.torch.planned_operations import Backward, Forward
 from cudnnpy.torch.planning import (
@@ -52,7 +52,7 @@ def convolution(
         bits |= bias.data_ptr()
     if bits & 15:  # rare: misaligned tensors have plans of their own
         key += (_alignments(x, w, bias),)
-    cached: Forward | Fallback | None = find(key)
+    cached: Forward | Fallback | None = lookup(key)
     if cached is None:
         geometry = stride, padding, dilation, transposed, output_padding, groups
         cached = plan_and_cache(key, plan_forward, (x, w, bias), geometry, (benchmark, deterministic, enabled, tf32))
@@ -91,7 +91,7 @@ def convolution_backward(
     )  # fmt: skip
     if (at_dy | at_x | at_w) & 15:
         key += (_alignments(dy, x, w),)
-    cached: Backward | Fallback | None = find(key)
+    cached: Backward | Fallback | None = lookup(key)
     if cached is None:
         cached = plan_and_cache(key, plan_backward, (dy, x, w), geometry, now, mask)
     if isinstance(cached, Backward):

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import OutOfMemoryError
 
-from cudnnpy._runtime.launcher import Launcher
+from cudnnpy._launch.launcher import Launcher
 from cudnnpy.torch import pytorch_kernels
 from cudnnpy.torch.fallback_stats import HANDLED
 

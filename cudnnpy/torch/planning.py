@@ -10,10 +10,10 @@ from torch import OutOfMemoryError
 
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec
+from cudnnpy._launch.dispatch import Call, check_not_capturing, specs_of
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.plan_cache import plan_cache
 from cudnnpy._memory.arrays import library_of, read
-from cudnnpy._runtime.dispatch import Call, refuse_capture, specs_of
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.plan_cache import plan_cache
 from cudnnpy.convolution.convolution import Convolution
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.transpose import ConvolutionTranspose
@@ -85,7 +85,7 @@ def plan_and_cache(key: tuple[Any, ...], plan: Callable[..., Any], tensors: tupl
     except _PLANNING_ERRORS as error:
         cached = Fallback(reason_of(error))
     if not (isinstance(cached, Fallback) and cached.reason == fallback_stats.CAPTURE):
-        plan_cache().store(key, cached)
+        plan_cache().insert_planned(key, cached)
     return cached
 
 
@@ -96,7 +96,7 @@ def record_launch_failure(key: tuple[Any, ...], error: Exception) -> str:
     """
     reason = reason_of(error)
     if isinstance(error, WorkspaceError):
-        plan_cache().store(key, Fallback(reason))
+        plan_cache().insert_planned(key, Fallback(reason))
     return reason
 
 
@@ -166,7 +166,7 @@ def _plan(
     if max(math.prod(spec.shape) for spec in specs.values()) > _MAX_ELEMENTS:
         raise FallbackError(fallback_stats.LARGE)
     stream = library.current_stream(device)
-    refuse_capture(name, stream)
+    check_not_capturing(name, stream)
     with on_device(device):
         call = Call(specs, addresses, device, stream, arrays)
         planned, _ = operation._prepare(

@@ -174,7 +174,7 @@ def test_results_given(library: Library) -> None:
 
 
 def test_a_bias_and_many_calls(library: Library) -> None:
-    """Enough calls that launches are replayed, and the second on other memory than the first."""
+    """Enough calls that launches are direct, and the second on other memory than the first."""
     w, bias = numbers(*W, seed=1), numbers(W[0], seed=2)
     conv = Convolution(padding=1)
     on = library.make(w), library.make(bias)

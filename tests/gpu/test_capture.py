@@ -46,10 +46,10 @@ def arguments(operation: str) -> tuple[Any, ...]:
     }[operation]
 
 
-@pytest.mark.parametrize("calls", [1, 6], ids=["once", "replayed"])
+@pytest.mark.parametrize("calls", [1, 6], ids=["by cuDNN", "directly"])
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_a_warmed_up_call_is_recorded(operation: str, calls: int) -> None:
-    """Also where the calls before were replays of the launcher's own graph; the graph reads what is there at its launch."""
+    """Also where the calls before were direct launches; the graph reads what is there at its launch."""
     conv, given = Convolution(padding=1), arguments(operation)
     run = getattr(conv, operation)
     out = torch.empty(exact_result(operation, *given, padding=1).shape, device="cuda")
@@ -209,7 +209,7 @@ def test_an_alignment_that_is_new_is_refused_too() -> None:
 
 @pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
 def test_calls_on_other_streams_do_not_disturb_a_capture(mode: str) -> None:
-    """Enough of them that the launcher makes a graph of its own while the capture is under way, and replays it."""
+    """Enough of them that a direct launch would be made while the capture is under way."""
     conv, (x, w) = Convolution(padding=1), arguments("forward")
     captured, eager = (torch.empty(Y, device="cuda") for _ in range(2))
     side = torch.cuda.Stream()

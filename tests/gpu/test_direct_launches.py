@@ -15,8 +15,7 @@ from drawing import EXAMPLES, SEED
 import cudnnpy
 from cudnnpy import Convolution, Plan, TensorSpec
 from cudnnpy._core.layouts import extent
-from cudnnpy._runtime import launcher
-from cudnnpy._runtime.followed_addresses import SPACE_ALIGNMENT
+from cudnnpy._launch.steps import WORKSPACE_ALIGNMENT
 from cudnnpy.errors import NoAlgorithmError
 from cudnnpy.handle import Handle
 
@@ -27,11 +26,8 @@ NOT_A_NUMBER = 0xFF
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A plan is launched directly after three launches, and nothing is replayed."""
+def empty_cache() -> Iterator[None]:
     before = cudnnpy.cache_info()
-    monkeypatch.setattr(launcher, "_UNTIL_DIRECT", 3)
-    monkeypatch.setattr(launcher, "_UNTIL_REPLAY", 1 << 60)
     cudnnpy.clear_cache()
     yield
     cudnnpy.clear_cache()
@@ -116,20 +112,27 @@ def plainly(plan: Plan, addresses: list[int], workspace: int, stream: int) -> No
 def check(memory: Memory, text: str, plan: Plan) -> bool:
     """Whether the plan is launched directly; if so, its results at addresses of every alignment are cuDNN's."""
     sizes = [extent(spec) for spec in plan.problem.specs]
-    with_space = [*sizes, plan.workspace_size + SPACE_ALIGNMENT] if plan.workspace_size else sizes
+    with_space = [*sizes, plan.workspace_size + WORKSPACE_ALIGNMENT] if plan.workspace_size else sizes
     stream = torch.cuda.current_stream().cuda_stream
 
     def drawn(alignment: int) -> tuple[list[int], int]:
         found = memory.addresses(with_space, alignment)
-        return found[: len(sizes)], -(-found[-1] // SPACE_ALIGNMENT) * SPACE_ALIGNMENT if plan.workspace_size else 0
+        return found[: len(sizes)], -(
+            -found[-1] // WORKSPACE_ALIGNMENT
+        ) * WORKSPACE_ALIGNMENT if plan.workspace_size else 0
 
-    for _ in range(3):
+    for _ in range(2):
         addresses, space = drawn(256)
         plan.execute(*addresses, space, stream)
     if not cudnnpy.cache_info().direct_launches:
         return False
-    (direct,) = plan._of_thread.launcher.direct.values()
-    uses = direct.uses
+    bound, bind = [0], plan.executable.bind
+
+    def counted(*arguments: Any) -> Any:
+        bound[0] += 1
+        return bind(*arguments)
+
+    plan.executable.bind = counted  # type: ignore[method-assign]
     for alignment in (16, 32, 128, 256, 4096):
         addresses, space = drawn(alignment)
         results = [memory.part(addresses[-1] - BAND, sizes[-1] + 2 * BAND)]
@@ -146,8 +149,8 @@ def check(memory: Memory, text: str, plan: Plan) -> bool:
             for part, then in zip(results, before, strict=True):
                 for band in (slice(None, BAND), slice(-BAND, None)):
                     assert torch.equal(part[band], then[band]), f"{text}: bytes around were changed"
-        uses += 1
-        assert direct.uses == uses, f"{text}: launched plainly at addresses of alignment {alignment}"
+        assert bound == [1], f"{text}: launched by cuDNN at addresses of alignment {alignment}"
+        bound[0] = 0
         assert torch.equal(*found), f"{text}: other results at addresses of alignment {alignment}"
     return True
 
@@ -161,7 +164,7 @@ def test_drawn_plans_give_the_same_at_any_addresses() -> None:
         if found is None:
             continue
         text, plan = found
-        if sum(extent(spec) for spec in plan.problem.specs) + plan.workspace_size > LARGEST or not plan.replayable:
+        if sum(extent(spec) for spec in plan.problem.specs) + plan.workspace_size > LARGEST or not plan.is_relocatable:
             continue
         plans += 1
         found_direct += check(memory, text, plan)
@@ -190,10 +193,9 @@ def run_all(conv: Convolution, w: torch.Tensor, inputs: list[torch.Tensor], outs
     return torch.stack(outs)
 
 
-def test_an_engine_that_reads_textures_stays_right_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_reads_textures_stays_right_among_others() -> None:
     """cuDNN makes a texture for the addresses of a launch: a kernel that is queued again later would read another one."""
     drawn = torch.Generator("cuda").manual_seed(SEED)
-    monkeypatch.setattr(launcher, "_UNTIL_REPLAY", 4)  # as in use
     plans, tensors = [], []
     for depth, channels in ((4, 64), (2, 128), (3, 32)):
         conv = Convolution(padding=(1, 0, 0), tf32=False)
@@ -211,10 +213,10 @@ def test_an_engine_that_reads_textures_stays_right_among_others(monkeypatch: pyt
             tensors.append((dy, x, torch.empty(shape, device="cuda")))
     if not plans:
         pytest.skip("this release of cuDNN has no engine that reads textures for these problems")
-    assert not any(plan.replayable for plan in plans)
+    assert not any(plan.is_relocatable for plan in plans)
     stream = torch.cuda.current_stream().cuda_stream
     space = torch.empty(max(plan.workspace_size for plan in plans) + 256, dtype=torch.uint8, device="cuda")
-    start = -(-space.data_ptr() // SPACE_ALIGNMENT) * SPACE_ALIGNMENT
+    start = -(-space.data_ptr() // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
     for number in range(60):
         for plan, (dy, x, dw) in zip(plans, tensors, strict=True):
             if number % 3 == 2:  # other addresses, whose content differs

@@ -33,7 +33,7 @@ def test_the_records_of_calls_on_a_handle() -> None:
 
 
 def test_a_layer_works_as_without_a_log() -> None:
-    """It is planned, launched and replayed while each call of cuDNN is logged."""
+    """It is planned, and launched by cuDNN and directly, while each call of cuDNN is logged."""
     logger, kept = logging.Logger("layer"), Kept()
     logger.addHandler(kept)
     conv = cudnnpy.Convolution(padding=1, tf32=False)

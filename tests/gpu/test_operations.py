@@ -28,7 +28,7 @@ from test_threads import side_by_side
 
 import cudnnpy
 from cudnnpy import reference
-from cudnnpy._runtime import operands
+from cudnnpy._launch import operands
 from cudnnpy.errors import CaptureError, NoAlgorithmError, NotSupportedError
 
 COMPILED = ("BatchNormalization", "LayerNormalization", "RMSNormalization", "InstanceNormalization", "FusedConvolution")
@@ -223,7 +223,7 @@ def test_one_drawn_problem(problem: Problem, outcomes: Outcomes) -> None:
     assert outcomes.ran.total() > ran, "refused"
 
 
-@pytest.mark.parametrize("repeats", [1, 6], ids=["once", "replayed"])
+@pytest.mark.parametrize("repeats", [1, 6], ids=["once", "repeated"])
 @pytest.mark.parametrize("call", KINDS)
 def test_smoke_chosen_problems(call: str, repeats: int, outcomes: Outcomes) -> None:
     """One by hand of each call, that any GPU must run."""
@@ -381,7 +381,7 @@ def test_a_gradient_uses_the_mask_of_its_own_forward() -> None:
 # CUDA graphs
 
 
-@pytest.mark.parametrize("calls", [1, 6], ids=["once", "replayed"])
+@pytest.mark.parametrize("calls", [1, 6], ids=["once", "repeated"])
 @pytest.mark.parametrize("call", KINDS)
 def test_a_warmed_up_call_is_recorded(call: str, calls: int) -> None:
     """The graph reads and writes what is there at its launch; results that the call made belong to the graph."""

@@ -310,7 +310,7 @@ def test_a_captured_step(is_planned: bool) -> None:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(6):  # replays of single launches begin
+                for _ in range(6):  # direct launches begin
                     training_step(w, x)
             torch.cuda.current_stream().wait_stream(side)
         cudnnpy.torch.reset_stats()

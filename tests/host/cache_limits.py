@@ -1,4 +1,4 @@
-"""The limits of what is kept for launches, as they were before a test."""
+"""The settings of the plan cache and of launches, as they were before a test."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ import cudnnpy
 
 @pytest.fixture
 def cache_limits() -> Iterator[None]:
-    """Whatever limits a test sets, those before it hold again after it."""
+    """Restores the settings that a test changes."""
     before = cudnnpy.cache_info()
     yield
-    cudnnpy.set_cache_limit(
-        launches=before.launch_limit,
-        replays=before.replay_limit,
-        replay_bytes=before.replay_bytes_limit,
-        direct=before.direct,
-    )
+    cudnnpy.set_cache_limit(before.limit, direct=before.direct)

@@ -1,7 +1,7 @@
 """Stand-ins for arrays, C's functions and a device, for calls without a GPU. Keys, caches, launchers and handles are real.
 
 Every call of an operation on the stand-ins is checked: its launches must be on the memory of that call's arrays, or in the
-workspace of its stream, and on its stream and device, whether they are launched, launched directly or replayed as a CUDA graph.
+workspace of its stream, and on its stream and device, whether they are launched by cuDNN or directly.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
-from stand_in_pace import GivenPace
 
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
 from cudnnpy._core.layouts import TensorSpec, extent, packed_strides
 from cudnnpy._core.owned import Owned
+from cudnnpy._launch import dispatch, implicit_operands, launcher, plan_cache
 from cudnnpy._memory import arrays, workspace
 from cudnnpy._memory.arrays import ArrayLibrary
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate, Engine
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import cuda_graph, direct_launch, dispatch, launcher, pace, plan_cache, substitutes
 from cudnnpy.backend import Descriptor
 from cudnnpy.convolution import convolution, operation
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -119,7 +118,7 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.device = 0  # the current one
-        self.captured: list[Launch] | None = None  # what a CUDA graph is being made of
+        self.captured: list[Launch] | None = None  # what a direct launch is being made of
         self.launches: list[Launch] = []
         self.handles: dict[int, Handle] = {}
 
@@ -128,12 +127,12 @@ class Direct:
     """A stand-in for a launch of a plan's kernels without cuDNN."""
 
     def __init__(self, stand_in: StandInDevice, bind: Callable[[tuple[int, ...]], Callable[[], int]]) -> None:
-        self.stand_in, self.bind, self.uses = stand_in, bind, 0
-        self.pointers: tuple[int, ...] | None = None
+        self.stand_in, self.bind = stand_in, bind
+        self.addresses: tuple[int, ...] | None = None
 
-    def launch(self, pointers: tuple[int, ...], stream: int) -> bool:
-        self.uses, self.pointers = self.uses + 1, pointers
-        for launch in self.stand_in.captured(self.bind(pointers)):
+    def launch(self, addresses: tuple[int, ...], stream: int) -> bool:
+        self.addresses = addresses
+        for launch in self.stand_in.captured(lambda: self.bind(addresses)()):
             self.stand_in.c_calls[launch.name] += 1
             self.stand_in.note(launch._replace(stream=stream))
         return True
@@ -150,7 +149,7 @@ class StandInDevice:
         self.planned_graphs: list[GraphProblem] = []
         self.workspace_size = 0
         self.reserve_size = 64  # what C says that dropout needs
-        self.source = "legacy"  # whose launches are not replayed
+        self.is_relocatable = False  # so that no launch of a plan is direct
         self.allocated: list[tuple[int, int, int]] = []
         self.launches: list[Launch] = []
         self.thread_state = ThreadState()
@@ -160,17 +159,16 @@ class StandInDevice:
         self.operand_names: dict[int, dict[int, str]] = {}  # names by unique ids, by the plans' numbers
         self.workspaces: list[tuple[Memory, int, int, int]] = []  # with the device, the stream and the thread
         self.constants: list[Memory] = []
-        self.cuda_graphs: list[list[Launch]] = []
-        self.replayed = 0
         self.direct_launches = 0  # that were made
-        self.gpu_waits: bool | None = True
         self.packs: set[int] = set()  # the variant packs that have not been destroyed, by their numbers
 
     def executable(self, uids: tuple[int, ...], operands: tuple[str, ...]) -> GraphExecutable:
         plan = StandInPlan(self.workspace_size)
         self.operand_names[number_of(plan.pointer)] = dict(zip(uids, operands, strict=True))
         self.workspace_needed[number_of(plan.pointer)] = self.workspace_size
-        return GraphExecutable(plan, uids)
+        executable = GraphExecutable(plan, uids)
+        executable.__dict__["is_relocatable"] = self.is_relocatable
+        return executable
 
     def choose(
         self,
@@ -188,7 +186,7 @@ class StandInDevice:
         else:
             self.choices.append((problem, options, before))
             executable = self.executable(tuple(range(len(problem.operands))), problem.operands)
-            found = Candidate(self.source, "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
+            found = Candidate("heuristics", "made up", (), True, lambda: executable, engine=Engine(7, {1: 2}))
         assert found.prepare() is not None
         return found, [found]
 
@@ -196,7 +194,7 @@ class StandInDevice:
         assert self.thread_state.device == problem.device
         self.planned_graphs.append(problem)
         uids = tuple(node.uid for node in (*problem.graph.inputs, *problem.graph.outputs))
-        yield Candidate(self.source, "made up", (), True, lambda: self.executable(uids, problem.operands))
+        yield Candidate("heuristics", "made up", (), True, lambda: self.executable(uids, problem.operands))
 
     def called(self, name: str, *arguments: Any) -> int:
         """A C function that does nothing, and succeeds; sizes are told, and what launches are on is noted."""
@@ -221,7 +219,7 @@ class StandInDevice:
         return 0
 
     def launched(self, name: str, *arguments: Any) -> int:
-        """A C function that launches work: it is noted, or becomes part of the CUDA graph that is being made."""
+        """A C function that launches work: it is noted, or becomes part of the direct launch that is being made."""
         space = 0
         if name.startswith("cuMemset"):
             addresses, stream = {"destination": arguments[0]}, arguments[3]
@@ -264,19 +262,6 @@ class StandInDevice:
         finally:
             self.thread_state.captured = None
         return captured
-
-    def capture(self, launch: Callable[[], int]) -> cuda_graph.Replay | None:
-        """A CUDA graph of one launch."""
-        self.cuda_graphs.append(self.captured(launch))
-        return cuda_graph.Replay(SimpleNamespace(handle=len(self.cuda_graphs)), launch)
-
-    def replay(self, graph: c_void_p, stream: int) -> int:
-        """cuGraphLaunch: what was captured runs on the stream."""
-        self.replayed += 1
-        for launch in self.cuda_graphs[(graph.value or 0) - 1]:
-            self.c_calls[launch.name] += 1
-            self.note(launch._replace(stream=stream))
-        return 0
 
     def direct(
         self, bind: Callable[[tuple[int, ...]], Callable[[], int]], handle: Handle, pointers: tuple[int, ...]
@@ -384,14 +369,11 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInDevice]:
     monkeypatch.setattr(driver_calls, "_torch_captures", driver_calls._ask_torch)
     monkeypatch.setattr(launcher, "several_devices", lambda: True)
     monkeypatch.setattr(launcher, "current_device", lambda: stand_in.thread_state.device)
-    monkeypatch.setattr(cuda_graph, "driver_library", lambda: SimpleNamespace(cuGraphLaunch=stand_in.replay))
-    monkeypatch.setattr(cuda_graph.Replay, "of", classmethod(lambda cls, launch, handle: stand_in.capture(launch)))
-    monkeypatch.setattr(direct_launch.DirectLaunch, "of", stand_in.direct)
-    monkeypatch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
+    monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: stand_in.direct)
     monkeypatch.setattr(selection, "choose", stand_in.choose)
     monkeypatch.setattr(graph, "guesses", stand_in.guesses)
     monkeypatch.setattr(DropoutDescriptor, "needed_states_size", classmethod(lambda cls, handle: 1 << 10))
-    monkeypatch.setattr(substitutes, "synchronize", lambda stream, device: None)
+    monkeypatch.setattr(implicit_operands, "synchronize", lambda stream, device: None)
     monkeypatch.setattr(workspace, "free_bytes", lambda device: 1 << 30)
     monkeypatch.setattr(workspace, "allocate", allocate)
     real_take = workspace.take

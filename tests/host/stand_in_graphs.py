@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,15 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from cuda.bindings import driver
-from stand_in_pace import GivenPace
 
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import captured_kernels, captures, cuda_graph, direct_launch, launcher, pace, plan_cache
+from cudnnpy._launch import launcher, plan_cache
 from cudnnpy.handle import Handle
 
 CAPTURES = 0x9000  # the stream of our own captures
 BAD = 1  # CUDA_ERROR_INVALID_VALUE
-GOOD, FAILED = driver.CUresult.CUDA_SUCCESS, driver.CUresult.CUDA_ERROR_UNKNOWN
 
 Pointers = tuple[int, ...]
 Parameters = Callable[[Pointers], Sequence[bytes]]
@@ -65,10 +64,8 @@ class StandInGraphs:
         self.capture: list[Node] | None = None  # the nodes of our own capture
         self.nodes: dict[int, Node] = {}
         self.graphs: dict[int, list[int]] = {}
-        self.executables: dict[int, list[list[bytes]]] = {}
-        self.instantiated = 0
-        self.gpu_waits: bool | None = True  # for the host
         self.launched: list[tuple[list[list[bytes]], int]] = []
+        self.captures = 0
         self.confirmed = 0  # captures of kernels that went to the driver directly
         self.defaults: dict[int, bytes] = {}  # attributes of all kernels
         self.plain = 0  # launches by cuDNN
@@ -105,41 +102,43 @@ class StandInGraphs:
             self.capture += nodes
         return 0
 
-    # Captures, as cuda.bindings has them
+    # Captures
 
-    def cuStreamCreate(self, _flags: Any) -> tuple[Any, int]:
-        return GOOD, CAPTURES
+    def cuStreamCreate(self, stream: Any, flags: int) -> int:
+        assert flags == 1
+        stream._obj.value = CAPTURES
+        return BAD if self.failing == "cuStreamCreate" else 0
 
-    def cuStreamBeginCapture(self, *_: Any) -> tuple[Any]:
+    def cuStreamBeginCapture_v2(self, stream: c_void_p, mode: int) -> int:
+        assert (stream.value, mode, self.capture) == (CAPTURES, 2, None)
+        if self.failing == "cuStreamBeginCapture_v2":
+            return BAD
         self.capture = []
-        return (GOOD,)
+        return 0
 
-    def cuStreamEndCapture(self, _stream: Any) -> tuple[Any, int]:
+    def cuStreamEndCapture(self, stream: c_void_p, graph: Any) -> int:
+        assert stream.value == CAPTURES
         nodes, self.capture = self.capture or [], None
-        graph = next(self.numbers)
-        self.graphs[graph] = []
+        self.captures += 1
+        if self.failing == "cuStreamEndCapture":
+            return BAD
+        number = graph._obj.value = next(self.numbers)
+        self.graphs[number] = []
         for node in nodes:
-            self.graphs[graph].append(number := next(self.numbers))
-            self.nodes[number] = node
-        return GOOD, graph
+            self.graphs[number].append(address := next(self.numbers))
+            self.nodes[address] = node
+        return 0
 
-    def cuGraphInstantiate(self, graph: int, _flags: int) -> tuple[Any, int]:
-        executable = next(self.numbers)
-        self.instantiated += 1
-        self.executables[executable] = [list(self.nodes[number].values) for number in self.graphs[graph]]
-        return GOOD, executable
+    def cuStreamDestroy_v2(self, stream: c_void_p) -> int:
+        assert stream.value == CAPTURES
+        return 0
 
-    def cuGraphExecDestroy(self, executable: int) -> None:
-        del self.executables[executable]
-
-    def cuGraphDestroy(self, graph: int) -> None:
-        for number in self.graphs.pop(graph):
+    def cuGraphDestroy(self, graph: c_void_p) -> int:
+        for number in self.graphs.pop(graph.value or 0):
             del self.nodes[number]
+        return 0
 
-    def nothing(self, *_: Any) -> tuple[Any, int]:
-        return GOOD, 0
-
-    # The rest, as ctypes has it
+    # Nodes, launches and the state of the driver
 
     def cuGraphGetNodes(self, graph: c_void_p, nodes: Any, count: Any) -> int:
         numbers = self.graphs[graph.value or 0]
@@ -158,13 +157,13 @@ class StandInGraphs:
         count._obj.value = len(numbers) - 1
         for at, pair in enumerate(itertools.pairwise(numbers)):
             before[at], after[at] = pair
-            data[at].from_port, data[at].to_port, data[at].kind = self.nodes[pair[1]].kernel.edge
+            data[at].from_port, data[at].to_port, data[at].type = self.nodes[pair[1]].kernel.edge
         return 0
 
     def cuGraphKernelNodeGetAttribute(self, node: c_void_p, number: int, value: Any) -> int:
         if number == 14:
             return BAD  # an older driver
-        value.raw = {**self.defaults, **dict(self.nodes[node.value or 0].kernel.attributes)}.get(number, bytes(64))
+        value[:] = {**self.defaults, **dict(self.nodes[node.value or 0].kernel.attributes)}.get(number, bytes(64))
         return 0
 
     def cuGraphMemsetNodeGetParams(self, node: c_void_p, given: Any) -> int:
@@ -182,7 +181,7 @@ class StandInGraphs:
         if there.kernel.extra:
             wanted.extra = cast(there.packed, POINTER(c_void_p))
         else:
-            wanted.values = cast(there.addresses, POINTER(c_void_p))
+            wanted.parameters = cast(there.addresses, POINTER(c_void_p))
         return 0
 
     def _parameter(self, function: c_void_p, at: c_size_t, offset: Any, size: Any) -> int:
@@ -254,12 +253,6 @@ class StandInGraphs:
         self.shared_bytes[function.value or 0] = value.value
         return 0
 
-    def cuGraphLaunch(self, executable: c_void_p, stream: int) -> int:
-        if self.failing == "cuGraphLaunch":
-            return BAD
-        self.launched.append((self.executables[executable.value or 0], stream))
-        return 0
-
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
         state._obj.value = int(stream in self.capturing)
         return 0
@@ -272,22 +265,13 @@ class StandInGraphs:
 @contextmanager
 def stand_in_graphs() -> Iterator[StandInGraphs]:
     """The stand-in in the place of the driver, with one device and one handle."""
+    from cudnnpy._launch.direct import captured_nodes, direct_launch, stream_capture
+
     stand_in = StandInGraphs()
     with pytest.MonkeyPatch.context() as patch:
-        for name in (
-            "cuStreamCreate",
-            "cuStreamBeginCapture",
-            "cuStreamEndCapture",
-            "cuGraphInstantiate",
-            "cuGraphDestroy",
-            "cuGraphExecDestroy",
-        ):
-            patch.setattr(driver, name, getattr(stand_in, name))
-        for name in ("cuStreamDestroy", "cuGraphUpload", "cuStreamSynchronize", "cuThreadExchangeStreamCaptureMode"):
-            patch.setattr(driver, name, stand_in.nothing)
-        for module in (driver_calls, captured_kernels, captures, cuda_graph, direct_launch):
+        patch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (driver.CUresult.CUDA_SUCCESS, mode))
+        for module in (driver_calls, captured_nodes, direct_launch, stream_capture):
             patch.setattr(module, "driver_library", lambda: stand_in)
-        patch.setattr(pace.Pace, "of_thread", classmethod(lambda cls, device: GivenPace(stand_in)))
         patch.setattr(launcher, "several_devices", lambda: False)
         patch.setattr(Handle, "default", classmethod(lambda cls, device: stand_in.handle))
         plan_cache.clear_cache()
@@ -298,5 +282,6 @@ def stand_in_graphs() -> Iterator[StandInGraphs]:
 @pytest.fixture
 def graphs() -> Iterator[StandInGraphs]:
     """The stand-in for one test."""
+    gc.collect()  # direct launches of earlier tests
     with stand_in_graphs() as stand_in:
         yield stand_in

@@ -1,57 +1,27 @@
-"""The drawing in docs/how-it-works.md: it is what the script draws, and what it draws is how a call goes."""
+"""The steps in docs/how-it-works.md are those of a real call."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
-from xml.etree import ElementTree
+from types import FrameType, SimpleNamespace
+from typing import Any
 
+import pytest
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
-from tools import draw_call_path as drawing
+from cudnnpy._launch import launcher
+from cudnnpy._launch.direct import direct_launch
+from cudnnpy._launch.direct.captured_nodes import KernelNode
+from cudnnpy._launch.direct.direct_launch import DirectLaunch
+from cudnnpy._launch.direct.relocations import Relocation
+from cudnnpy._memory import arrays
 
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(cudnnpy.__file__).parent
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def test_the_committed_drawing_is_what_the_script_draws() -> None:
-    assert drawing.FILE.read_text() == drawing.draw(), "python -m tools.draw_call_path draws it again"
-
-
-def test_every_module_in_it_exists() -> None:
-    modules = [f"cudnnpy.{box.module}" for box in drawing.BOXES.values() if box.module]
-    assert len(modules) > 8
-    assert [name for name in modules if find_spec(name) is None] == []
-
-
-def test_texts_are_within_their_boxes_and_boxes_do_not_overlap() -> None:
-    root = ElementTree.fromstring(drawing.draw())
-    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
-    for box in drawing.BOXES.values():
-        assert box.title in texts
-        assert box.text in texts
-        for text, size in ((box.title, 15), (f"cudnnpy.{box.module}", 12), (box.text, 12)):
-            assert len(text) * drawing.CHARACTER[size] < drawing.WIDTH, text
-    corners = [drawing.corner(box) for box in drawing.BOXES.values()]
-    assert len(set(corners)) == len(corners)
-    assert drawing.STEP > drawing.HEIGHT
-    width, height = (float(root.attrib[name]) for name in ("width", "height"))
-    assert max(x for x, _ in corners) + drawing.WIDTH < width
-    assert max(y for _, y in corners) + drawing.HEIGHT < height
-
-
-def test_every_box_is_reached_from_the_call() -> None:
-    reached = {"call"}
-    while more := {end for start, end in drawing.ARROWS if start in reached} - reached:
-        reached |= more
-    assert reached == set(drawing.BOXES)
-
-
-# What it draws
 
 
 def entered(call: Callable[[], object]) -> list[str]:
@@ -59,9 +29,9 @@ def entered(call: Callable[[], object]) -> list[str]:
     found: dict[str, None] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        file = Path(frame.f_code.co_filename)
+        file = Path(frame.f_code.co_filename.partition(",")[0])
         if event == "call" and PACKAGE in file.parents:
-            found[".".join(file.relative_to(PACKAGE).with_suffix("").parts)] = None
+            found[".".join(("cudnnpy", *file.relative_to(PACKAGE).with_suffix("").parts))] = None
 
     sys.setprofile(note)
     try:
@@ -71,23 +41,80 @@ def entered(call: Callable[[], object]) -> list[str]:
     return list(found)
 
 
-def column(number: int) -> list[str]:
-    return [box.module for box in sorted(drawing.BOXES.values(), key=lambda box: box.row) if box.column == number]
+def count_of_functions(call: Callable[[], object]) -> int:
+    """The number of functions that a call enters, without those of `_core`, which check the launch in the stand-in."""
+    count = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        file = Path(frame.f_code.co_filename.partition(",")[0])
+        count += event == "call" and PACKAGE in file.parents and file.parent.name != "_core"
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return count
 
 
-def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(stand_in: StandInDevice) -> None:
-    """A stand-in selects and runs here, so that the modules of the choice and of executables are not entered."""
+def steps(page: str) -> list[str]:
+    """The modules of the table of a known call, and of the sentence after it."""
+    text = page.partition("**A known call**")[2].partition("The call signature is")[0]
+    return re.findall(r"`(cudnnpy\.[\w.]+)`", text)
+
+
+class Memory(Array):
+    """An array that is read as a DeviceArray is."""
+
+    @property
+    def _signature(self) -> Any:
+        return self.shape, self.strides, self.dtype, self.device
+
+
+def direct_launch_of(monkeypatch: pytest.MonkeyPatch, operands: int) -> DirectLaunch:
+    """The direct launch of one kernel, whose parameters are the addresses."""
+    driver = SimpleNamespace(cuLaunchKernelEx=lambda *_: 0)
+    monkeypatch.setattr(direct_launch, "driver_library", lambda: driver)
+    node = KernelNode(0x400, (1, 1, 1), (32, 1, 1), 0, (8,) * operands, False, (), False, bytes(8 * operands))
+    relocations = [Relocation(True, 8 * at, at, 0) for at in range(operands)]
+    return DirectLaunch([node], [relocations], operands)
+
+
+@pytest.mark.usefixtures("cache_limits")
+def test_a_known_call_takes_the_steps_of_the_page(stand_in: StandInDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = steps((ROOT / "docs" / "how-it-works.md").read_text())
+    by_cudnn = [name for name in listed if ".direct." not in name]
+    direct = listed[: len(listed) - 2]
+    assert (len(by_cudnn), len(direct)) == (10, 10)
+    monkeypatch.setitem(arrays._libraries, Memory, arrays.OWN)
+    monkeypatch.setattr(launcher, "_direct_launch_maker", lambda: lambda *_: direct_launch_of(monkeypatch, 4))
+    stand_in.stream, stand_in.workspace_size, stand_in.is_relocatable = 0, 1000, True
     conv = cudnnpy.Convolution(padding=1)
-    x, w, y = Array(2, 4, 6, 6), Array(8, 4, 3, 3), Array(2, 8, 6, 6)
-    first = entered(lambda: conv.forward(x, w, out=y))
-    replaced = {"_planning.selection", "_planning.candidates", "_measuring.search", "_runtime.executables"}
-    assert {*column(0), *column(1)} - {"", *replaced} <= set(first)
-    in_order = ["convolution.convolution", "_runtime.dispatch", "_memory.arrays"]
-    in_order += ["convolution.problem", "_planning.plan", "_runtime.launcher"]
-    assert [module for module in first if module in in_order] == in_order
-    known = entered(lambda: conv.forward(x, w, out=y))
-    assert [module for module in known if module in column(1)] == []
-    on_path = [module for module in column(0) if module in known]
-    assert [module for module in known if module in column(0)] == on_path
-    assert on_path[-2:] == ["_runtime.plan_cache", "_runtime.launcher"]
-    assert len(stand_in.launches) == 2
+
+    def call() -> None:
+        conv.forward(Memory(2, 4, 6, 6), Memory(8, 4, 3, 3), out=Memory(2, 8, 6, 6))
+
+    cudnnpy.set_cache_limit(direct=False)
+    call()
+    assert [name for name in entered(call) if name in {*by_cudnn, *direct}] == by_cudnn
+    cudnnpy.set_cache_limit(direct=True)
+    call()
+    found = entered(call)
+    assert [name for name in found if name in {*by_cudnn, *direct}] == direct
+    assert not [
+        name for name in found if name.startswith(("cudnnpy._planning", "cudnnpy._measuring", "cudnnpy._store"))
+    ]
+    assert (len(stand_in.choices), len(stand_in.launches)) == (1, 3)
+    x, w, y = Memory(2, 4, 6, 6), Memory(8, 4, 3, 3), Memory(2, 8, 6, 6)
+    new, same = (count_of_functions(lambda: conv.forward(x, w, out=y)) for _ in range(2))
+    assert (new, same) == (13, 11)  # each takes the host 0.05 to 0.1 us: three read an array
+
+
+def test_a_new_call_plans_after_the_look_up(stand_in: StandInDevice) -> None:
+    """A stand-in selects and runs here, so that the modules of the choice are not entered."""
+    conv = cudnnpy.Convolution(padding=1)
+    found = entered(lambda: conv.forward(Array(2, 4, 6, 6), Array(8, 4, 3, 3), out=Array(2, 8, 6, 6)))
+    order = ["_launch.dispatch", "_launch.plan_cache", "convolution.problem", "_planning.selection", "_planning.plan"]
+    names = [f"cudnnpy.{name}" for name in (*order, "_launch.launcher")]
+    assert [name for name in found if name in names] == names

@@ -23,8 +23,8 @@ from cudnnpy._core.layouts import (
     packed_strides,
     same_memory,
 )
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.executables import Operand, Program
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.program import Operand, Program
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.convolution.problem import Options
 from cudnnpy.descriptors import TensorDescriptor

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from stand_in_graphs import Kernel, Pointers, StandInGraphs, stand_in_graphs
 
 from cudnnpy import raw
-from cudnnpy._runtime import direct_launch
-from cudnnpy._runtime.direct_launch import DirectLaunch
+from cudnnpy._launch.direct.direct_launch import MAX_NODES, DirectLaunch, make_direct_launch
 from cudnnpy.errors import StatusError
 
 STREAM = 0x5000
@@ -26,19 +25,19 @@ Word = Callable[[Pointers], int]
 counter = itertools.count(0x1111_1111_1111_1111, 0x0101_0101_0101_0101)
 
 
-def address(operand: int, distance: int = 0) -> Word:
-    return lambda pointers: pointers[operand] + distance
+def address(operand: int, addend: int = 0) -> Word:
+    return lambda pointers: pointers[operand] + addend
 
 
 def constant(value: int) -> Word:
     return lambda pointers: value
 
 
-def low_half(operand: int, distance: int, beside: int, above: bool) -> Word:
+def low_half(operand: int, addend: int, beside: int, above: bool) -> Word:
     """The low bits of an address, beside a constant."""
 
     def word(pointers: Pointers) -> int:
-        low = pointers[operand] + distance & 0xFFFF_FFFF
+        low = pointers[operand] + addend & 0xFFFF_FFFF
         return low << 32 | beside if above else beside << 32 | low
 
     return word
@@ -60,7 +59,7 @@ def kernel(*words: Word, **options: Any) -> Kernel:
 
 
 def made(graphs: StandInGraphs, *kernels: Kernel, pointers: Pointers = HERE) -> DirectLaunch | None:
-    return DirectLaunch.of(graphs.bind(kernels), graphs.handle, pointers)
+    return make_direct_launch(graphs.bind(kernels), graphs.handle, pointers)
 
 
 # Words that follow the addresses in other ways, each with the addresses where this shows
@@ -172,6 +171,20 @@ def test_a_workspace_that_the_engine_aligns_is_moved_where_it_is_aligned(graphs:
     assert made(graphs, kernel(aligned_up(0, 32))) is None
 
 
+@pytest.mark.parametrize(("word", "captures"), [(constant(7), 6), (padding, 8)], ids=["no padding", "padding"])
+def test_captures_are_repeated_only_for_padding(graphs: StandInGraphs, word: Word, captures: int) -> None:
+    """Three probes, each after a capture at the same addresses as the first one, and one of the direct launch itself."""
+    assert made(graphs, kernel(address(0), word)) is not None
+    assert (graphs.captures, graphs.confirmed) == (captures, 1)
+
+
+@pytest.mark.parametrize("failing", ["cuStreamCreate", "cuStreamBeginCapture_v2", "cuStreamEndCapture"])
+def test_a_capture_that_cannot_be_made_runs_nothing(graphs: StandInGraphs, failing: str) -> None:
+    graphs.failing = failing
+    assert made(graphs, kernel(address(0))) is None
+    assert (graphs.launched, graphs.graphs, graphs.handle._address) == ([], {}, 0)
+
+
 def test_a_null_workspace_stays_null(graphs: StandInGraphs) -> None:
     seen: list[int] = []
 
@@ -227,16 +240,15 @@ def test_kernels_of_a_library_are_read_by_their_handles(graphs: StandInGraphs) -
 
 
 def test_many_kernels_are_launched_as_they_are(graphs: StandInGraphs) -> None:
-    most = direct_launch.MOST_KERNELS
-    assert made(graphs, *[kernel(address(0))] * most) is not None
-    assert made(graphs, *[kernel(address(0))] * (most + 1)) is None
+    assert made(graphs, *[kernel(address(0))] * MAX_NODES) is not None
+    assert made(graphs, *[kernel(address(0))] * (MAX_NODES + 1)) is None
 
 
 def test_another_number_of_kernels_elsewhere_is_not_moved(graphs: StandInGraphs) -> None:
     def bind(pointers: Pointers) -> Callable[[], int]:
         return lambda: graphs.queue([kernel(address(0))] * (1 + pointers[0] // 16 % 2), pointers)
 
-    assert DirectLaunch.of(bind, graphs.handle, HERE) is None
+    assert make_direct_launch(bind, graphs.handle, HERE) is None
 
 
 def test_a_capture_that_fails_leaves_nothing(graphs: StandInGraphs) -> None:
@@ -263,7 +275,7 @@ def test_a_capture_that_is_interrupted_is_ended(graphs: StandInGraphs) -> None:
         return launch
 
     with pytest.raises(KeyboardInterrupt):
-        DirectLaunch.of(bind, graphs.handle, HERE)
+        make_direct_launch(bind, graphs.handle, HERE)
     assert (graphs.capture, graphs.graphs) == (None, {})
     assert (graphs.handle._address, graphs.handle._in_use) == (0, None)
 
@@ -274,7 +286,7 @@ def test_addresses_that_cudnn_does_not_bind_leave_nothing(graphs: StandInGraphs)
             raise raw.error_of(raw.CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize")
         return graphs.bind([kernel(address(0))])(pointers)
 
-    assert DirectLaunch.of(bind, graphs.handle, HERE) is None
+    assert make_direct_launch(bind, graphs.handle, HERE) is None
     assert graphs.graphs == {}
     assert graphs.capture is None
 

@@ -16,14 +16,16 @@ from stand_in_graphs import CAPTURES, Kernel, Pointers, StandInGraphs
 
 import cudnnpy
 from cudnnpy import TensorSpec, raw
-from cudnnpy._runtime.captures import MOST_KERNELS
-from cudnnpy._runtime.executables import Either, Operand, Program, Shifted, Step, Steps, is_replayable
-from cudnnpy._runtime.launcher import Launcher
+from cudnnpy._launch.direct.direct_launch import MAX_NODES
+from cudnnpy._launch.implicit_operands import WithImplicitOperands
+from cudnnpy._launch.launcher import Launcher
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import AliasSwitch, OffsetExecutable, Step, StepSequence, is_relocatable
 from cudnnpy.errors import StatusError
 
 STREAM, OTHER = 0x5000, 0x6000
 BASE = 0x7F00_0000_0000
-UNTIL = 60  # launches at new addresses, after which they are direct
+UNTIL = 2  # launches by cuDNN, after which they are direct
 
 pytestmark = pytest.mark.usefixtures("cache_limits")
 
@@ -31,10 +33,10 @@ pytestmark = pytest.mark.usefixtures("cache_limits")
 class Planned:
     """The launch of one kernel, whose parameters are the addresses."""
 
-    name, device, workspace_size, replayable, is_long = "fake plan", 0, 0, True, False
+    name, device, workspace_size = "fake plan", 0, 0
 
-    def __init__(self, graphs: StandInGraphs, *, movable: bool = True, certain: bool = True) -> None:
-        self.graphs, self.movable, self.bound, self.checked = graphs, movable, 0, 0
+    def __init__(self, graphs: StandInGraphs, *, is_relocatable: bool = True, certain: bool = True) -> None:
+        self.graphs, self.is_relocatable, self.bound, self.checked = graphs, is_relocatable, 0, 0
         self.status = 0
         self.kernel = Kernel(lambda p: [struct.pack(f"{len(p) + 1}Q", *p, 0 if certain else p[0] >> 5)])
         self.kernels = [self.kernel]
@@ -75,73 +77,21 @@ def direct(graphs: StandInGraphs) -> tuple[Launcher, Planned]:
     return launcher, planned
 
 
-@pytest.mark.parametrize("gpu_waits", [True, False])
-def test_new_addresses_are_launched_directly(graphs: StandInGraphs, gpu_waits: bool) -> None:
-    graphs.gpu_waits = gpu_waits
+def test_launches_from_the_third_on_are_direct_at_any_addresses(graphs: StandInGraphs) -> None:
     planned = Planned(graphs)
     launcher = Launcher(planned)
     for number in range(1000):
         launcher.run(tuples(number), STREAM)
     assert launched(graphs) == [(tuples(number), STREAM) for number in range(1000)]
-    assert graphs.plain <= UNTIL
-    assert planned.checked == 1000
-    info = cudnnpy.cache_info()
-    assert (info.replays, info.direct_launches, info.launches) == (0, 1, 0)
-    assert graphs.graphs == graphs.executables == {}  # nothing is kept on the device
-
-
-def test_addresses_that_return_get_graphs_while_the_gpu_waits(graphs: StandInGraphs) -> None:
-    """The second half of the room is for those that return often: a graph takes long to make, and saves little."""
-    cudnnpy.set_cache_limit(replays=20)
-    launcher, planned = direct(graphs)
-    bound = planned.bound
-    for rounds, replays in ((30, 10), (120, 20)):
-        for _ in range(rounds):
-            for number in range(60):
-                launcher.run(tuples(number), STREAM)
-        info = cudnnpy.cache_info()
-        assert (info.replays, info.direct_launches) == (replays, 1)
-    assert launched(graphs) == [(tuples(number), STREAM) for number in range(60)] * 150
-    assert planned.bound - bound == 20  # for captures alone
-
-
-def test_a_gpu_that_is_behind_gets_no_graph(graphs: StandInGraphs) -> None:
-    """It would run the kernels more slowly, and the host's time does not count."""
-    launcher, planned = direct(graphs)
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert cudnnpy.cache_info().replays == 1
-    graphs.gpu_waits = False
-    for executable in graphs.executables:
-        graphs.executables[executable] = []  # so that a replay would be seen
-    graphs.launched.clear()
-    checked = planned.checked
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert launched(graphs) == [(tuples(1), STREAM)] * 30
-    assert planned.checked == checked  # the same addresses need no other check
-    for number in range(30):
-        for _ in range(10):
-            launcher.run(tuples(2 + number), STREAM)
-    assert len(graphs.executables) == 1
-
-
-def test_without_direct_launches_a_gpu_that_is_behind_gets_those_of_cudnn(graphs: StandInGraphs) -> None:
-    planned = Planned(graphs, movable=False)
-    launcher = Launcher(planned)
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert (cudnnpy.cache_info().replays, graphs.plain) == (1, 4)
-    graphs.gpu_waits, bound = False, planned.bound
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert (graphs.plain, planned.bound) == (34, bound)  # by the launch that the graph was captured from
-    assert launched(graphs) == [(tuples(1), STREAM)] * 60
+    assert (graphs.plain, planned.checked) == (UNTIL, 1000)
+    assert planned.bound == UNTIL + 4  # those of the captures
+    assert cudnnpy.cache_info().direct_launches == 1
+    assert graphs.graphs == {}  # nothing stays on the device
 
 
 def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> None:
-    """As a CUDA graph each of them would take the GPU longer, and by itself the host as long."""
-    for count, plain in ((MOST_KERNELS, 4), (MOST_KERNELS + 1, 30)):
+    """By itself each of them would take the host as long."""
+    for count, plain in ((MAX_NODES, UNTIL), (MAX_NODES + 1, 30)):
         planned = Planned(graphs)
         planned.kernels = [planned.kernel] * count
         launcher, graphs.plain = Launcher(planned), 0
@@ -150,52 +100,19 @@ def test_a_launch_of_many_kernels_is_left_to_cudnn(graphs: StandInGraphs) -> Non
         assert graphs.plain == plain
 
 
-def test_graphs_that_a_gpu_is_behind_with_become_a_direct_launch(graphs: StandInGraphs) -> None:
-    launcher = Launcher(Planned(graphs))
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert (cudnnpy.cache_info().replays, cudnnpy.cache_info().direct_launches) == (1, 0)
-    graphs.gpu_waits = False
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    assert cudnnpy.cache_info().direct_launches == 1
-    assert graphs.plain <= 4
-    assert launched(graphs) == [(tuples(1), STREAM)] * 60
-
-
-@pytest.mark.parametrize(("is_long", "replays"), [(False, 1), (True, 0)])
-def test_the_length_of_a_launch_decides_where_nothing_is_known(
-    graphs: StandInGraphs, is_long: bool, replays: int
-) -> None:
-    graphs.gpu_waits = None
-    planned = Planned(graphs)
-    planned.is_long = is_long
-    launcher = Launcher(planned)
-    for _ in range(30):
-        launcher.run(tuples(1), STREAM)
-    info = cudnnpy.cache_info()
-    assert (info.replays, info.direct_launches) == (replays, is_long)
-
-
-def test_what_is_not_replayable_is_neither_replayed_nor_launched_directly(graphs: StandInGraphs) -> None:
-    planned = Planned(graphs)
-    planned.replayable = False
-    launcher = Launcher(planned)
-    for number in range(100):
-        launcher.run(tuples(number % 3), STREAM)
-    info = cudnnpy.cache_info()
-    assert (info.replays, info.direct_launches, graphs.plain) == (0, 0, 100)
-
-
-@pytest.mark.parametrize("replayable", [True, False])
-def test_executables_are_replayable_if_all_of_their_parts_are(replayable: bool) -> None:
-    part, other = (SimpleNamespace(workspace_size=0, replayable=one) for one in (replayable, True))
-    plain = SimpleNamespace(workspace_size=0)
-    steps = Steps([Step(plain, (0,)), Step(part, (0,)), Step(other, (0,))])
-    wholes = (part, steps, Shifted(steps, (0,)), Either(0, 1, other, part), Either(0, 1, part, plain))
-    assert [is_replayable(whole) for whole in wholes] == [replayable] * 5
-    operands = [Operand("y", TensorSpec((1,), strides=(1,)), True)]
-    assert Program("a program", 0, operands, [Step(steps, (0,))]).replayable is replayable
+@pytest.mark.parametrize("certain", [True, False])
+def test_executables_are_relocatable_if_all_of_their_parts_are(certain: bool) -> None:
+    part, other = (SimpleNamespace(workspace_size=0, is_relocatable=one) for one in (certain, True))
+    steps = StepSequence([Step(part, (0,)), Step(other, (0,))])
+    wholes = (part, steps, OffsetExecutable(steps, (0,)), WithImplicitOperands(part, [0]))
+    assert [is_relocatable(whole) for whole in wholes] == [certain] * 4
+    function = SimpleNamespace(workspace_size=0)  # a C function chooses its kernels in each call
+    never = (function, AliasSwitch(0, 1, other, other), StepSequence([Step(function, (0,)), Step(other, (0,))]))
+    assert [is_relocatable(one) for one in never] == [False] * 3
+    for alignment in (16, 8):
+        operands = [Operand("y", TensorSpec((1,), strides=(1,), alignment=alignment), True)]
+        program = Program("a program", 0, operands, [Step(steps, (0,))])
+        assert program.is_relocatable is (certain and alignment == 16)
 
 
 def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:
@@ -208,7 +125,7 @@ def test_one_launch_serves_every_stream(graphs: StandInGraphs) -> None:
     assert launched(graphs) == [(tuples(3000), stream) for stream in streams]
 
 
-def test_a_capture_gets_direct_launches_and_makes_no_graph(graphs: StandInGraphs) -> None:
+def test_a_stream_that_is_being_captured_takes_direct_launches(graphs: StandInGraphs) -> None:
     launcher, _ = direct(graphs)
     graphs.capturing = {STREAM, OTHER}
     plain = graphs.plain
@@ -216,22 +133,10 @@ def test_a_capture_gets_direct_launches_and_makes_no_graph(graphs: StandInGraphs
         for number in range(500):
             launcher.run(tuples(5000 + number % 5), stream)
     assert graphs.plain == plain
-    assert graphs.executables == {}
 
 
-def test_nothing_is_made_while_capturing(graphs: StandInGraphs) -> None:
-    launcher = Launcher(Planned(graphs))
-    graphs.capturing = {STREAM}
-    for number in range(300):
-        launcher.run(tuples(number), STREAM)
-    assert cudnnpy.cache_info().direct_launches == 0
-    graphs.capturing = set()
-    launcher.run(tuples(300), STREAM)
-    assert cudnnpy.cache_info().direct_launches == 1
-
-
-def test_what_is_not_movable_or_not_certain_is_launched_plainly(graphs: StandInGraphs) -> None:
-    for options in ({"movable": False}, {"certain": False}):
+def test_plans_that_are_not_relocatable_are_launched_by_cudnn(graphs: StandInGraphs) -> None:
+    for options in ({"is_relocatable": False}, {"certain": False}):
         planned = Planned(graphs, **options)
         launcher = Launcher(planned)
         for number in range(1000):
@@ -241,46 +146,11 @@ def test_what_is_not_movable_or_not_certain_is_launched_plainly(graphs: StandInG
     assert len(graphs.launched) == 2000
 
 
-def test_the_switch_turns_it_off_and_on(graphs: StandInGraphs) -> None:
-    launcher, _ = direct(graphs)
-    cudnnpy.set_cache_limit(direct=False)
-    info = cudnnpy.cache_info()
-    assert (info.direct, info.direct_launches) == (False, 0)
-    plain = graphs.plain
-    for number in range(500):
-        launcher.run(tuples(number + 1000), STREAM)
-    assert graphs.plain == plain + 500
-    cudnnpy.set_cache_limit(direct=True)
-    for number in range(UNTIL):
-        launcher.run(tuples(number + 2000), STREAM)
-    assert cudnnpy.cache_info().direct_launches == 1
-    for bad in (1, "yes"):
-        with pytest.raises(TypeError, match=f"direct must be a bool; got {bad!r}"):
-            cudnnpy.set_cache_limit(direct=bad)  # type: ignore[arg-type]
-
-
-def test_there_are_at_most_as_many_as_launches(graphs: StandInGraphs) -> None:
-    cudnnpy.set_cache_limit(launches=8)
-    launchers = [Launcher(Planned(graphs)) for _ in range(24)]
-    for number in range(300):
-        for launcher in launchers:
-            launcher.run(tuples(number), STREAM)
-        assert cudnnpy.cache_info().direct_launches <= 8
-    assert sum(len(launcher.direct) for launcher in launchers) == 8
-
-
-@pytest.mark.parametrize("end", ["clear", "limit", "drop"])
-def test_what_is_kept_is_given_back(graphs: StandInGraphs, end: str) -> None:
+def test_a_direct_launch_ends_with_its_plan(graphs: StandInGraphs) -> None:
     launcher, planned = direct(graphs)
-    kept, left = [launcher, planned], weakref.ref(launcher.direct[()])
+    left = weakref.ref(launcher.direct)
     del launcher, planned
-    if end == "clear":
-        cudnnpy.clear_cache()
-    elif end == "limit":
-        cudnnpy.set_cache_limit(launches=0)
-    else:
-        kept.clear()
-        gc.collect()
+    gc.collect()
     assert left() is None
     assert cudnnpy.cache_info().direct_launches == 0
 
@@ -331,32 +201,21 @@ def test_what_the_driver_rejects_is_left_to_cudnn(graphs: StandInGraphs) -> None
     assert launched(graphs) == [(tuples(7), STREAM), (tuples(9), STREAM)]
 
 
-@pytest.mark.parametrize("returning", [True, False])
-def test_a_stream_that_was_destroyed_is_not_set_again(graphs: StandInGraphs, returning: bool) -> None:
-    """Direct launches and CUDA graphs leave the handle on the stream of the last plain launch."""
-    graphs.gpu_waits = returning
+def test_a_stream_that_was_destroyed_is_not_set_again(graphs: StandInGraphs) -> None:
+    """Direct launches leave the handle on the stream of the last cuDNN launch."""
     launcher, set_stream = Launcher(Planned(graphs)), graphs.handle.set_stream
+    launcher.run(tuples(0), OTHER)
+    assert graphs.handle._address == OTHER
 
     def checked(stream: int) -> None:
         assert stream != OTHER, "cudnnSetStream with a stream that was destroyed"
         set_stream(stream)
 
-    if returning:
-        for number in range(UNTIL):
-            launcher.run(tuples(number), OTHER)
-    else:
-        graphs.gpu_waits = True
-        for _ in range(30):
-            launcher.run(tuples(0), OTHER)
-        graphs.gpu_waits = False
-    before = graphs.handle._address
-    assert before == OTHER
     graphs.handle.set_stream = checked
     for _ in range(30):
         launcher.run(tuples(0), STREAM)
-    info = cudnnpy.cache_info()
-    assert (info.replays, info.direct_launches) == (1, 1)
-    assert {stream for _, stream in launched(graphs)[-30:]} == {STREAM}
+    assert cudnnpy.cache_info().direct_launches == 1
+    assert {stream for _, stream in launched(graphs)[1:]} == {STREAM}
 
 
 def test_a_failed_plain_launch_raises_and_is_not_counted_as_one(graphs: StandInGraphs) -> None:
@@ -366,7 +225,7 @@ def test_a_failed_plain_launch_raises_and_is_not_counted_as_one(graphs: StandInG
     for number in range(1000):
         with pytest.raises(StatusError, match="fake plan returned CUDNN_STATUS_EXECUTION_FAILED"):
             launcher.run(tuples(number), STREAM)
-    assert graphs.executables == {}
+    assert cudnnpy.cache_info().direct_launches == 0
 
 
 def test_a_launch_of_the_same_plan_in_between_is_right(graphs: StandInGraphs) -> None:
@@ -396,25 +255,8 @@ def test_a_launch_that_interrupts_captures_does_not_let_them_run(graphs: StandIn
     assert [one for one in ran if one[1] == STREAM] == [(tuples(number), STREAM) for number in range(UNTIL)]
     others = [pointers for pointers, stream in ran if stream != STREAM]
     assert others
-    assert set(others) <= {tuples(50_000 + number) for number in range(2 * UNTIL)}
+    assert set(others) <= {tuples(50_000 + number) for number in range(10)}
     assert launcher.direct
-
-
-def test_a_launch_that_interrupts_a_launch_leaves_its_stream(graphs: StandInGraphs) -> None:
-    ending, planned = Launcher(Planned(graphs)), Planned(graphs)
-    launcher = Launcher(planned)
-    queue = graphs.queue
-
-    def interrupted(kernels: Sequence[Kernel], pointers: Pointers) -> int:
-        """The first of two steps of a launch is queued, then a signal handler runs."""
-        graphs.queue = queue  # type: ignore[method-assign]
-        ending.run(tuples(9000), OTHER)
-        return queue(kernels, pointers)
-
-    graphs.queue = interrupted  # type: ignore[method-assign]
-    launcher.run(tuples(1), STREAM)
-    launcher.run(tuples(2), STREAM)
-    assert launched(graphs) == [(tuples(9000), OTHER), (tuples(1), STREAM), (tuples(2), STREAM)]
 
 
 def test_addresses_that_are_numpy_integers(graphs: StandInGraphs) -> None:

@@ -17,9 +17,9 @@ from stand_in_device import OTHER, STREAM, Array, StandInDevice, calls_of_c
 import cudnnpy
 from cudnnpy import Convolution, TensorSpec
 from cudnnpy._core.layouts import packed_strides
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.dispatch import Call
 from cudnnpy._memory import arrays
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.dispatch import Call
 from cudnnpy.errors import CaptureError
 
 each_call = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
@@ -57,25 +57,22 @@ def test_every_operation_has_a_sample_with_all_of_its_arrays_and_options() -> No
 
 @each_call
 def test_a_known_signature_plans_nothing_and_launches_once(stand_in: StandInDevice, sample: Sample) -> None:
+    stand_in.is_relocatable = True
     call, given = sample.operation(), sample.given()
     result = call(**given)
     assert (result[0] if sample.many > 1 else result) is given["out"]
     assert stand_in.launches[-1].name == sample.launch
     assert misses() == 1
-    # results that are not given have new addresses: these go into a new variant pack
-    new = PACK if sample.many > 1 and sample.launch == "cudnnBackendExecute" else set()
-    call(**given)  # from their second use on, addresses keep their launch
+    call(**given)  # from the third call on, the launch of a graph is direct
     for count in (1, 50):
         stand_in.c_calls.clear()
         for _ in range(count):
             call(**given)
-        assert {name: n for name, n in calls_of_c(stand_in).items() if name not in new} == {sample.launch: count}
+        assert calls_of_c(stand_in) == {sample.launch: count}
     stand_in.c_calls.clear()
     stand_in.stream = OTHER
     call(**given)
-    assert {name: n for name, n in calls_of_c(stand_in).items() if name not in {*new, "cudnnSetStream"}} == {
-        sample.launch: 1
-    }
+    assert {name: n for name, n in calls_of_c(stand_in).items() if name != "cudnnSetStream"} == {sample.launch: 1}
     assert stand_in.launches[-1].stream == OTHER
     assert misses() == 1
     assert len(stand_in.planned_graphs) <= 1
@@ -83,7 +80,8 @@ def test_a_known_signature_plans_nothing_and_launches_once(stand_in: StandInDevi
 
 @each_call
 def test_each_array_reaches_the_argument_that_it_is_for(stand_in: StandInDevice, sample: Sample) -> None:
-    """In every call, whether its addresses are new, were launched before or are replayed as a CUDA graph."""
+    """In every call, whether its addresses are new or were launched before, by cuDNN and directly."""
+    stand_in.is_relocatable = True
     call = sample.operation()
     calls = [sample.given() for _ in range(5)]
     for given in [*calls, *reversed(calls)] + calls[:2] * 40:
@@ -95,7 +93,7 @@ def test_each_array_reaches_the_argument_that_it_is_for(stand_in: StandInDevice,
         assert reached == {name: arrays[sample.role(name)].pointer for name in reached}
         assert len(reached) == len({array.pointer for array in (*found, *given.values()) if isinstance(array, Array)})
     assert misses() == 1
-    assert stand_in.replayed or sample.many > 1  # whose new results have new addresses
+    assert stand_in.direct_launches == (stand_in.launches[-1].name == "cudnnBackendExecute")
 
 
 @each_call
@@ -280,7 +278,7 @@ def test_results_lie_in_memory_as_the_first_input_does(stand_in: StandInDevice, 
 class Recorded:
     """A plan that keeps the addresses it is given."""
 
-    name, device, replayable, movable, is_long, workspace_size = "recorded", 0, False, False, False, 0
+    name, device, is_relocatable, workspace_size = "recorded", 0, False, 0
 
     def __init__(self) -> None:
         self.bound: list[tuple[int, ...]] = []

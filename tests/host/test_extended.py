@@ -16,11 +16,11 @@ from test_lowering import Planned
 
 from cudnnpy import Convolution, ConvolutionTranspose, TensorSpec, reference
 from cudnnpy._core.layouts import extent, in_layout, packed_strides, to_logical
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Program
 from cudnnpy._memory import workspace as memory
 from cudnnpy._planning import selection
 from cudnnpy._planning.candidates import Candidate
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.extended import Extended
 from cudnnpy.handle import Handle
 

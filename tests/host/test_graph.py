@@ -20,13 +20,13 @@ from stand_in_device import Array, StandInDevice, StandInPlan, calls_of_c, numbe
 
 from cudnnpy import Graph, TensorSpec, raw
 from cudnnpy._core.layouts import packed_strides
+from cudnnpy._launch import plan_cache
 from cudnnpy._memory import workspace
 from cudnnpy._planning import candidates, engines, selection
 from cudnnpy._planning import plan as plan_module
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._planning.usable import Measurement
-from cudnnpy._runtime import plan_cache
 from cudnnpy.graph.problem import GraphProblem
 from cudnnpy.handle import Handle
 

@@ -1,33 +1,33 @@
-"""The path of every call: known addresses bind once, replays take over, captures get the plain launch. No GPU here."""
+"""The launches of a plan in one thread: two by cuDNN, then direct ones where those are possible. No GPU here."""
 
 from __future__ import annotations
 
 import gc
+import logging
+import sys
 import weakref
-from collections.abc import Sequence
-from ctypes import c_void_p
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from stand_in_pace import GivenPace
 
+import cudnnpy
 from cudnnpy import raw
 from cudnnpy._core import driver as driver_calls
-from cudnnpy._runtime import captures, cuda_graph
-from cudnnpy._runtime import launcher as launcher_module
-from cudnnpy._runtime.cuda_graph import Replay
-from cudnnpy._runtime.launcher import Launcher, Pointers
-from cudnnpy._runtime.pace import Pace
+from cudnnpy._launch import launcher as launcher_module
+from cudnnpy._launch.address_validation import Addresses
+from cudnnpy._launch.launcher import Launcher
 from cudnnpy.errors import StatusError
 from cudnnpy.handle import Handle
 
 STREAM, OTHER = 0x5000, 0x6000
-MANY = 50  # launches of the same addresses, of which the last are replays
+HERE: Addresses = (16, 32, 0)
+
+pytestmark = pytest.mark.usefixtures("cache_limits")
 
 
 class Log(list[Any]):
-    """What happened, in order; `take` empties it."""
+    """The events in order; `take` empties it."""
 
     def take(self) -> list[Any]:
         events, self[:] = list(self), []
@@ -46,10 +46,10 @@ class FakeHandle:
 
 
 class FakePlan:
-    name, device, workspace_size, movable, is_long = "fake plan", 0, 0, False, False
+    name, device, workspace_size = "fake plan", 0, 0
 
-    def __init__(self, log: Log, *, replayable: bool = False) -> None:
-        self._log, self.replayable, self.status = log, replayable, 0
+    def __init__(self, log: Log, *, is_relocatable: bool = False) -> None:
+        self._log, self.is_relocatable, self.status = log, is_relocatable, 0
         self._launches: list[weakref.ref[Any]] = []
 
     @property
@@ -57,50 +57,34 @@ class FakePlan:
         return self
 
     def check_addresses(self, operands: Sequence[int], workspace: int) -> None:
-        """Takes any."""
+        self._log.append(("check", (*operands, workspace)))
 
-    def bind(self, handle: Any, operands: Pointers, workspace: int) -> Any:
-        pointers = (*operands, workspace)
-        self._log.append(("bind", pointers))
+    def bind(self, handle: Any, operands: Addresses, workspace: int) -> Any:
+        addresses = (*operands, workspace)
+        self._log.append(("bind", addresses))
 
         def launch() -> int:
-            self._log.append(("launch", pointers, handle._address))
+            self._log.append(("launch", addresses, handle._address))
             return self.status
 
         self._launches.append(weakref.ref(launch))
         return launch
 
-    def kept(self) -> int:
-        """How many launches have not been forgotten."""
+    def alive(self) -> int:
+        """The number of bound launches that are alive."""
         gc.collect()
         return sum(launch() is not None for launch in self._launches)
 
 
-class Owner:
-    """Of a CUDA graph."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-
 class FakeDriver:
-    """The three driver calls on the path of a launch."""
+    """The driver's calls on the path of a launch, and the maker of direct launches."""
 
     def __init__(self, log: Log) -> None:
-        self._log = log
+        self.log = log
         self.capturing: set[int] = set()
-        self.status, self.device = 0, 0
-        self.captured: dict[int, Any] = {}  # the addresses of a launch, by the CUDA graph that it was captured in
-        self.graphs: weakref.WeakSet[Owner] = weakref.WeakSet()  # that have not been given back
-
-    def cuGraphLaunch(self, graph: c_void_p, stream: int) -> int:
-        number = graph.value or 0
-        self._log.append(("replay", self.captured.get(number, number), stream))
-        return self.status
-
-    def cuGraphGetNodes(self, graph: c_void_p, nodes: None, count: Any) -> int:
-        count._obj.value = 1
-        return 0
+        self.device = 0
+        self.is_certain = True  # that a direct launch can be made
+        self.refuses = False
 
     def cuStreamIsCapturing(self, stream: int, state: Any) -> int:
         state._obj.value = int(stream in self.capturing)
@@ -110,175 +94,233 @@ class FakeDriver:
         device._obj.value = self.device
         return 0
 
+    def make(self, bind: Callable[[Addresses], Any], handle: Any, addresses: Addresses) -> FakeDirect | None:
+        self.log.append("make")
+        return FakeDirect(self) if self.is_certain else None
+
+
+class FakeDirect:
+    """A direct launch."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self.driver = driver
+        self.addresses: Addresses | None = None
+
+    def launch(self, addresses: Addresses, stream: int) -> bool:
+        if self.driver.refuses:
+            return False
+        self.addresses = addresses
+        self.driver.log.append(("direct", addresses, stream))
+        return True
+
 
 @pytest.fixture
 def log() -> Log:
     return Log()
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def driver(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A driver, one device, a handle, and replays that are made without a GPU."""
+    """A driver, one device and a handle."""
     fake = FakeDriver(log)
     handle = FakeHandle(log)
-    for module in (driver_calls, cuda_graph):
-        monkeypatch.setattr(module, "driver_library", lambda: fake)
+    monkeypatch.setattr(driver_calls, "driver_library", lambda: fake)
     monkeypatch.setattr(launcher_module, "several_devices", lambda: False)
-    monkeypatch.setattr(Pace, "of_thread", classmethod(lambda cls, device: GivenPace(SimpleNamespace(gpu_waits=True))))
+    monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: fake.make)
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device: handle))
-
-    def of(launch: Any, handle: Any) -> Replay:
-        graph = len(fake.captured) + 1
-        assert launch() == 0
-        _, fake.captured[graph], _ = log.pop()
-        log.append("capture")
-        owner = Owner(graph)
-        fake.graphs.add(owner)
-        return Replay(owner, launch)
-
-    monkeypatch.setattr(Replay, "of", of)
     return fake
 
 
-def run(launcher: Launcher, count: int = 1, pointers: Pointers = (16, 32, 0), stream: int = STREAM) -> None:
+def run(launcher: Launcher, count: int = 1, addresses: Addresses = HERE, stream: int = STREAM) -> None:
     for _ in range(count):
-        launcher.run(pointers, stream)
+        launcher.run(addresses, stream)
 
 
-@pytest.mark.usefixtures("driver")
-def test_addresses_that_are_used_again_are_kept_and_the_stream_is_set_when_it_changes(log: Log) -> None:
+def test_a_launch_by_cudnn_binds_its_addresses_and_leaves_nothing(log: Log) -> None:
     plan = FakePlan(log)
     launcher = Launcher(plan)
     run(launcher)
-    assert log.take() == [("bind", (16, 32, 0)), ("set_stream", STREAM), ("launch", (16, 32, 0), STREAM)]
-    assert plan.kept() == 0
-    run(launcher)
-    assert log.take() == [("bind", (16, 32, 0)), ("launch", (16, 32, 0), STREAM)]
-    assert plan.kept() == 1
+    assert log.take() == [("check", HERE), ("bind", HERE), ("set_stream", STREAM), ("launch", HERE, STREAM)]
     run(launcher, 2)
-    assert log.take() == [("launch", (16, 32, 0), STREAM)] * 2
-    run(launcher, stream=OTHER)
-    assert log.take() == [("set_stream", OTHER), ("launch", (16, 32, 0), OTHER)]
-    run(launcher, pointers=(16, 48, 0), stream=OTHER)
-    assert log.take() == [("bind", (16, 48, 0)), ("launch", (16, 48, 0), OTHER)]
+    assert log.take() == [("check", HERE), ("bind", HERE), ("launch", HERE, STREAM)] * 2
+    run(launcher, 1, (16, 48, 0), OTHER)
+    assert log.take()[1:] == [("bind", (16, 48, 0)), ("set_stream", OTHER), ("launch", (16, 48, 0), OTHER)]
+    assert plan.alive() == 0
 
 
-def test_after_a_few_launches_a_replay_takes_over(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, replayable=True))
+def test_the_third_launch_is_direct_and_so_are_all_after_it(log: Log) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
     run(launcher, 2)
-    assert "capture" not in log
-    run(launcher, MANY)
-    events = log.take()
-    assert events.count("capture") == 1
-    assert ("launch", (16, 32, 0), STREAM) in events[: events.index("capture")]
-    assert set(events[events.index("capture") + 1 :]) == {("replay", (16, 32, 0), STREAM)}
+    assert log.take()[-2:] == [("launch", HERE, STREAM), "make"]
+    for addresses, stream in (((16, 48, 0), STREAM), ((16, 64, 0), OTHER), (HERE, 0)):
+        run(launcher, 1, addresses, stream)
+        assert log.take() == [("check", addresses), ("direct", addresses, stream)]
+    run(launcher, 2)  # the same addresses need no other check, on any stream
+    assert log.take() == [("direct", HERE, STREAM)] * 2
+    run(launcher, 1, (16, 48, 0))
+    assert log.take() == [("check", (16, 48, 0)), ("direct", (16, 48, 0), STREAM)]
+
+
+@pytest.mark.parametrize("is_relocatable", [True, False])
+def test_there_is_one_attempt_and_none_for_a_plan_that_is_not_relocatable(
+    log: Log, driver: FakeDriver, is_relocatable: bool
+) -> None:
+    driver.is_certain = False
+    launcher = Launcher(FakePlan(log, is_relocatable=is_relocatable))
+    run(launcher, 50)
+    assert log.count("make") == is_relocatable
+    assert sum(event[0] == "launch" for event in log) == 50
+
+
+def test_launches_that_the_direct_launch_refuses_go_through_cudnn(log: Log, driver: FakeDriver) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
     run(launcher, 3)
-    run(launcher, stream=OTHER)  # a graph goes to any stream, and the handle's is left alone
-    run(launcher, stream=0)
-    assert log.take() == [("replay", (16, 32, 0), stream) for stream in (STREAM, STREAM, STREAM, OTHER, 0)]
-    run(launcher, pointers=(16, 48, 0))
-    assert log.take()[0] == ("bind", (16, 48, 0))
-    run(launcher, MANY, (16, 48, 0))
-    log.take()
-    run(launcher, pointers=(16, 48, 0))
-    run(launcher, pointers=(16, 32, 0))
-    assert log.take() == [("replay", (16, 48, 0), STREAM), ("replay", (16, 32, 0), STREAM)]
+    driver.refuses = True
+    log.clear()
+    run(launcher, 2, (16, 48, 0))
+    assert [event[0] for event in log.take()] == ["check", "bind", "launch"] * 2
+    driver.refuses = False
+    run(launcher)
+    assert log.take() == [("direct", HERE, STREAM)]
 
 
-@pytest.mark.usefixtures("driver")
-def test_what_is_not_replayable_never_is(log: Log) -> None:
-    launcher = Launcher(FakePlan(log, replayable=False))
-    run(launcher, MANY)
-    assert "capture" not in log
-    assert sum(event[0] == "launch" for event in log) == MANY
-
-
-@pytest.mark.usefixtures("driver")
-def test_a_replay_that_cannot_be_made_is_asked_for_once(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(Replay, "of", lambda launch, handle: asked.append(launch))
-    launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, MANY)
-    assert len(asked) == 1
-    assert sum(event[0] == "launch" for event in log) == MANY
-
-
-def test_a_capture_gets_the_plain_launch(log: Log, driver: FakeDriver) -> None:
-    plan = FakePlan(log, replayable=True)
-    launcher = Launcher(plan)
-    run(launcher, MANY)
-    assert log.take()[-1][0] == "replay"
-    driver.capturing = {OTHER}
-    run(launcher, stream=OTHER)
-    assert log.take() == [("set_stream", OTHER), ("launch", (16, 32, 0), OTHER)]
-    plan.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
-    with pytest.raises(StatusError, match="fake plan returned CUDNN_STATUS_EXECUTION_FAILED"):
-        run(launcher, stream=OTHER)
-    plan.status = 0
-    log.take()
-    run(launcher, stream=STREAM)  # another stream's capture is no concern of this one
-    driver.capturing = set()
-    run(launcher, stream=OTHER)
-    assert log.take() == [("replay", (16, 32, 0), STREAM), ("replay", (16, 32, 0), OTHER)]
-
-
-def test_no_replay_is_made_while_capturing_but_after_it(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, replayable=True))
+def test_nothing_is_made_during_a_capture_or_for_a_less_aligned_workspace_but_after_it(
+    log: Log, driver: FakeDriver
+) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
     driver.capturing = {STREAM}
-    run(launcher, MANY)
-    assert "capture" not in log.take()
+    run(launcher, 5)
     driver.capturing = set()
+    run(launcher, 5, (16, 32, 16))
+    assert "make" not in log.take()
+    run(launcher, 2, (16, 32, 256))
+    assert log.take()[-3:] == ["make", ("check", (16, 32, 256)), ("direct", (16, 32, 256), STREAM)]
+
+
+def test_a_stream_that_is_being_captured_takes_direct_launches(log: Log, driver: FakeDriver) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 3)
+    driver.capturing = {OTHER}
+    log.clear()
+    run(launcher, stream=OTHER)
+    assert log == [("direct", HERE, OTHER)]
+
+
+def test_the_switch_turns_direct_launches_off_and_on(log: Log) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 3)
+    assert cudnnpy.cache_info()[4:] == (1, True)
+    cudnnpy.set_cache_limit(direct=False)
+    log.clear()
     run(launcher, 2)
-    assert log.take() == [("launch", (16, 32, 0), STREAM), "capture", ("replay", (16, 32, 0), STREAM)]
+    assert [event[0] for event in log.take() if event[0] != "check"] == ["bind", "launch"] * 2
+    assert cudnnpy.cache_info()[4:] == (0, False)
+    late = Launcher(FakePlan(log, is_relocatable=True))
+    run(late, 5)
+    assert "make" not in log.take()
+    cudnnpy.set_cache_limit(direct=True)
+    run(launcher)
+    assert log.take() == [("direct", HERE, STREAM)]
+    run(late, 2)
+    assert [event[0] for event in log.take()] == ["check", "bind", "launch", "m", "check", "direct"]
+    assert cudnnpy.cache_info()[4:] == (2, True)
+    for bad in (1, "yes"):
+        with pytest.raises(TypeError, match=f"direct must be a bool; got {bad!r}"):
+            cudnnpy.set_cache_limit(direct=bad)  # type: ignore[arg-type]
+    del launcher, late
+    gc.collect()
+    assert cudnnpy.cache_info().direct_launches == 0
 
 
-@pytest.mark.usefixtures("driver")
+def test_without_the_package_of_direct_launches_cudnn_launches_everything(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "cudnnpy._launch.direct", None)
+    launcher_module._direct_launch_maker.cache_clear()
+    with caplog.at_level(logging.DEBUG, "cudnnpy"):
+        assert launcher_module._direct_launch_maker() is None
+        assert launcher_module._direct_launch_maker() is None
+    assert [record.message for record in caplog.records] == [
+        "direct launches are not installed: cuDNN launches every plan"
+    ]
+    launcher_module._direct_launch_maker.cache_clear()
+
+
+def test_a_relocatable_plan_is_launched_by_cudnn_without_that_package(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher_module, "_direct_launch_maker", lambda: None)
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 10)
+    assert sum(event[0] == "launch" for event in log) == 10
+    assert cudnnpy.cache_info().direct_launches == 0
+
+
+def test_a_forked_child_launches_nothing_directly(log: Log) -> None:
+    """cuDNN raises there that the handle is of the other process."""
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    run(launcher, 3)
+    launcher_module._drop_direct_launches()
+    log.clear()
+    run(launcher)
+    assert [event[0] for event in log] == ["check", "bind", "launch"]
+    assert cudnnpy.cache_info().direct_launches == 0
+
+
 def test_a_bad_status_raises_and_names_the_plan(log: Log) -> None:
-    plan = FakePlan(log, replayable=True)
+    plan = FakePlan(log, is_relocatable=True)
     launcher = Launcher(plan)
     plan.status = int(raw.CUDNN_STATUS_EXECUTION_FAILED)
-    for _ in range(MANY):
+    for _ in range(10):
         with pytest.raises(StatusError, match=r"fake plan returned CUDNN_STATUS_EXECUTION_FAILED \(5000\)"):
             run(launcher)
-    assert "capture" not in log
+    assert "make" not in log
+    assert plan.alive() == 0
     plan.status = 0
     run(launcher)
 
 
-def test_a_replay_that_fails_raises(log: Log, driver: FakeDriver) -> None:
-    launcher = Launcher(FakePlan(log, replayable=True))
-    run(launcher, MANY)
-    driver.status = 700
-    with pytest.raises(StatusError, match="cuGraphLaunch returned CUDNN_STATUS_EXECUTION_FAILED"):
-        run(launcher)
-
-
-@pytest.mark.usefixtures("driver")
-def test_addresses_that_are_refused_are_neither_bound_nor_remembered(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_addresses_are_not_bound(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = FakePlan(log)
-    launcher = Launcher(plan)
 
     def refuse(operands: Sequence[int], workspace: int) -> None:
         assert (operands, workspace) == ((16, 32), 0)
         raise ValueError("misaligned")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(plan, "check_addresses", refuse)
-        for _ in range(3):
-            with pytest.raises(ValueError, match="misaligned"):
-                run(launcher)
-    assert launcher.launches == {}
+    monkeypatch.setattr(plan, "check_addresses", refuse)
+    launcher = Launcher(plan)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="misaligned"):
+            run(launcher)
     assert log == []
+
+
+def test_addresses_that_are_valid_are_not_checked(log: Log) -> None:
+    launcher = Launcher(FakePlan(log, is_relocatable=True))
+    for number in range(4):
+        launcher.run((16, 32 + 16 * number, 0), STREAM, True)
+    assert [event[0] for event in log] == ["bind", "set_stream", "launch", "bind", "launch", "m", "direct", "direct"]
+
+
+def test_a_launch_that_interrupts_a_launch_leaves_its_stream(log: Log) -> None:
+    """A signal handler, or a destructor that garbage collection runs, launches while the handle is in use."""
+    plan, other = FakePlan(log), FakePlan(log)
+    launcher, ending = Launcher(plan), Launcher(other)
+    bind = plan.bind
+
+    def interrupted(handle: Any, operands: Addresses, workspace: int) -> Any:
+        launch = bind(handle, operands, workspace)
+
+        def first() -> int:
+            run(ending, 1, (64, 80, 0), OTHER)
+            return int(launch())
+
+        return first
+
+    plan.bind = interrupted  # type: ignore[method-assign]
     run(launcher)
-    assert [event[0] for event in log] == ["bind", "set_stream", "launch"]
-
-
-@pytest.mark.usefixtures("driver")
-def test_addresses_that_are_valid_are_not_checked(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = FakePlan(log)
-    monkeypatch.setattr(plan, "check_addresses", lambda operands, workspace: pytest.fail("they are checked"))
-    Launcher(plan).run((16, 32, 0), STREAM, True)
-    assert [event[0] for event in log] == ["bind", "set_stream", "launch"]
+    assert [event[1:] for event in log if event[0] == "launch"] == [((64, 80, 0), OTHER), (HERE, STREAM)]
 
 
 def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +332,11 @@ def test_the_arrays_device_is_made_current(log: Log, driver: FakeDriver, monkeyp
 
         def __enter__(self) -> None:
             log.append("on device")
+            driver.device = 1
 
         def __exit__(self, *_: object) -> None:
             log.append("back")
+            driver.device = 0
 
     monkeypatch.setattr(launcher_module, "several_devices", lambda: True)
     monkeypatch.setattr(launcher_module, "on_device", On)
@@ -329,103 +373,3 @@ def test_the_legacy_default_stream_cannot_be_capturing(driver: FakeDriver) -> No
         True,
         False,
     ]
-
-
-# Making a replay, with a fake of cuda.bindings' driver calls
-
-
-class Driver:
-    """cuda.bindings.driver's calls of a capture, in the order of their coming; `failing` returns an error."""
-
-    def __init__(self, log: Log, failing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        from cuda.bindings import driver
-
-        def fake(name: str, *result: Any) -> None:
-            def call(*_: Any) -> tuple[Any, ...]:
-                log.append(name)
-                bad = driver.CUresult.CUDA_ERROR_UNKNOWN
-                return (bad if name == failing else driver.CUresult.CUDA_SUCCESS, *result)
-
-            monkeypatch.setattr(driver, name, call)
-
-        fake("cuStreamCreate", 0x9000)
-        fake("cuStreamBeginCapture")
-        monkeypatch.setattr(driver, "cuThreadExchangeStreamCaptureMode", lambda mode: (0, mode))
-        fake("cuStreamEndCapture", 0x66)
-        fake("cuGraphInstantiate", 0x77)
-        for name in ("cuGraphDestroy", "cuStreamDestroy", "cuGraphExecDestroy", "cuGraphUpload", "cuStreamSynchronize"):
-            fake(name)
-
-
-BEGUN = ["cuStreamCreate", ("set_stream", 0x9000), "cuStreamBeginCapture"]
-ENDED = [("set_stream", STREAM), "cuStreamDestroy"]
-
-
-@pytest.fixture
-def handle(log: Log, monkeypatch: pytest.MonkeyPatch) -> FakeHandle:
-    pytest.importorskip("cuda.bindings.driver", reason="cuda.bindings is not installed")
-    for module in (captures, cuda_graph):
-        monkeypatch.setattr(module, "driver_library", lambda: FakeDriver(log))
-    made = FakeHandle(log)
-    made._address = STREAM
-    return made
-
-
-def test_a_launch_is_captured_on_a_stream_of_its_own(
-    log: Log, handle: FakeHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Driver(log, "", monkeypatch)
-    made = Replay.of(lambda: int(log.append(("launch", handle._address)) or 0), handle)  # type: ignore[func-returns-value,arg-type]
-    assert log.take() == [
-        *BEGUN,
-        ("launch", 0x9000),
-        "cuStreamEndCapture",
-        "cuGraphInstantiate",
-        "cuGraphUpload",
-        "cuStreamSynchronize",
-        *ENDED,
-        "cuGraphDestroy",
-    ]
-    assert made is not None
-    assert made.graph.value == 0x77
-    assert made.launch(made.graph, STREAM) == 0
-    assert log.take() == [("replay", 0x77, STREAM)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda_graph, "sys", None)  # as at exit
-        del made
-    assert log.take() == ["cuGraphExecDestroy"]
-
-
-@pytest.mark.parametrize(
-    ("failing", "events"),
-    [
-        ("cuStreamCreate", ["cuStreamCreate"]),
-        ("cuStreamBeginCapture", [*BEGUN, *ENDED]),
-        ("cuStreamEndCapture", [*BEGUN, "launch", "cuStreamEndCapture", *ENDED]),
-        (
-            "cuGraphInstantiate",
-            [*BEGUN, "launch", "cuStreamEndCapture", "cuGraphInstantiate", *ENDED, "cuGraphDestroy"],
-        ),
-    ],
-)
-def test_a_capture_that_fails_leaves_everything_as_it_was(
-    log: Log, handle: FakeHandle, monkeypatch: pytest.MonkeyPatch, failing: str, events: list[Any]
-) -> None:
-    Driver(log, failing, monkeypatch)
-
-    def launch() -> int:
-        log.append("launch")
-        return 0
-
-    assert Replay.of(launch, handle) is None  # type: ignore[arg-type]
-    assert log == events
-    assert handle._address == STREAM
-
-
-def test_a_launch_that_fails_in_the_capture_makes_no_replay(
-    log: Log, handle: FakeHandle, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Driver(log, "", monkeypatch)
-    assert Replay.of(lambda: 5000, handle) is None  # type: ignore[arg-type]
-    assert handle._address == STREAM
-    assert log.count("cuGraphDestroy") == 1

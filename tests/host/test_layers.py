@@ -34,7 +34,7 @@ ORDER = [
     "workspace",
     "descriptors",
     "backend",
-    "_runtime",
+    "_launch",
     "_store",
     "store",
     "_planning",
@@ -195,7 +195,7 @@ def test_bind_means_one_thing() -> None:
     }
     assert len(found) >= 5
     assert {
-        name for name, arguments in found.items() if arguments != ["self", "handle", "pointers", "workspace"]
+        name for name, arguments in found.items() if arguments != ["self", "handle", "addresses", "workspace"]
     } == set()
 
 

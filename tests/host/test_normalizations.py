@@ -8,7 +8,7 @@ import pytest
 from stand_in_device import Array, StandInDevice
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
+from cudnnpy._launch import plan_cache
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 FILLS = {"float64": "cudnnSetTensor"}
@@ -47,7 +47,7 @@ def test_rows_of_an_empty_batch(stand_in: StandInDevice, shape: Any, normalized:
     layer, rms = cudnnpy.LayerNormalization(), cudnnpy.RMSNormalization()
     y, mean = (shape, dtype), (kept, wide(dtype))
     gradient = normalized, wide(dtype)
-    for _ in range(6):  # more often than it takes to be replayed
+    for _ in range(6):  # more often than it takes to be launched directly
         assert told(layer.forward_training(x, scale, scale)) == [y, mean, mean]
         assert told(layer.forward_inference(x, normalized_shape=normalized)) == [y]
         assert told(rms.forward_training(x, scale)) == [y, mean]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cudnnpy
-from cudnnpy._runtime import plan_cache
-from cudnnpy._runtime.plan_cache import cache_info, clear_cache, set_cache_limit
+from cudnnpy._launch import plan_cache
+from cudnnpy._launch.plan_cache import cache_info, clear_cache, set_cache_limit
 
 
 @pytest.fixture(autouse=True)
@@ -45,18 +45,18 @@ def test_the_least_recently_used_goes_first() -> None:
     set_cache_limit(3)
     cache = plan_cache.plan_cache()
     for key in "abc":
-        cache.store(key, key.upper())
-    assert plan_cache.find("a") == "A"  # so that b is now the oldest
-    cache.store("d", "D")
-    assert [plan_cache.find(key) for key in "abcd"] == ["A", None, "C", "D"]
+        cache.insert_planned(key, key.upper())
+    assert plan_cache.lookup("a") == "A"  # so that b is now the oldest
+    cache.insert_planned("d", "D")
+    assert [plan_cache.lookup(key) for key in "abcd"] == ["A", None, "C", "D"]
     assert cache_info()[:4] == (3, 3, 4, 1)
 
 
 def test_storing_again_replaces() -> None:
     cache = plan_cache.plan_cache()
-    cache.store("a", 1)
-    cache.store("a", 2)
-    assert plan_cache.find("a") == 2
+    cache.insert_planned("a", 1)
+    cache.insert_planned("a", 2)
+    assert plan_cache.lookup("a") == 2
     assert cache_info().size == 1
     assert cache_info().evictions == 0
 
@@ -64,9 +64,9 @@ def test_storing_again_replaces() -> None:
 def test_a_smaller_limit_holds_from_the_next_entry_on() -> None:
     cache = plan_cache.plan_cache()
     for key in range(10):
-        cache.store(key, key)
+        cache.insert_planned(key, key)
     set_cache_limit(4)
-    cache.store(10, 10)
+    cache.insert_planned(10, 10)
     assert list(cache) == [7, 8, 9, 10]
     assert cache_info()[:4] == (4, 4, 11, 7)
 
@@ -79,8 +79,8 @@ def test_the_recently_used_half_of_the_limit_is_never_dropped(limit: int, steps:
     for storing, key in steps:
         if storing:
             stored, new = stored + 1, new + (key not in cache)
-            cache.store(key, str(key))
-        found = plan_cache.find(key)
+            cache.insert_planned(key, str(key))
+        found = plan_cache.lookup(key)
         assert found == (str(key) if key in cache else None)
         if found is not None:
             recent = [other for other in recent if other != key] + [key]
@@ -91,9 +91,9 @@ def test_the_recently_used_half_of_the_limit_is_never_dropped(limit: int, steps:
 
 def test_threads_share_nothing() -> None:
     mine = plan_cache.plan_cache()
-    mine.store("a", 1)
+    mine.insert_planned("a", 1)
     assert in_thread(lambda: plan_cache.plan_cache() is mine) is False
-    assert in_thread(lambda: plan_cache.find("a")) is None
+    assert in_thread(lambda: plan_cache.lookup("a")) is None
     assert in_thread(cache_info)[:4] == (0, cache_info().limit, 0, 0)
     assert plan_cache.plan_cache() is mine
 
@@ -104,21 +104,21 @@ def test_clearing_reaches_every_thread_when_it_next_looks() -> None:
 
     def other() -> None:
         cache = plan_cache.plan_cache()
-        cache.store("a", 1)
+        cache.insert_planned("a", 1)
         ready.wait()
         cleared.wait()
         found.append(cache["a"])  # a call in flight keeps what it holds
-        found.append(plan_cache.find("a"))
+        found.append(plan_cache.lookup("a"))
         found.append(cache_info()[:4])
 
     thread = threading.Thread(target=other)
     thread.start()
-    plan_cache.plan_cache().store("b", 2)
+    plan_cache.plan_cache().insert_planned("b", 2)
     ready.wait()
     clear_cache()
     cleared.wait()
     thread.join(10)
-    assert plan_cache.find("b") is None
+    assert plan_cache.lookup("b") is None
     assert found == [1, None, (0, cache_info().limit, 0, 0)]
 
 
@@ -133,19 +133,9 @@ def test_a_limit_is_a_number_of_plans(entries: Any) -> None:
     assert cache_info().limit == limit
 
 
-@pytest.mark.parametrize("name", ["launches", "replays", "replay_bytes"])
-def test_the_limits_of_launches_are_set_and_read_by_name(name: str) -> None:
-    field = {"launches": "launch_limit", "replays": "replay_limit", "replay_bytes": "replay_bytes_limit"}[name]
+def test_nothing_is_set_if_one_setting_is_invalid() -> None:
     before = cache_info()
-    wanted: dict[str, Any] = {name: 7}
-    try:
-        set_cache_limit(**wanted)
-        assert cache_info() == before._replace(**{field: 7})
-        for wrong in (-1, 1.5, True, "16"):
-            with pytest.raises(ValueError if wrong == -1 else TypeError, match=rf"^{name} must be .*; got {wrong!r}"):
-                set_cache_limit(5, **{name: wrong})  # type: ignore[arg-type]
-            assert cache_info() == before._replace(**{field: 7})  # of which nothing was set
-    finally:
-        set_cache_limit(launches=before.launch_limit, replays=before.replay_limit)
-        set_cache_limit(replay_bytes=before.replay_bytes_limit)
-    assert cache_info() == before
+    for settings in ({"entries": 5, "direct": "no"}, {"entries": 0, "direct": False}):
+        with pytest.raises((TypeError, ValueError)):
+            set_cache_limit(**settings)  # type: ignore[arg-type]
+        assert cache_info() == before

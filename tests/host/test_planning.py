@@ -172,17 +172,17 @@ def test_every_candidate_is_listed_once_and_planned_or_refused(plan: Planner, na
 
 
 @every_problem
-def test_engines_that_may_read_textures_are_not_replayed(plan: Planner, name: str) -> None:
+def test_engines_that_may_read_textures_are_not_relocatable(plan: Planner, name: str) -> None:
     """A texture is an object of cuDNN's, which it makes for an address and does not keep."""
     texture = str(int(raw.CUDNN_KNOB_TYPE_USE_TEX))
     for row in usable(plan("survey", **PROBLEMS[name])):
         if row["kind"] == "GraphExecutable":
             chosen = {str(kind): value for kind, value in row["engine"]["knobs"] or ()}
             has_textures = texture in plan("knobs", **PROBLEMS[name], index=row["engine"]["index"])
-            assert row["replayable"] == (not has_textures or chosen.get(texture) == 0), row["name"]
+            assert row["is_relocatable"] == (not has_textures or chosen.get(texture) == 0), row["name"]
 
 
-def test_an_engine_is_replayed_if_it_reads_no_texture(plan: Planner) -> None:
+def test_an_engine_is_relocatable_if_it_reads_no_texture(plan: Planner) -> None:
     request = problem("backward_filter", options={"tf32": False})
     texture = int(raw.CUDNN_KNOB_TYPE_USE_TEX)
     engine, knobs = next(
@@ -193,7 +193,7 @@ def test_an_engine_is_replayed_if_it_reads_no_texture(plan: Planner) -> None:
     for value in (0, 1):
         engine["knobs"] = [[kind, one] for kind, one in {**knobs, texture: value}.items()]
         row = plan("choose", **with_options(request, algorithm=engine))
-        assert row["replayable"] == (not value), row["name"]
+        assert row["is_relocatable"] == (not value), row["name"]
 
 
 @every_problem
@@ -642,7 +642,7 @@ def test_a_strided_convolution_of_few_channels_may_be_in_blocks(plan: Planner, o
     chosen = plan("choose", **request)
     assert chosen["name"].endswith(" + blocks") == promising
     for row in blocks:
-        assert row["kind"] == "Steps"
+        assert row["kind"] == "StepSequence"
         assert row["workspace_size"] >= IN_BLOCKS * (4 if dtype == "float32" else 2)
 
 

@@ -12,10 +12,11 @@ import pytest
 from cuda.bindings import driver
 from memory_stand_in import DONE, GRAIN, Memory, view
 from numpy_machine import tensor_in
-from stand_in_pace import GivenPace
 
 from cudnnpy import TensorSpec, reference
 from cudnnpy._core.layouts import extent
+from cudnnpy._launch import launcher
+from cudnnpy._launch.launcher import Launcher
 from cudnnpy._measuring import bench, float64_check, result_comparison, timing
 from cudnnpy._measuring.search import Search
 from cudnnpy._measuring.watch import ContextLost, Watch
@@ -23,9 +24,6 @@ from cudnnpy._memory import workspace
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.engines import Target
 from cudnnpy._planning.options import PlanningOptions
-from cudnnpy._runtime import launcher
-from cudnnpy._runtime.launcher import Launcher
-from cudnnpy._runtime.pace import Pace
 from cudnnpy._store.entry import StoredCandidate
 from cudnnpy.convolution import problem
 from cudnnpy.convolution.candidates import ConvolutionProblem
@@ -228,9 +226,7 @@ def test_a_launch_that_interrupts_tuning_leaves_its_stream(
     plan: Any = SimpleNamespace(
         name="of a destructor",
         device=0,
-        replayable=False,
-        movable=False,
-        is_long=False,
+        is_relocatable=False,
         check_addresses=lambda *addresses: None,
     )
     plan.executable = SimpleNamespace(bind=lambda handle, *_: lambda: int(log.append(handle._address) or 0))  # type: ignore[func-returns-value]
@@ -240,7 +236,6 @@ def test_a_launch_that_interrupts_tuning_leaves_its_stream(
         Launcher(plan).run((16, 0), 99)
 
     case.interrupt = interrupt
-    monkeypatch.setattr(Pace, "of_thread", classmethod(lambda cls, device: GivenPace(SimpleNamespace(gpu_waits=True))))
     assert case.tuned(case.candidate("default", 1.0), case.candidate("fast", 0.5)) == "fast"
     assert set(log) == {99}
     assert case.streams == {0}

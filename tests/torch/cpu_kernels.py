@@ -21,10 +21,10 @@ import torch
 import cudnnpy.torch
 from cudnnpy import reference
 from cudnnpy._core.layouts import extent
+from cudnnpy._launch import dispatch, plan_cache
+from cudnnpy._launch.program import Program
 from cudnnpy._memory import arrays
 from cudnnpy._memory.arrays import ArrayLibrary
-from cudnnpy._runtime import dispatch, plan_cache
-from cudnnpy._runtime.executables import Program
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import Operation
 from cudnnpy.errors import ExecutionFailedError
@@ -64,7 +64,7 @@ class ReferencePlan(NumpyExecutable):
 
     def __init__(self, machine: Machine, problem: ConvolutionProblem) -> None:
         self.machine, self.problem, self.device = machine, problem, problem.device
-        self.name, self.workspace_size, self.executable, self.is_long = "reference", WORKSPACE, self, False
+        self.name, self.workspace_size, self.executable, self.is_relocatable = "reference", WORKSPACE, self, False
 
     def run(self, *memories: np.ndarray) -> None:
         """Computes the result from what lies in memory."""

@@ -11,7 +11,7 @@ from cpu_kernels import Machine, alike, draw, leaf
 from torch.nn import functional as F
 
 import cudnnpy.torch
-from cudnnpy._runtime import plan_cache
+from cudnnpy._launch import plan_cache
 from cudnnpy.torch import kernels, planning, pytorch_kernels
 
 # On and off

@@ -1,4 +1,4 @@
-"""Memory filled with one value, and results on no elements.
+"""Fills of memory with one value, and the programs of operations with empty inputs.
 
 The driver fills dense memory, and cudnnSetTensor the rest: see slow-fill in docs/known-issues.md.
 """
@@ -6,48 +6,63 @@ The driver fills dense memory, and cudnnSetTensor the rest: see slow-fill in doc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed
-from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, Step, copy, described, scales
+from cudnnpy._launch.program import Operand, Program
+from cudnnpy._launch.steps import (
+    BoundLaunch,
+    Executable,
+    FunctionCall,
+    OperandAddress,
+    Step,
+    copy,
+    scaling_arguments,
+    tensor_descriptor,
+)
 from cudnnpy.handle import Handle
 
 
-def filled(out: TensorSpec, value: float) -> Executable:
+def fill(out: TensorSpec, value: float) -> Executable:
     """Return the executable that fills a tensor of floats with a value."""
-    if is_dense(out) and out.dtype != "float64":
-        return Fill(out, value)
-    number = scales(0.0, 0.0, out.dtype)[0]
+    if is_dense(out):
+        if out.dtype != "float64":
+            return Memset(out, value)
+        out = TensorSpec((math.prod(out.shape),), out.dtype, (1,))
+    number = scaling_arguments(0.0, 0.0, out.dtype)[0]
     number.value = value
-    return Function("cudnnSetTensor", described(out), At(0), number)
+    return FunctionCall("cudnnSetTensor", tensor_descriptor(out), OperandAddress(0), number)
 
 
-def zeros(size: int) -> Executable:
+def zero_fill(size: int) -> Executable:
     """Return the executable that sets bytes of scratch memory to 0, which is the number 0 in every dtype."""
-    return Fill(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
+    return Memset(TensorSpec((-(-size // 4),), "float32", (1,)), 0.0)
 
 
-def of_nothing(name: str, device: int, operands: Sequence[Operand], value: float = 0.0, beta: float = 0.0) -> Program:
-    """Return the program of an operation on no elements: the last operand, its result, becomes value + beta * result.
+def program_for_empty_input(
+    name: str, device: int, operands: Sequence[Operand], value: float = 0.0, beta: float = 0.0
+) -> Program:
+    """Return the program of an operation with empty inputs: result = value + beta * result. An empty result is not written.
 
-    A result without elements is left alone.
+    The result is the last operand.
     """
     at, out = len(operands) - 1, operands[-1].spec
     if not extent(out):
         return Program(name, device, operands, [])
     if not beta or math.isnan(value):
-        return Program(name, device, operands, [Step(filled(out, value), (at,))])
+        return Program(name, device, operands, [Step(fill(out, value), (at,))])
     if not value:
-        scale = Function("cudnnScaleTensor", described(out), At(0), scales(beta, 0.0, out.dtype)[0])
+        factor = scaling_arguments(beta, 0.0, out.dtype)[0]
+        scale = FunctionCall("cudnnScaleTensor", tensor_descriptor(out), OperandAddress(0), factor)
         return Program(name, device, operands, [Step(scale, (at,))])
-    apart = packed(out)
-    steps = [Step(filled(apart, value), (at + 1,)), Step(copy(apart, out, 1.0, beta), (at + 1, at))]
-    return Program(name, device, operands, steps, (extent(apart),))
+    filled = packed(out)
+    steps = [Step(fill(filled, value), (at + 1,)), Step(copy(filled, out, 1.0, beta), (at + 1, at))]
+    return Program(name, device, operands, steps, (extent(filled),))
 
 
-class Fill:
+class Memset:
     """A fill of dense memory by the driver: cuMemsetD16Async, cuMemsetD32Async."""
 
     workspace_size = 0
@@ -56,15 +71,15 @@ class Fill:
         self._count, self._width = math.prod(out.shape), dtype_of(out.dtype).itemsize
         self._pattern = _bits(value, out.dtype)
 
-    def bind(self, handle: Handle, pointers: tuple[int, ...], workspace: int) -> Callable[[], int]:
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
         """Return the launch that fills the memory at an address, on the stream of the handle."""
         from cuda.bindings import driver
 
-        fill = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
-        address, pattern, count = pointers[0], self._pattern, self._count
+        memset = driver.cuMemsetD16Async if self._width == 2 else driver.cuMemsetD32Async
+        address, pattern, count = addresses[0], self._pattern, self._count
 
         def launch() -> int:
-            failed = int(fill(address, pattern, count, handle._address)[0])
+            failed = int(memset(address, pattern, count, handle._address)[0])
             return int(raw.CUDNN_STATUS_EXECUTION_FAILED_CUDA_DRIVER) if failed else 0
 
         launch.owners = (self, handle)  # type: ignore[attr-defined]

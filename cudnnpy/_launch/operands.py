@@ -1,4 +1,4 @@
-"""Operands of the operations other than convolutions: checks of arrays, and when a graph is worth compiling."""
+"""Operands of the operations other than convolutions: checks of arrays, and the sizes that are worth a compiled graph."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from cudnnpy._core.layouts import (
     to_logical,
     without_elements,
 )
+from cudnnpy._launch.dispatch import Call, Specs
+from cudnnpy._launch.program import Operand, check_overlaps
 from cudnnpy._options.arguments import check_no_beta
 from cudnnpy._options.checks import check_layout_rank
-from cudnnpy._runtime.dispatch import Call, Specs
-from cudnnpy._runtime.executables import Operand, check_overlaps
 from cudnnpy.typing import ElementName
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-# Bytes below which a slow function finishes before compiling a graph (0.1 to 0.6 s for each signature) pays off.
+# Bytes below which a slow function finishes before compiling a graph (0.1 to 0.6 s for each call signature) pays off.
 LARGE = 1 << 20
 
 # Row lengths of elementwise graphs, the fastest first (docs/benchmarks). Copies of 16 bits, of one input, are fastest in
@@ -36,19 +36,19 @@ _COPIES = (64, 128, 32, 256, 512, 1024, 16)
 # Arrays
 
 
-def no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
+def check_no_overlaps(call: Call, operands: Sequence[Operand]) -> Sequence[Operand]:
     """Return the operands. Raises ValueError if those that were passed overlap."""
     there = [operand for operand in operands if operand.name in call.addresses]
     check_overlaps(there, [call.addresses[operand.name] for operand in there])
     return operands
 
 
-def given(
+def check_input(
     call: Call, name: str, ranks: range = range(1, 6), dtypes: Sequence[str] = FLOATS, *, empty: bool = False
 ) -> TensorSpec:
     """Return an array of a call, checked: its dtype, its rank, and that its strides are 1 or more.
 
-    Unless `empty`, it has elements. An array without elements gets the strides of a packed tensor in its memory order.
+    Unless `empty`, it has elements. An array without elements gets the strides of a packed tensor in its memory format.
     """
     spec = call.specs[name]
     if spec.dtype not in dtypes:
@@ -69,9 +69,9 @@ def given(
     return canonical(spec, name)
 
 
-def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
+def check_like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
     """Return an array of a call that must have a shape and a dtype. It is empty if the shape is."""
-    spec = given(call, name, dtypes=FLOATS, empty=0 in shape)
+    spec = check_input(call, name, dtypes=FLOATS, empty=0 in shape)
     if spec.dtype != dtype:
         raise TypeError(f"{name} must be {dtype}; got {spec.dtype}")
     if spec.shape != tuple(shape):
@@ -79,12 +79,12 @@ def like(call: Call, name: str, shape: Sequence[int], dtype: str) -> TensorSpec:
     return spec
 
 
-def result(
+def resolve_output(
     call: Call, name: str, shape: Sequence[int], dtype: ElementName, order: TensorSpec | None = None, beta: float = 0.0
 ) -> TensorSpec:
-    """Return the tensor of a result: the array passed for it, checked, or a new one in the memory order of another."""
+    """Return the tensor of a result: the array passed for it, checked, or a new one in the memory format of another."""
     if name in call.specs:
-        return like(call, name, shape, dtype)
+        return check_like(call, name, shape, dtype)
     check_no_beta("beta", beta, name)
     strides = packed_strides(shape) if order is None or len(order.shape) != len(shape) else packed_as(order, shape)
     return TensorSpec(tuple(shape), dtype, strides)
@@ -99,7 +99,7 @@ def packed_like(call: Call, name: str, shape: tuple[int, ...], *dtypes: str) -> 
         raise ValueError(f"{name} must have shape {tuple(shape)}; got shape {tuple(spec.shape)}")
     packed = packed_strides(shape)
     if shape:
-        spec = given(call, name, empty=0 in shape)
+        spec = check_input(call, name, empty=0 in shape)
     if any(n > 1 and s != t for n, s, t in zip(shape, spec.strides or (), packed, strict=True)):
         raise ValueError(f"{name} must be packed, with strides {packed}; got strides {spec.strides}")
     return spec._replace(shape=tuple(shape), strides=packed)
@@ -124,15 +124,15 @@ def logical(
     *,
     empty: bool = False,
 ) -> TensorSpec:
-    """Return an array of a call with its axes as (N, C, spatial...), checked as `given` does, and its layout."""
+    """Return an array of a call with its axes as (N, C, spatial...), checked as `check_input` does, and its layout."""
     spec = in_logical_order(call.specs[name], name, layout)
-    return given(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
+    return check_input(call._replace(specs=Specs({name: spec})), name, ranks, dtypes, empty=empty)
 
 
 def logical_like(call: Call, name: str, layout: str, shape: Sequence[int], dtype: str) -> TensorSpec:
     """Return an array of a call with its axes as (N, C, spatial...). It must have a shape and a dtype."""
     spec = logical(call, name, layout, range(1, 6), empty=0 in shape)
-    return like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
+    return check_like(call._replace(specs=Specs({name: spec})), name, shape, dtype)
 
 
 def logical_result(
@@ -140,7 +140,7 @@ def logical_result(
 ) -> TensorSpec:
     """Return a result with its axes as (N, C, spatial...): the array passed for it, checked, or a new one like `order`."""
     if name not in call.specs:
-        return result(call, name, shape, order.dtype, order, beta)
+        return resolve_output(call, name, shape, order.dtype, order, beta)
     return logical_like(call, name, layout, shape, order.dtype)
 
 
@@ -149,8 +149,8 @@ def is_large(spec: TensorSpec) -> bool:
     return math.prod(spec.shape) * dtype_of(spec.dtype).itemsize >= LARGE
 
 
-def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
-    """Return the (rows, length) as which an elementwise graph describes dense tensors of one memory order, or None.
+def row_view_shape(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
+    """Return the (rows, length) as which an elementwise graph describes dense tensors of one memory format, or None.
 
     No engine supports an elementwise graph whose dimension 1 does not have stride 1. The axes have no meaning for such
     an operation, so it describes the memory as rows.
@@ -166,6 +166,6 @@ def rows(spec: TensorSpec, *others: TensorSpec) -> tuple[int, int] | None:
     return next(((count // length, length) for length in lengths if count % length == 0), None)
 
 
-def in_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
+def as_rows(spec: TensorSpec, shape: tuple[int, int]) -> TensorSpec:
     """Return a dense tensor as rows."""
     return TensorSpec((*shape, 1, 1), spec.dtype, (shape[1], 1, shape[1], shape[1]), spec.alignment)

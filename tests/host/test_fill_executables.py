@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cudnnpy._runtime.fills import _bits
+from cudnnpy._launch.fill_executables import _bits
 
 TYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 dtypes = st.sampled_from(list(TYPES))

@@ -1,4 +1,4 @@
-"""The check of a tuple of addresses, in a few integer operations where nothing is wrong."""
+"""Validate the addresses of a launch: not null, aligned, and results that overlap no other operand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-Pointers = tuple[int, ...]
+Addresses = tuple[int, ...]
 
 # Takes the addresses of the operands and of the workspace, and raises ValueError if they are invalid.
-AddressCheck = Callable[[Pointers, int], None]
+AddressCheck = Callable[[Addresses, int], None]
 
 
 def address_check(
@@ -21,18 +21,18 @@ def address_check(
 ) -> AddressCheck:
     """Return the check of the addresses of operands and of a workspace for one executable.
 
-    It calls `explain` only for addresses that may be wrong: one that is not an int, a null one, one that is not a
-    multiple of `alignment`, and a result or a workspace whose memory overlaps another operand's.
-    `explain(operands, workspace)` looks at each of them and raises ValueError, or accepts them.
+    The check calls `explain(operands, workspace)`, which raises ValueError or accepts the addresses, only for addresses that
+    may be invalid: one that is not an int, a null one, one that is not a multiple of `alignment`, and a result or a
+    workspace whose memory overlaps another operand's.
 
     Parameters
     ----------
     sizes : sequence of int
         The bytes of each operand.
     results : iterable of int
-        The numbers of the operands that are written.
+        The indices of the operands that are written.
     explain : callable
-        The whole check.
+        The complete check, which names the invalid operand.
     alignment : int
         The largest alignment of an operand in bytes, a power of two; 1 if alignment is not checked.
     space : int
@@ -40,8 +40,8 @@ def address_check(
     """
     lengths = *sizes, space
     negative = (-length for length in lengths)
-    made: AddressCheck = _maker(len(sizes), tuple(results), bool(space))(explain, alignment - 1, *lengths, *negative)
-    return made
+    check: AddressCheck = _maker(len(sizes), tuple(results), bool(space))(explain, alignment - 1, *lengths, *negative)
+    return check
 
 
 @lru_cache(maxsize=1024)
@@ -76,6 +76,6 @@ def make(explain, bits{sizes}):
         explain(operands, space)
     return check
 """
-    found: dict[str, Any] = {}
-    exec(compile(source, f"{__file__}, check of {count} addresses", "exec"), found)
-    return found["make"]
+    made: dict[str, Any] = {}
+    exec(compile(source, f"{__file__}, check of {count} addresses", "exec"), made)
+    return made["make"]

@@ -1,0 +1,116 @@
+"""Programs: steps with named operands, which dispatch launches as it launches plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from cudnnpy._core.layouts import TensorSpec, extent, same_memory
+from cudnnpy._launch.address_validation import address_check
+from cudnnpy._launch.steps import Executable, Step, StepSequence, copy
+
+_ALIGNMENT = 16  # bytes; kernels for less aligned operands may differ from those for others
+
+
+class Operand(NamedTuple):
+    """An operand of a program.
+
+    `in_place` names the inputs whose memory a result may share; `is_read` is true for a result that is also read.
+    """
+
+    name: str
+    spec: TensorSpec
+    is_result: bool = False
+    in_place: tuple[str, ...] = ()
+    is_read: bool = False
+
+
+class Program:
+    """Steps with named operands, a Launchable (launcher.py). Results must not overlap other operands.
+
+    Parameters
+    ----------
+    name : str
+        The name in errors.
+    device : int
+        The ordinal of the device.
+    operands : sequence of Operand
+        The operands, in the order of their addresses.
+    steps : sequence of Step
+        The steps; none if the results are empty tensors, for which nothing is launched.
+    scratch : sequence of int
+        The sizes of the parts of scratch memory in bytes.
+    plan : Plan or None
+        The plan of the step that the others prepare or complete, if there is one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: int,
+        operands: Sequence[Operand],
+        steps: Sequence[Step],
+        scratch: Sequence[int] = (),
+        plan: Any = None,
+    ) -> None:
+        self.name, self.device, self.operands, self.steps, self.scratch = name, device, operands, steps, scratch
+        self.plan = plan
+        self.executable = StepSequence(steps, scratch)
+        self.workspace_size = self.executable.workspace_size
+        are_aligned = all(operand.spec.alignment >= _ALIGNMENT for operand in operands)
+        self.is_relocatable = bool(steps) and are_aligned and self.executable.is_relocatable
+        self.check_addresses = address_check(
+            [extent(operand.spec) for operand in operands],
+            [at for at, operand in enumerate(operands) if operand.is_result],
+            partial(_explain, operands),
+        )
+
+
+def _explain(operands: Sequence[Operand], addresses: Sequence[int], _workspace: int) -> None:
+    check_overlaps(operands, addresses)
+
+
+def check_overlaps(operands: Sequence[Operand], addresses: Sequence[int]) -> None:
+    """Raise ValueError if a result overlaps another operand that it is not computed in place of."""
+    for operand, start in zip(operands, addresses, strict=True):
+        if not operand.is_result:
+            continue
+        size = extent(operand.spec)
+        for other, address in zip(operands, addresses, strict=True):
+            length = extent(other.spec)
+            if other is operand or not (size and length and address < start + size and start < address + length):
+                continue
+            same = address == start and other.spec.shape == operand.spec.shape and same_memory(other.spec, operand.spec)
+            if not (same and other.name in operand.in_place):
+                raise ValueError(f"{operand.name} must not overlap {other.name} in memory; got overlapping arrays")
+
+
+def with_conversion_copies(
+    name: str,
+    device: int,
+    operands: Sequence[Operand],
+    executable: Executable,
+    wanted: Sequence[TensorSpec],
+    beta: float = 0.0,
+) -> Program:
+    """Wrap an executable with copies that convert operands to the memory format and dtype in `wanted`.
+
+    Results are converted back. A result that is read, or any result with a beta, is converted first, too.
+    """
+    before: list[Step] = []
+    after: list[Step] = []
+    indices: list[int] = []
+    scratch: list[int] = []
+    for at, (operand, want) in enumerate(zip(operands, wanted, strict=True)):
+        spec = operand.spec
+        if spec.dtype == want.dtype and same_memory(spec, want) and spec.alignment >= want.alignment:
+            indices.append(at)
+            continue
+        indices.append(len(operands) + len(scratch))
+        scratch.append(extent(want))
+        if operand.is_result:
+            after.append(Step(copy(want, spec), (indices[-1], at)))
+        if not operand.is_result or operand.is_read or beta:
+            before.append(Step(copy(spec, want), (at, indices[-1])))
+    return Program(name, device, operands, [*before, Step(executable, tuple(indices)), *after], scratch)

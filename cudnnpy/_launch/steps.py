@@ -1,0 +1,210 @@
+"""The steps of a plan: calls of C functions and planned graphs, in sequence, on operands and scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import byref, c_double, c_float
+from functools import cached_property, partial
+from typing import Any, NamedTuple, Protocol
+
+from cudnnpy import raw
+from cudnnpy._core.layouts import TensorSpec, at_least_4d
+from cudnnpy._options.arguments import check_scales
+from cudnnpy.descriptors import TensorDescriptor
+from cudnnpy.handle import Handle
+
+# Bytes. Parts of a workspace start at its multiples; some engines align their workspace themselves, to as many bytes.
+WORKSPACE_ALIGNMENT = 256
+
+# Queues work on fixed addresses, and returns a status.
+BoundLaunch = Callable[[], int]
+
+
+class Executable(Protocol):
+    """One launch: of a C function, of a planned graph, or of several of them in sequence.
+
+    An optional attribute `is_relocatable` is true if the same kernels serve all addresses that the plan was made for.
+    """
+
+    workspace_size: int
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses of the operands and the workspace."""
+
+
+def is_relocatable(executable: Executable) -> bool:
+    """Return whether the kernels of an executable serve all addresses that its plan was made for."""
+    return bool(getattr(executable, "is_relocatable", False))
+
+
+# Calls of C functions
+
+
+class OperandAddress(NamedTuple):
+    """In the arguments of a FunctionCall: the address of the operand with this index."""
+
+    operand: int
+
+
+WORKSPACE = OperandAddress(-1)
+
+
+class FunctionCall:
+    """A call of a C function.
+
+    The handle is passed first, OperandAddress(n) becomes the n-th address, and ctypes numbers are passed by reference.
+    """
+
+    def __init__(self, name: str, *arguments: Any, workspace_size: int = 0) -> None:
+        self.name, self.arguments, self.workspace_size = name, arguments, workspace_size
+        # The positions of the addresses among C's arguments, the first of which is the handle.
+        self._positions = [(at, a.operand) for at, a in enumerate(arguments, 1) if isinstance(a, OperandAddress)]
+
+    @cached_property
+    def _prepared(self) -> tuple[Callable[..., int], list[Any]]:
+        """The C function and its arguments, without the handle and the addresses."""
+
+        def c_argument(argument: Any) -> Any:
+            if isinstance(argument, OperandAddress):
+                return None
+            if isinstance(argument, c_float | c_double):
+                return byref(argument)
+            return getattr(argument, "pointer", argument)
+
+        return raw.bound(self.name), [None, *map(c_argument, self.arguments)]
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses."""
+        function, prepared = self._prepared
+        arguments = prepared.copy()
+        arguments[0] = handle.pointer
+        for position, index in self._positions:
+            arguments[position] = (addresses[index] if index >= 0 else workspace) or None
+        launch = partial(function, *arguments)
+        launch.owners = (self, handle)  # type: ignore[attr-defined]  # alive as long as the call
+        return launch
+
+
+def tensor_descriptor(spec: TensorSpec) -> TensorDescriptor:
+    """Return the descriptor of a tensor, with four axes or more."""
+    wide = at_least_4d(spec)
+    return TensorDescriptor(wide.shape, wide.dtype, strides=wide.strides)
+
+
+def scaling_arguments(alpha: float, beta: float, dtype: str) -> tuple[Any, Any]:
+    """Return alpha and beta as C takes them: double for float64, else float. Raises as check_scales does."""
+    check_scales(alpha, beta)
+    number = c_double if dtype == "float64" else c_float
+    return number(alpha), number(beta)
+
+
+def copy(x: TensorSpec, y: TensorSpec, alpha: float = 1.0, beta: float = 0.0) -> FunctionCall:
+    """Return y = alpha * x + beta * y, for tensors of one shape in any memory format and dtype: cudnnTransformTensor."""
+    a, b = scaling_arguments(alpha, beta, x.dtype)
+    x_descriptor, y_descriptor = tensor_descriptor(x), tensor_descriptor(y)
+    return FunctionCall("cudnnTransformTensor", a, x_descriptor, OperandAddress(0), b, y_descriptor, OperandAddress(1))
+
+
+# Executables made of others
+
+
+class AliasSwitch:
+    """One executable if two operands are the same memory, another one if they are not."""
+
+    def __init__(self, first: int, second: int, same: Executable, different: Executable) -> None:
+        self.first, self.second, self.same, self.different = first, second, same, different
+        self.workspace_size = max(same.workspace_size, different.workspace_size)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses."""
+        chosen = self.same if addresses[self.first] == addresses[self.second] else self.different
+        return chosen.bind(handle, addresses, workspace)
+
+
+class OffsetExecutable:
+    """An executable on parts of tensors: its operands begin some bytes after the addresses."""
+
+    def __init__(self, executable: Executable, offsets: tuple[int, ...]) -> None:
+        self.executable, self.offsets, self.workspace_size = executable, offsets, executable.workspace_size
+
+    @property
+    def is_relocatable(self) -> bool:
+        """Whether the same kernels serve all addresses."""
+        return is_relocatable(self.executable)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses."""
+        parts = tuple(address + offset for address, offset in zip(addresses, self.offsets, strict=True))
+        return self.executable.bind(handle, parts, workspace)
+
+
+class Step(NamedTuple):
+    """An executable and the indices of its operands."""
+
+    executable: Executable
+    operand_indices: tuple[int, ...]
+
+
+class StepSequence:
+    """Executables in sequence, as one. The indices are those of the operands, then those of the parts of scratch memory.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        The executables, in order.
+    scratch : sequence of int
+        The sizes of the parts of scratch memory in bytes. They come first in the workspace; the steps share the rest.
+    main : Executable or None
+        The executable that the others prepare or complete, if there is one.
+    """
+
+    def __init__(self, steps: Sequence[Step], scratch: Sequence[int] = (), main: Executable | None = None) -> None:
+        self.steps, self.scratch, self.main = steps, scratch, main
+        self._parts = [aligned_size(size) for size in scratch]
+        shared = max((step.executable.workspace_size for step in steps), default=0)
+        self.workspace_size = sum(self._parts) + shared
+
+    @property
+    def is_relocatable(self) -> bool:
+        """Whether the same kernels serve all addresses in all steps."""
+        return all(is_relocatable(step.executable) for step in self.steps)
+
+    def bind(self, handle: Handle, addresses: tuple[int, ...], workspace: int) -> BoundLaunch:
+        """Return the launch on these addresses. It stops at the first step that fails, and returns its status."""
+        known = list(addresses)
+        for size in self._parts:
+            known.append(workspace)
+            workspace += size
+        at = known.__getitem__
+        launches = [executable.bind(handle, tuple(map(at, indices)), workspace) for executable, indices in self.steps]
+        return launches[0] if len(launches) == 1 else sequential_launch(launches, (self, handle))
+
+
+def move_to_scratch(
+    steps: Sequence[Step], count: int, scratch: Sequence[int], sizes: Mapping[int, int]
+) -> tuple[list[Step], tuple[int, ...], dict[int, int]]:
+    """Redirect some of the `count` operands of the steps to scratch memory of `sizes` bytes, by their indices.
+
+    Return the new steps, the sizes of all scratch memory, and the new indices of the operands by the old ones.
+    """
+    moved = {at: count + len(scratch) + part for part, at in enumerate(sizes)}
+    redirected = [Step(step.executable, tuple(moved.get(at, at) for at in step.operand_indices)) for step in steps]
+    return redirected, (*scratch, *sizes.values()), moved
+
+
+def sequential_launch(launches: Sequence[BoundLaunch], owners: tuple[Any, ...] = ()) -> BoundLaunch:
+    """Return one launch of several. It stops at the first bad status and returns it."""
+
+    def launch() -> int:
+        for step in launches:
+            if status := step():
+                return status
+        return 0
+
+    launch.owners = (*owners, *launches)  # type: ignore[attr-defined]
+    return launch
+
+
+def aligned_size(size: int) -> int:
+    """Return the bytes that a part of a workspace takes, so that the next part is aligned."""
+    return -(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
