@@ -12,8 +12,8 @@ from cudnnpy._core.layouts import TensorSpec, extent
 from cudnnpy._memory import workspace as memory
 from cudnnpy._memory.streams import synchronize
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Executable, Function, described, in_turn, rounded, scales
-from cudnnpy._runtime.fills import Fill
+from cudnnpy._runtime.executables import Executable, in_turn, rounded
+from cudnnpy._runtime.fills import filled
 from cudnnpy.handle import Handle
 
 
@@ -70,13 +70,3 @@ def spare(spec: TensorSpec) -> Spare:
 def supplied(executable: Executable, slots: Slots, count: int) -> Executable:
     """Return an executable on `count` operands, which launches another one on the addresses of the slots."""
     return executable if slots == [*range(count)] else Supplied(executable, slots)
-
-
-def filled(spec: TensorSpec, value: float) -> Executable:
-    """Return an executable that fills a packed tensor with a number."""
-    if spec.dtype != "float64":
-        return Fill(spec, value)
-    flat = TensorSpec((math.prod(spec.shape),), spec.dtype, (1,))
-    number = scales(0.0, 0.0, spec.dtype)[0]
-    number.value = value
-    return Function("cudnnSetTensor", described(flat), At(0), number)

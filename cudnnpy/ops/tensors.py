@@ -36,6 +36,7 @@ from cudnnpy._runtime.executables import (
 )
 from cudnnpy._runtime.fills import filled
 from cudnnpy._runtime.operands import FLOATS, given, in_rows, like, no_overlaps, result, rows
+from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import OpTensorDescriptor
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Array, ArrayT, Dtype, MemoryLayout, Stream
@@ -301,8 +302,10 @@ def _transform(
             call.device, 1
         )  # the heuristics' second proposal takes 0.9 of the time of the first
     if executable is None and {x.dtype, y.dtype} == {"float16", "bfloat16"}:  # transform-half-to-bfloat16, also there
-        wide = packed(x, "float32")
-        steps = [Step(copy(x, wide), (0, 2)), Step(copy(wide, y, alpha, beta), (2, 1))]
-        return Program("copy", call.device, operands, steps, (4 * math.prod(x.shape),)), [y]
+        builder = StepBuilder({"x": x, "out": y})
+        wide = builder.scratch(packed(x, "float32"))
+        builder.copy(builder.operands["x"], wide)
+        builder.copy(wide, builder.operands["out"], alpha, beta)
+        executable = builder.sequence()
     executable = executable or copy(x, y, alpha, beta)
     return Program("copy", call.device, operands, [Step(executable, (0, 1))]), [y]

@@ -26,9 +26,9 @@ from cudnnpy._runtime import dispatch, substitutes
 from cudnnpy._runtime.dispatch import Call, Specs
 from cudnnpy.graph import Graph, reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import batch_normalization_executables, layer_normalization, normalization_reductions
-from cudnnpy.ops.batch_normalization_tensors import Normalized
-from cudnnpy.ops.composed_normalization import Shapes
+from cudnnpy.ops.normalization import batch, layer, row_reductions
+from cudnnpy.ops.normalization.batch_tensors import Normalized
+from cudnnpy.ops.normalization.composed import Shapes
 
 DTYPES = ("float16", np.dtype(ml_dtypes.bfloat16).name, "float32", "float64")
 TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 2e-5, "float64": 1e-11}
@@ -292,7 +292,7 @@ def test_what_is_planned_is_the_reference(
     kind: str, by_reductions: bool, engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("forward_is_faster", "backward_is_faster"):
-        monkeypatch.setattr(normalization_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
+        monkeypatch.setattr(row_reductions, name, lambda x, shapes: by_reductions and x.dtype != "float64")
     rms, rows = kind == "RMSNormalization", kind != "InstanceNormalization"
     statistics = ("inverse_rms",) if rms else ("mean", "inverse_variance")
     names = "x", "scale", "bias", "out"
@@ -310,7 +310,7 @@ def test_what_is_planned_is_the_reference(
         shape = {} if parameters or not rows else {"normalized_shape": p.parameter_shape}
         expected = theirs.forward_training(x, **parameters, **shape)
         arguments = (not rms, *shape.get("normalized_shape", ())) if rows else ()
-        module: Any = layer_normalization if rows else type(ours)
+        module: Any = layer if rows else type(ours)
         for training in (True, False):
             wanted = expected if training else expected[:1]
             results = (*names, *statistics) if training else names
@@ -362,7 +362,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         expected = theirs.forward_training(x, scale, bias, *right.values(), average_factor=factor)
         names = "x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"
         arrays = {"x": x, **parameters, **running}
-        found, _ = planned(ours, batch_normalization_executables.training, names, arrays, factor, None, 1.0, 0.0)
+        found, _ = planned(ours, batch.training, names, arrays, factor, None, 1.0, 0.0)
         for name, wanted in zip(names[-3:], expected, strict=True):
             close(found[name], wanted, name)
         for name, wanted in right.items():
@@ -372,9 +372,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
             name: random.uniform(1, 2, p.parameter_shape).astype(p.kind_of_parameters) for name in ("mean", "variance")
         }
         names = "x", "scale", "bias", "mean", "variance", "out"
-        found, _ = planned(
-            ours, batch_normalization_executables.inference, names, {"x": x, **parameters, **means}, 1.0, 0.0
-        )
+        found, _ = planned(ours, batch.inference, names, {"x": x, **parameters, **means}, 1.0, 0.0)
         close(found["out"], theirs.forward_inference(x, scale, bias, **means), "out")
 
         kept = dict(zip(("saved_mean", "saved_inverse_variance"), expected[1:], strict=True)) if saved else {}
@@ -383,7 +381,7 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
         there = scale is not None, bias is not None
         made = [name for name, wanted in zip(("out_scale", "out_bias"), there, strict=True) if wanted]
         names = "dy", "x", "scale", "saved_mean", "saved_inverse_variance", "out", *made
-        found, _ = planned(ours, batch_normalization_executables.backward, names, arrays, 1.0, 0.0, 1.0, 0.0, there[1])
+        found, _ = planned(ours, batch.backward, names, arrays, 1.0, 0.0, 1.0, 0.0, there[1])
         for name, wanted in zip(("out", "out_scale", "out_bias"), gradients, strict=True):
             assert (wanted is None) == (name not in found)
             if wanted is not None:
@@ -437,8 +435,8 @@ def test_channels_last_without_an_engine_batch_normalization_is_on_copies(
     vector = TensorSpec((3,), "float32", (1,))
     specs = Specs({"x": x, "scale": vector, "bias": vector, "out": x})
     call = Call(specs, dict.fromkeys(specs, 0), 0, 0, {})
-    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
-    program, _ = batch_normalization_executables.training(cudnnpy.BatchNormalization(), call, 0.1, None, 1.0, 0.0)
+    monkeypatch.setattr(batch, "no_overlaps", lambda call, operands: operands)
+    program, _ = batch.training(cudnnpy.BatchNormalization(), call, 0.1, None, 1.0, 0.0)
     copies = [step for step in program.steps if getattr(step.executable, "name", "") == "cudnnTransformTensor"]
     assert len(copies) == (0 if supported == "last" else 2)
     functions = {step.executable.name for step in program.steps if hasattr(step.executable, "name")}
@@ -459,8 +457,8 @@ def test_without_memory_for_copies_batch_normalization_stays_channels_last(
         return SimpleNamespace(workspace_size=0) if supported and is_first else None
 
     monkeypatch.setattr(Graph, "executable", executable)
-    monkeypatch.setattr(batch_normalization_executables, "no_overlaps", lambda call, operands: operands)
-    module, norm = batch_normalization_executables, cudnnpy.BatchNormalization()
+    monkeypatch.setattr(batch, "no_overlaps", lambda call, operands: operands)
+    module, norm = batch, cudnnpy.BatchNormalization()
     names = ("saved_mean", "saved_inverse_variance", "out_scale", "out_bias") if gradient else ("bias",)
     specs = Specs(
         {"x": x, "out": x, "scale": vector, **dict.fromkeys(names, vector), **({"dy": x} if gradient else {})}
@@ -499,8 +497,8 @@ def test_many_rows_of_odd_lengths_are_normalized_by_reductions(
 ) -> None:
     x = TensorSpec((count, length, 1, 1), dtype, (length, 1, length, length))
     shapes = Shapes(x.shape, (count, 1, 1, 1), (1, length, 1, 1))
-    assert normalization_reductions.forward_is_faster(x, shapes) == forward
-    assert normalization_reductions.backward_is_faster(x, shapes) == backward
+    assert row_reductions.forward_is_faster(x, shapes) == forward
+    assert row_reductions.backward_is_faster(x, shapes) == backward
 
 
 @pytest.mark.parametrize(("length", "expected"), [(1 << 17, True), ((1 << 17) + 8, False), (1 << 20, False)])
@@ -517,6 +515,6 @@ def test_parameters_of_long_rows_are_applied_by_the_node(
     monkeypatch.setattr(Handle, "default", classmethod(lambda cls, device=None: None))
     x, row = (TensorSpec((1, length), "float16"), TensorSpec((length,), "float32"))
     call = Call(Specs({"x": x, "scale": row, "bias": row, "out": x}), {}, 0, 0, {})
-    layer_normalization._forward(cudnnpy.LayerNormalization(), call, False, True)
+    layer._forward(cudnnpy.LayerNormalization(), call, False, True)
     assert asked
     assert any(len(operations) > 1 for operations in asked) == expected

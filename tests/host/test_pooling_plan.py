@@ -19,8 +19,8 @@ from cudnnpy._runtime.executables import Function, Program
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.graph import reductions
 from cudnnpy.handle import Handle
-from cudnnpy.ops import pooling
-from cudnnpy.ops.pooling import Pooling, _is_reduction
+from cudnnpy.ops.pooling import pooling
+from cudnnpy.ops.pooling.pooling import Pooling, _is_reduction
 
 
 @pytest.fixture(autouse=True, scope="module")

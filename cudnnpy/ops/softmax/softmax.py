@@ -1,4 +1,4 @@
-"""Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward, and graphs for long rows (softmax_graphs.py).
+"""Softmax and its gradient: cudnnSoftmaxForward and cudnnSoftmaxBackward, and graphs for long rows (row_graphs.py).
 
 Instances, and channels that are the fastest axis, are rows. The functions take rows as channels or as instances, with the
 same result. On an H200 instances are faster: up to 2,048 elements of a forward pass the two are equal or channels take 0.8 of
@@ -19,22 +19,12 @@ from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, ex
 from cudnnpy._options.operations import SoftmaxOptions
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import (
-    At,
-    Executable,
-    Function,
-    Operand,
-    Program,
-    Step,
-    arranged,
-    copy,
-    elsewhere,
-    scales,
-)
+from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, arranged, scales
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
+from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
-from cudnnpy.ops.softmax_graphs import backward, backward_is_faster, forward, forward_is_faster
+from cudnnpy.ops.softmax.row_graphs import backward, backward_is_faster, forward, forward_is_faster
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 from cudnnpy.typing import Array, ArrayT, Stream
 
@@ -135,12 +125,12 @@ class Softmax(SoftmaxOptions, Identified):
         specs = [operand.spec for operand in operands]
         wanted = self._wanted(*specs)
         executable = self._executable(call, wanted, factor, gradient)
-        program = _blended(name, call, operands, executable, wanted, alpha, beta)
+        program = _with_beta(name, call, operands, executable, wanted, alpha, beta)
         if call.allows(program.workspace_size):
             return program
         wanted = self._in_one_order(*specs)
         executable = self._function(wanted[0], self._rows(wanted[0]), factor, gradient)
-        return _blended(name, call, operands, executable, wanted, alpha, beta)
+        return _with_beta(name, call, operands, executable, wanted, alpha, beta)
 
     def _in_one_order(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
         """The tensors in one memory order: softmax-orders in docs/known-issues.md."""
@@ -212,7 +202,7 @@ class Softmax(SoftmaxOptions, Identified):
         return self.layout.endswith("C") and len(spec.shape) > 2
 
 
-def _blended(
+def _with_beta(
     name: str,
     call: Call,
     operands: Sequence[Operand],
@@ -228,9 +218,11 @@ def _blended(
     if not beta:
         return arranged(name, call.device, operands, executable, wanted)
     *inputs, out = operands
-    apart = wanted[-1]
-    count, last = len(operands), len(inputs)
-    program = arranged(name, call.device, [*inputs, out._replace(spec=apart)], executable, wanted)
-    steps, scratch, places = elsewhere(program.steps, count, program.scratch, {last: extent(apart)})
-    steps.append(Step(copy(apart, out.spec, alpha, beta), (places[last], last)))
-    return Program(name, call.device, operands, steps, scratch)
+    program = arranged(name, call.device, [*inputs, out._replace(spec=wanted[-1])], executable, wanted)
+    builder = StepBuilder({operand.name: operand.spec for operand in operands})
+    *sources, target = builder.operands.values()
+    result = builder.scratch(wanted[-1])
+    builder.add(program.executable, *sources, result)
+    builder.copy(result, target, alpha, beta)
+    steps = builder.sequence()
+    return Program(name, call.device, operands, steps.steps, steps.scratch)

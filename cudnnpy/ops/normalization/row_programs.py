@@ -1,6 +1,6 @@
 """How layer, RMS and instance normalization run: by the normalization nodes of graphs, else composed of functions.
 
-Rows of lengths for which the nodes have no fast engine are normalized by reductions (normalization_reductions.py).
+Rows of lengths for which the nodes have no fast engine are normalized by reductions (row_reductions.py).
 
 The nodes take x packed, as rows of elements that are normalized together. An x in another memory order is copied in and
 out; on an H200 this is still faster than cuDNN's function for instances channels last (0.7 of PyTorch's time instead of 3;
@@ -22,9 +22,9 @@ from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy._runtime.substitutes import Constant, Slots, Supplied, spare, supplied
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
-from cudnnpy.ops import normalization_reductions
-from cudnnpy.ops.composed_normalization import Shapes, composed_backward, composed_forward
-from cudnnpy.ops.parameters import NAN, NUMBERS, fills, statistics_dtype
+from cudnnpy.ops.normalization import row_reductions
+from cudnnpy.ops.normalization.composed import Shapes, composed_backward, composed_forward
+from cudnnpy.ops.normalization.parameters import NAN, NUMBERS, fills, statistics_dtype
 from cudnnpy.typing import ElementName, GraphNormalization
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
@@ -56,8 +56,8 @@ def forward_program(
     if 0 in x.shape:
         return Program(mode, call.device, operands, fills(operands, OF_NO_ELEMENTS))
     centred = mode != "rms_norm"
-    if mode != "instance_norm" and normalization_reductions.forward_is_faster(x, views.shapes):
-        planned = normalization_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
+    if mode != "instance_norm" and row_reductions.forward_is_faster(x, views.shapes):
+        planned = row_reductions.forward(call.device, operands, views.shapes, epsilon, centred)
         if planned is not None:
             return arranged(mode, call.device, operands, planned, _packed(operands, None))
     for kind, after in _variants(mode, operands, views.x.shape[1]):
@@ -76,8 +76,8 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     if 0 in x.shape:
         return Program(name, call.device, operands, fills(operands, {"dscale": 0.0, "dbias": 0.0}))
     centred = mode != "rms_norm"
-    if mode != "instance_norm" and normalization_reductions.backward_is_faster(x, views.shapes):
-        planned = normalization_reductions.backward(call.device, operands, views.shapes, centred)
+    if mode != "instance_norm" and row_reductions.backward_is_faster(x, views.shapes):
+        planned = row_reductions.backward(call.device, operands, views.shapes, centred)
         if planned is not None:
             return arranged(name, call.device, operands, planned, _packed(operands, None))
     planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None

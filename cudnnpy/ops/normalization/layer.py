@@ -14,8 +14,8 @@ from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy._runtime.operands import FLOATS, given, like, packed_like, result
-from cudnnpy.ops.normalization_executables import Views, backward_program, forward_program
-from cudnnpy.ops.parameters import GRADIENTS, gradients, scale_and_bias, statistics_dtype
+from cudnnpy.ops.normalization.parameters import GRADIENTS, gradients, scale_and_bias, statistics_dtype
+from cudnnpy.ops.normalization.row_programs import Views, backward_program, forward_program
 from cudnnpy.typing import Array, ArrayT, GraphNormalization, Shape, Stream
 
 RANKS = range(1, 6)

@@ -8,8 +8,9 @@ from typing import Any
 from cudnnpy._core.layouts import TensorSpec
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Step
+from cudnnpy._runtime.fills import filled
 from cudnnpy._runtime.operands import packed_like
-from cudnnpy._runtime.substitutes import Constant, Slots, filled, spare
+from cudnnpy._runtime.substitutes import Constant, Slots, spare
 from cudnnpy.typing import ElementName
 
 NAN = float("nan")

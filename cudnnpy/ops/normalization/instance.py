@@ -12,14 +12,14 @@ from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy._runtime.operands import FLOATS, logical, logical_like, logical_result, packed_like
-from cudnnpy.ops.normalization_executables import Views, backward_program, forward_program
-from cudnnpy.ops.parameters import (
+from cudnnpy.ops.normalization.parameters import (
     GRADIENTS,
     check_channels,
     gradients,
     scale_and_bias,
     statistics_dtype,
 )
+from cudnnpy.ops.normalization.row_programs import Views, backward_program, forward_program
 from cudnnpy.typing import Array, ArrayT, Stream
 
 _RANKS = range(3, 6)

@@ -19,7 +19,7 @@ from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, described
 from cudnnpy._runtime.operands import is_large
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.ops.parameters import statistics_dtype
+from cudnnpy.ops.normalization.parameters import statistics_dtype
 
 _FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
 _LAST = 1 << 14  # bytes of x from which on graphs are worth compiling channels last

@@ -1,13 +1,10 @@
-"""How batch normalization runs: by graphs for large tensors, else by cuDNN's functions for batch normalization.
+"""Batch normalization and its gradients: graphs for large tensors, else cuDNN's functions for batch normalization.
 
 On an H200 these functions take 0.1 to 1.1 of PyTorch's time channels first and 2 to 180 times its time channels last. The
 normalization nodes of graphs take 0.2 to 1.1 of it channels last; channels first they take 0.25 to 1.0 for few long channels,
 to each of which the functions give one block, and 0.5 to 3.3 for others (docs/benchmarks). Where no graph is supported
 channels last, the functions get copies that are channels first. CUDNN_BATCHNORM_SPATIAL_PERSISTENT is faster still channels
 first, but is documented to overflow for some inputs, so it is not used.
-
-`training`, `inference` and `backward` prepare calls for dispatch: they check the arrays and return what to launch, and the
-results' shapes and strides.
 """
 
 from __future__ import annotations
@@ -15,38 +12,265 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from ctypes import c_double
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from cudnnpy._core.layouts import (
-    TensorSpec,
-    channels_last_strides,
-    in_layout,
-)
+from cudnnpy._core.identity import Identified
+from cudnnpy._core.layouts import TensorSpec, channels_last_strides, in_layout, per_channel
+from cudnnpy._options.arguments import wants_bias
 from cudnnpy._options.checks import check_number, check_option
 from cudnnpy._options.operations import BatchNormalizationOptions
+from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
 from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor
-from cudnnpy.ops.batch_normalization_graphs import RUNNING, SAVED, backward_graph, inference_graph, training_graph
-from cudnnpy.ops.batch_normalization_tensors import Normalized, spelled_last
-from cudnnpy.ops.parameters import (
+from cudnnpy.graph.graph import Graph
+from cudnnpy.ops.normalization.batch_tensors import Normalized, spelled_last
+from cudnnpy.ops.normalization.parameters import (
     GRADIENTS,
     NAN,
     NUMBERS,
     both_or_neither,
     check_channels,
     fills,
+    gradients,
     parameter_dtypes,
     scale_and_bias,
     slots,
     statistics_dtype,
 )
-from cudnnpy.typing import ElementName
+from cudnnpy.typing import Array, ArrayT, ElementName, NormalizationActivation, Stream
 
 _RANKS = range(2, 6)
+RUNNING = ("running_mean", "running_variance")
+SAVED = ("saved_mean", "saved_inverse_variance")
+
+
+@dataclass(frozen=True)
+class BatchNormalization(BatchNormalizationOptions, Identified):
+    """Batch normalization and its gradients, on device arrays of 2 to 5 axes.
+
+    Parameters
+    ----------
+    mode : {"spatial", "per_activation"}
+        "spatial" has statistics for each channel, over the batch and all positions; "per_activation" has statistics for each
+        element of x.shape[1:], over the batch.
+    epsilon : float
+        Added to the variance; 0 or more.
+    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
+        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
+        spatial axes; the other names are checked against the number of axes. The order in memory is free.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An option is of another type, or out of range.
+
+    Notes
+    -----
+    x is float16, bfloat16, float32 or float64. Parameters (scale, bias, means, variances) are packed, of shape (C,), or
+    x.shape[1:] for "per_activation", and of x's dtype, or of float32 if x has 16 bits, which saves copies; a scale of None is
+    1, a bias of None 0. Saved statistics are float32, or float64 if x is float64. Sizes may be 0: then running statistics
+    stay as they are, and gradients of parameters are 0.
+    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
+    is queued on `stream`, by default the library's current stream.
+
+    References
+    ----------
+    Ioffe, Szegedy: Batch Normalization, 2015.
+    """
+
+    def forward_training(
+        self,
+        x: ArrayT,
+        scale: Array | None = None,
+        bias: Array | None = None,
+        running_mean: Array | None = None,
+        running_variance: Array | None = None,
+        average_factor: float = 0.1,
+        activation: NormalizationActivation | None = None,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> tuple[ArrayT, ArrayT, ArrayT]:
+        """Compute y by the mean and variance of the batch (cudnnBackendExecute or cudnnBatchNormalizationForwardTraining).
+
+        y = alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
+
+        Parameters
+        ----------
+        x : array
+            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
+        scale, bias : array, optional
+            Parameters.
+        running_mean, running_variance : array, optional
+            Both or neither; they are updated in place: (1 - average_factor) * running + average_factor * the batch's, with
+            the unbiased variance.
+        average_factor : float
+            A finite number.
+        activation : {"relu"}, optional
+            Fused; then alpha is 1 and beta 0.
+        out : array, optional
+            y, of x's shape and dtype.
+        alpha, beta : float
+            Factors of the normalization and of `out`; out is not read if beta is 0.
+        stream : stream, optional
+            Where the work is queued.
+
+        Returns
+        -------
+        y : array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        saved_mean, saved_inverse_variance : array
+            What `backward` takes, of the parameters' shape; the latter is 1 / sqrt(biased variance + epsilon). For no
+            elements they are 0 and NaN.
+        """
+        return dispatch.run(
+            "BatchNormalization.forward_training",
+            self,
+            training,
+            ("x", "scale", "bias", "running_mean", "running_variance", "out", "saved_mean", "saved_inverse_variance"),
+            (x, scale, bias, running_mean, running_variance),
+            (out, None, None),
+            stream,
+            average_factor,
+            activation,
+            alpha,
+            beta,
+        )
+
+    def forward_inference(
+        self,
+        x: ArrayT,
+        scale: Array | None,
+        bias: Array | None,
+        mean: Array,
+        variance: Array,
+        out: ArrayT | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Stream | None = None,
+    ) -> ArrayT:
+        """Compute alpha * (scale * (x - mean) / sqrt(variance + epsilon) + bias) + beta * out.
+
+        C functions: cudnnBackendExecute or cudnnBatchNormalizationForwardInference.
+
+        Parameters
+        ----------
+        x : array
+            As for `forward_training`.
+        scale, bias : array or None
+            Parameters.
+        mean, variance : array
+            Parameters, such as the running ones.
+        out, alpha, beta, stream
+            As for `forward_training`.
+
+        Returns
+        -------
+        array
+            `out`, or a new array of x's library, shape, dtype and memory order.
+        """
+        name, names = "BatchNormalization.forward_inference", ("x", "scale", "bias", "mean", "variance", "out")
+        inputs, prepare = (x, scale, bias, mean, variance), inference
+        return dispatch.run(name, self, prepare, names, inputs, (out,), stream, alpha, beta)
+
+    def backward(
+        self,
+        dy: ArrayT,
+        x: Array,
+        scale: Array | None = None,
+        saved_mean: Array | None = None,
+        saved_inverse_variance: Array | None = None,
+        out: ArrayT | None = None,
+        out_scale: Array | None = None,
+        out_bias: Array | None = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        parameter_alpha: float = 1.0,
+        parameter_beta: float = 0.0,
+        stream: Stream | None = None,
+        bias: bool | None = None,
+    ) -> tuple[ArrayT, ArrayT | None, ArrayT | None]:
+        """Compute the gradients with respect to x, scale and bias of `forward_training` without an activation.
+
+        C functions: cudnnBackendExecute or cudnnBatchNormalizationBackward.
+
+        Parameters
+        ----------
+        dy : array
+            The gradient with respect to y.
+        x, scale : array
+            forward_training's; scale may be None.
+        saved_mean, saved_inverse_variance : array, optional
+            forward_training's, both or neither; without them they are computed again.
+        out, out_scale, out_bias : array, optional
+            The results.
+        alpha, beta : float
+            dx = alpha * gradient + beta * out.
+        parameter_alpha, parameter_beta : float
+            dscale = parameter_alpha * gradient + parameter_beta * out_scale, and dbias likewise.
+        stream : stream, optional
+            Where the work is queued.
+        bias : bool, optional
+            Whether dbias is computed; by default if there is a scale.
+
+        Returns
+        -------
+        dx : array
+            `out`, or a new array of dy's library, shape, dtype and memory order.
+        dscale : array or None
+            Of scale's dtype; None without a scale.
+        dbias : array or None
+            Of scale's dtype, or without a scale of out_bias's or x's; None if it is not computed.
+        """
+        computed = scale is not None, wants_bias(bias, scale)
+        names: tuple[str, ...] = (
+            "dy",
+            "x",
+            "scale",
+            "saved_mean",
+            "saved_inverse_variance",
+            "out",
+            "out_scale",
+            "out_bias",
+        )
+        outs: tuple[Any, ...] = out, out_scale, out_bias
+        if computed != (True, True):
+            names, outs = _wanted_results(names, outs, computed)
+        found = dispatch.run(
+            "BatchNormalization.backward",
+            self,
+            backward,
+            names,
+            (dy, x, scale, saved_mean, saved_inverse_variance),
+            outs,
+            stream,
+            alpha,
+            beta,
+            parameter_alpha,
+            parameter_beta,
+            computed[1],
+        )
+        made: tuple[ArrayT, ArrayT | None, ArrayT | None] = gradients(found, *computed)
+        return made
+
+
+def _wanted_results(
+    names: tuple[str, ...], outs: tuple[Any, ...], computed: tuple[bool, bool]
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The names and outs of a gradient without those that are not computed. Raises ValueError for an out of these."""
+    kept = []
+    for name, out, wanted in zip(names[5:], outs, (True, *computed), strict=True):
+        if not wanted and out is not None:
+            raise ValueError(f"{name} must be None where there is no {name[4:]}; got an array")
+        if wanted:
+            kept.append((name, out))
+    return (*names[:5], *(name for name, _ in kept)), tuple(out for _, out in kept)
 
 
 # Checked arguments
@@ -311,3 +535,50 @@ def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
         for place, operand in enumerate(operands)
         if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
     ]
+
+
+# Operation graphs
+#
+# The addresses of a graph are those of its inputs, then those of its results, each in the order of the arguments of cuDNN's
+# function; updated running statistics come last. The functions return None if cuDNN has no engine for the graph.
+
+
+def training_graph(
+    device: int, epsilon: float, x: TensorSpec, y: TensorSpec, factor: float, activation: str | None, running: bool
+) -> GraphExecutable | None:
+    """Inputs: x, scale, bias, and the running statistics if `running`. Results: y, the saved and the updated statistics."""
+    graph = Graph()
+    one, scale, bias = graph.tensor("x", x), graph.tensor("scale", per_channel(x)), graph.tensor("bias", per_channel(x))
+    mean, variance = (graph.tensor(name, per_channel(x)) if running else None for name in RUNNING)
+    both = (mean, variance) if mean is not None and variance is not None else None
+    made = graph.normalization("batch_norm", one, scale, bias, epsilon, running=both, average_factor=factor)
+    top = graph.pointwise("relu_fwd", made[0]) if activation else made[0]
+    graph.output("out", top, strides=y.strides)
+    names = [*SAVED, *(("new_mean", "new_variance") if running else ())]
+    for name, node in zip(names, made[1:], strict=True):
+        graph.output(name, node, "float32", per_channel(x).strides)
+    return graph.executable(device)
+
+
+def inference_graph(device: int, epsilon: float, x: TensorSpec, y: TensorSpec) -> GraphExecutable | None:
+    """Inputs: x, scale, bias, mean and variance. Result: y."""
+    graph = Graph()
+    one = graph.tensor("x", x)
+    scale, bias, mean, variance = (graph.tensor(n, per_channel(x)) for n in ("scale", "bias", "mean", "variance"))
+    inverse = graph.pointwise("rsqrt", graph.pointwise("add", variance, graph.number(epsilon, len(x.shape))))
+    normalized = graph.pointwise("mul", graph.pointwise("sub", one, mean), inverse)
+    top = graph.pointwise("add", graph.pointwise("mul", normalized, scale), bias)
+    graph.output("out", top, None, y.strides)
+    return graph.executable(device)
+
+
+def backward_graph(device: int, dy: TensorSpec, x: TensorSpec, dx: TensorSpec) -> GraphExecutable | None:
+    """Inputs: dy, x, scale and the saved statistics. Results: dx, dscale and dbias."""
+    graph = Graph()
+    one, two, scale = graph.tensor("dy", dy), graph.tensor("x", x), graph.tensor("scale", per_channel(x))
+    mean, inverse = (graph.tensor(name, per_channel(x)) for name in SAVED)
+    made = graph.normalization_backward("batch_norm", one, two, scale, mean, inverse)
+    graph.output("out", made[0], None, dx.strides)
+    for name, node in zip(("dscale", "dbias"), made[1:], strict=True):
+        graph.output(name, node, "float32", per_channel(x).strides)
+    return graph.executable(device)

@@ -38,7 +38,7 @@ from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_r
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
-from cudnnpy.ops.ceil_pooling import Axis, descriptor, forward_steps, gradient, output_size
+from cudnnpy.ops.pooling.ceil_mode import Axis, descriptor, forward_steps, gradient, output_size
 from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
 _REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
@@ -187,7 +187,7 @@ class Pooling(PoolingOptions, Identified):
         a, b = scales(alpha, beta, x.dtype)
         if not extent(y):
             return Program("pooling", call.device, operands, []), results
-        if any(axis.missing for axis in axes):
+        if any(axis.overhang for axis in axes):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
         if self._averages_images(axes) and _is_reduction(x):
@@ -228,7 +228,7 @@ class Pooling(PoolingOptions, Identified):
         a, b = scales(alpha, beta, x.dtype)
         if not extent(dx):
             return Program("pooling gradient", call.device, operands, []), results
-        if any(axis.missing for axis in axes):
+        if any(axis.overhang for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
         if self._averages_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             each = scales(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]

@@ -1,0 +1,51 @@
+"""StepBuilder, which assembles step sequences on named operands and on tensors in scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from cudnnpy._core.layouts import TensorSpec, extent
+from cudnnpy._runtime import executables
+from cudnnpy._runtime.executables import Executable, Step, Steps
+from cudnnpy._runtime.fills import filled
+
+
+class Tensor(NamedTuple):
+    """An operand of a step sequence, or a tensor in its scratch memory: the index of its address, and its spec."""
+
+    address_index: int
+    spec: TensorSpec
+
+
+class StepBuilder:
+    """Assembles a step sequence.
+
+    `operands` has the specs of the sequence's operands by name, in the order of their addresses.
+    """
+
+    def __init__(self, operands: Mapping[str, TensorSpec]) -> None:
+        self.operands = {name: Tensor(index, spec) for index, (name, spec) in enumerate(operands.items())}
+        self._steps: list[Step] = []
+        self._scratch: list[int] = []
+
+    def scratch(self, spec: TensorSpec) -> Tensor:
+        """Return a new tensor in scratch memory."""
+        self._scratch.append(extent(spec))
+        return Tensor(len(self.operands) + len(self._scratch) - 1, spec)
+
+    def add(self, executable: Executable, *tensors: Tensor) -> None:
+        """Add a step: an executable, and the tensors that are its operands."""
+        self._steps.append(Step(executable, tuple(tensor.address_index for tensor in tensors)))
+
+    def copy(self, source: Tensor, target: Tensor, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Add a step: target = alpha * source + beta * target, for tensors of one shape."""
+        self.add(executables.copy(source.spec, target.spec, alpha, beta), source, target)
+
+    def fill(self, tensor: Tensor, value: float) -> None:
+        """Add a step that fills a tensor with a value."""
+        self.add(filled(tensor.spec, value), tensor)
+
+    def sequence(self) -> Steps:
+        """Return the steps that were added, and their scratch memory, as one executable."""
+        return Steps(self._steps, self._scratch)
