@@ -18,7 +18,7 @@ from cudnnpy._options.checks import (
     shown,
 )
 from cudnnpy._options.element_types import element_name
-from cudnnpy._options.frozen import Frozen
+from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy.typing import ConvolutionMode, PaddingName, Policy, Preference
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvolutionOptions(Frozen):
+class ConvolutionOptions(ImmutableOptions):
     """The options of Convolution."""
 
     padding: Padding = 0
@@ -117,7 +117,7 @@ class TransposeOptions(ConvolutionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FusedOptions(Frozen):
+class FusedOptions(ImmutableOptions):
     """The options of FusedConvolution."""
 
     padding: Padding = 0

@@ -14,7 +14,7 @@ from cudnnpy._options.checks import (
     check_per_axis,
     for_each_axis,
 )
-from cudnnpy._options.frozen import Frozen
+from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy.typing import (
     ActivationMode,
     CudnnPoolingMode,
@@ -49,7 +49,7 @@ def _epsilon(value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class ActivationOptions(Frozen):
+class ActivationOptions(ImmutableOptions):
     """The options of Activation."""
 
     mode: ActivationMode = "relu"
@@ -61,7 +61,7 @@ class ActivationOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class BatchNormalizationOptions(Frozen):
+class BatchNormalizationOptions(ImmutableOptions):
     """The options of BatchNormalization."""
 
     mode: NormalizationMode = "spatial"
@@ -76,7 +76,7 @@ class BatchNormalizationOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class InstanceNormalizationOptions(Frozen):
+class InstanceNormalizationOptions(ImmutableOptions):
     """The options of InstanceNormalization."""
 
     epsilon: float = 1e-5
@@ -89,7 +89,7 @@ class InstanceNormalizationOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class RowNormalizationOptions(Frozen):
+class RowNormalizationOptions(ImmutableOptions):
     """The options of LayerNormalization and RMSNormalization."""
 
     epsilon: float = 1e-5
@@ -99,7 +99,7 @@ class RowNormalizationOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class LocalResponseOptions(Frozen):
+class LocalResponseOptions(ImmutableOptions):
     """The options of LocalResponseNormalization."""
 
     size: int = 5
@@ -120,7 +120,7 @@ class LocalResponseOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class DropoutOptions(Frozen):
+class DropoutOptions(ImmutableOptions):
     """The options of Dropout."""
 
     probability: float = 0.5
@@ -134,7 +134,7 @@ class DropoutOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class SoftmaxOptions(Frozen):
+class SoftmaxOptions(ImmutableOptions):
     """The options of Softmax."""
 
     algorithm: SoftmaxAlgorithm = "accurate"
@@ -150,7 +150,7 @@ class SoftmaxOptions(Frozen):
 
 
 @dataclass(frozen=True)
-class PoolingOptions(Frozen):
+class PoolingOptions(ImmutableOptions):
     """The options of Pooling."""
 
     mode: PoolingMode = "max"
