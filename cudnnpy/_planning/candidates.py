@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from cudnnpy._options.checks import bounded, check_flag, shown
-from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._options.limits import MAX_KNOBS
+from cudnnpy._options.options_base import ImmutableOptions
 from cudnnpy._planning import known_issues
 from cudnnpy._planning.engines import EngineConfiguration, Target, engine, engine_name, engines, heuristics
 from cudnnpy._planning.issue_conditions import Facts
