@@ -46,7 +46,8 @@ class ActivationBase(OperationBase):
     -infinity (of infinity for c < 0) is an infinity times 0, and so NaN as well. A gradient that is "else 0" is 0 whatever dy
     is, and where x is NaN.
     Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream; `cudnnpy.reference` ignores it.
+    is queued on `stream`, by default the library's current stream. `cudnnpy.reference` ignores it, computes in float64 and
+    rounds once.
     """
 
     mode: ActivationMode = "relu"
@@ -80,7 +81,7 @@ class ActivationBase(OperationBase):
         Returns
         -------
         array
-            `out`, or a new array of x's library, shape, dtype and memory order.
+            `out`, or a new array of x's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._forward, ("x", "out")
         y: ArrayT = self._run("Activation.forward", self, implementation, names, (x,), (out,), stream, alpha, beta)
@@ -115,7 +116,7 @@ class ActivationBase(OperationBase):
         Returns
         -------
         array
-            `out`, or a new array of dy's library, shape, dtype and memory order.
+            `out`, or a new array of dy's library, shape, dtype and memory format.
         """
         implementation, names = type(self)._backward, ("dy", "x", "y", "out")
         inputs, outs = (dy, x, y), (out,)

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cudnnpy import raw
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     as_lies,
@@ -29,17 +27,15 @@ from cudnnpy._core.layouts import (
     packed_strides,
     to_logical,
 )
-from cudnnpy._options.checks import check_shape
-from cudnnpy._options.operations import PoolingOptions
-from cudnnpy._runtime import dispatch
+from cudnnpy._options.pooling import PoolingBase
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
+from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.pooling.ceil_mode import Axis, descriptor, forward_steps, gradient, output_size
-from cudnnpy.typing import Array, ArrayT, Shape, Stream
 
 _REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
 _MOST_CHANNELS = (1 << 16) - 1  # of one image: the blocks of a CUDA grid along its second axis
@@ -47,112 +43,10 @@ _SMALL_IMAGE = 256  # elements of an image, channels first, which the function a
 _SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
-@dataclass(frozen=True)
-class Pooling(PoolingOptions, Identified):
-    """Pooling over 1, 2 or 3 spatial axes and its gradient, on device arrays.
-
-    Parameters
-    ----------
-    mode : {"max", "max_deterministic", "average_include_padding", "average_exclude_padding"}
-        What a window gives: its maximum; the sum divided by the size of the window; or the sum divided by the number of
-        elements that are not padding. Theano's names "average_inc_pad" and "average_exc_pad" are aliases of the averages.
-    window : int or tuple of ints
-        An int, or one int for each spatial axis.
-    padding : int or tuple of ints
-        The padding on both sides, less than the window.
-    stride : int or tuple of ints, optional
-        By default the window.
-    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
-        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
-        spatial axes; the other names are checked against the number of axes. The order in memory is free.
-    ceil_mode : bool
-        Whether sizes are rounded up: the last window may reach beyond the padding if it starts before the end of the
-        padding. Positions beyond the padding count in no average.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Arrays are float16, bfloat16, float32 or float64. A batch of 0 gives an empty result; other sizes are 1 or more. The
-    maximum of a window with a NaN is NaN; for all-`-inf` windows, cuDNN returns the lowest finite value.
-    Averages over whole images are reductions, whose last bits may differ from call to call.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
-    """
-
-    def output_shape(self, x_shape: Shape) -> tuple[int, ...]:
-        """The shape of forward's result for the shape of x, both in the arrays' axis order.
-
-        Each spatial size is floor((size + 2 * padding - window) / stride) + 1. In ceil mode it is rounded up, and 1 less if
-        the last window would start at size + padding or later. Raises TypeError and ValueError for a shape that does not
-        fit the options.
-        """
-        shape = to_logical(check_shape("x_shape", x_shape, low=0), self._channels_last)
+class Pooling(PoolingBase, DeviceOperation):
+    def _output_shape(self, x_shape: tuple[int, ...]) -> tuple[int, ...]:
+        shape = to_logical(x_shape, self._channels_last)
         return from_logical(_pooled(shape, self._axes(shape)), self._channels_last)
-
-    def forward(
-        self,
-        x: ArrayT,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * pooling(x) + beta * out (cudnnPoolingForward, or a graph for averages channels last).
-
-        Parameters
-        ----------
-        x : array
-            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
-        out : array, optional
-            The result, of shape `output_shape` and x's dtype.
-        alpha, beta : float
-            Factors of the pooling and of `out`; out is not read if beta is 0.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, dtype and memory order.
-        """
-        return dispatch.run("Pooling.forward", self, Pooling._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
-
-    def backward(
-        self,
-        dy: ArrayT,
-        x: Array,
-        y: Array,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnPoolingBackward).
-
-        Each element of dy goes to the maximum of its window, or is divided among the elements that were averaged.
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to y.
-        x, y : array
-            forward's input and result, of dy's dtype.
-        out : array, optional
-            The result, of x's shape and dtype.
-        alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of dy's library, of x's shape, dtype and memory order.
-        """
-        name, names = "Pooling.backward", ("dy", "x", "y", "out")
-        return dispatch.run(name, self, Pooling._backward, names, (dy, x, y), (out,), stream, alpha, beta)
 
     @property
     def _channels_last(self) -> bool:

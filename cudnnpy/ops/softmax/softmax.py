@@ -12,113 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
-from cudnnpy._options.operations import SoftmaxOptions
-from cudnnpy._runtime import dispatch
+from cudnnpy._options.softmax import SoftmaxBase
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, arranged, scales
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
 from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
+from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.softmax.row_graphs import backward, backward_is_faster, forward, forward_is_faster
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
-from cudnnpy.typing import Array, ArrayT, Stream
 
 _RANKS = range(2, 6)
 _SHORT = 2048  # elements of a row up to which the forward function is as fast for channels as for instances
 _MANY = 512  # channels, channels first, from which on the functions are slow
 
 
-@dataclass(frozen=True)
-class Softmax(SoftmaxOptions, Identified):
-    """The softmax exp(x) / sum(exp(x)) or its logarithm, and its gradient, on device arrays of 2 to 5 axes.
-
-    Parameters
-    ----------
-    algorithm : {"accurate", "fast", "log"}
-        "accurate" subtracts the maximum first, so that exp does not overflow; "fast" does not; "log" is the logarithm.
-    mode : {"channel", "instance"}
-        What is summed over: the channels, for each n and position; or channels and positions, for each n.
-    layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
-        The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
-        spatial axes; the other names are checked against the number of axes. The order in memory is free.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Arrays are float16, bfloat16, float32 or float64; sizes may be 0. "fast" overflows for x above about 88 in float32.
-    Long rows are added up by graphs in an order that varies: the last bits of "accurate" and "log" may differ from call to
-    call for rows of more than 16,384 elements, and of gradients from 1,000 elements on.
-    Operations raise TypeError and ValueError for arguments that do not fit, and NotSupportedError for what cuDNN lacks. Work
-    is queued on `stream`, by default the library's current stream.
-    """
-
-    def forward(
-        self,
-        x: ArrayT,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * softmax(x) + beta * out (cudnnSoftmaxForward).
-
-        Parameters
-        ----------
-        x : array
-            (N, C, spatial...), or (N, spatial..., C) with layout "NHWC".
-        out : array, optional
-            The result, of x's shape and dtype; it may be x itself (in place).
-        alpha, beta : float
-            Factors of the softmax and of `out`; out is not read if beta is 0.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, shape, dtype and memory order.
-        """
-        return dispatch.run("Softmax.forward", self, Softmax._forward, ("x", "out"), (x,), (out,), stream, alpha, beta)
-
-    def backward(
-        self,
-        dy: ArrayT,
-        y: Array,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dx + beta * out, with the gradient dx with respect to x (cudnnSoftmaxBackward).
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to y.
-        y : array
-            forward's result, of dy's shape and dtype.
-        out : array, optional
-            The result, of dy's shape and dtype; it may be dy itself (in place).
-        alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of dy's library, shape, dtype and memory order.
-        """
-        name, names = "Softmax.backward", ("dy", "y", "out")
-        return dispatch.run(name, self, Softmax._backward, names, (dy, y), (out,), stream, alpha, beta)
-
+class Softmax(SoftmaxBase, DeviceOperation):
     def _program(self, name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program:
         """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.cap`."""
         factor, gradient = 1.0 if beta else alpha, len(operands) == 3
