@@ -11,13 +11,15 @@ from cudnnpy._options.options_base import ImmutableOptions
 class OperationBase(ImmutableOptions):
     """An operation with options.
 
-    A subclass has the options, the public methods with their signatures and docstrings, and the checks that no array is
-    needed for. Its methods pass names, inputs and results to `_run`, with the implementation: `_forward`, `_backward` and
-    others. `cudnnpy` implements them with plans on device arrays, `cudnnpy.reference` with NumPy.
+    A subclass has the options, the public methods with their signatures and docstrings, and the checks that need no array.
+    Its methods pass the arrays to `_run` with an implementation: `_forward`, `_backward` and others. `cudnnpy` implements
+    them with plans on device arrays, `cudnnpy.reference` with NumPy.
     """
 
     # _run(name, operation, implementation, names, inputs, outs, stream, *arguments): the result, or a tuple of the results.
     # `names` are the names of the inputs and of the results, of which those that are None in `outs` are new arrays.
     _run: ClassVar[Callable[..., Any]]
     _forward: ClassVar[Callable[..., Any]]
+    _forward_training: ClassVar[Callable[..., Any]]
+    _forward_inference: ClassVar[Callable[..., Any]]
     _backward: ClassVar[Callable[..., Any]]

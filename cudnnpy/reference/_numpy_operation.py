@@ -9,7 +9,7 @@ from cudnnpy._options.options_base import ImmutableOptions
 
 
 class Arrays(dict[str, Any]):
-    """The arrays of a call by name; None for an array that was not passed."""
+    """The arrays that were passed to a call, by name; `arrays[name]` is None for another one."""
 
     def __missing__(self, name: str) -> None:
         return None
@@ -33,6 +33,7 @@ class NumpyOperation(ImmutableOptions):
         *arguments: Any,
     ) -> Any:
         """Compute the result, or a tuple of the results."""
-        arrays = Arrays(zip(names, (*inputs, *outs), strict=True))
+        passed = zip(names, (*inputs, *outs), strict=True)
+        arrays = Arrays({name: array for name, array in passed if array is not None})
         results = implementation(operation, arrays, *arguments)
         return results[0] if len(results) == 1 else tuple(results)

@@ -15,11 +15,11 @@ from cudnnpy._core.layouts import (
     packed,
     packed_strides,
 )
+from cudnnpy._options.normalization import statistics_dtype
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, described
 from cudnnpy._runtime.operands import is_large
 from cudnnpy.descriptors import TensorDescriptor
-from cudnnpy.ops.normalization.parameters import statistics_dtype
 
 _FEW, _LONG = 128, 1 << 16  # channels, and elements of each, for which graphs are faster channels first
 _LAST = 1 << 14  # bytes of x from which on graphs are worth compiling channels last
@@ -54,12 +54,12 @@ class Normalized(NamedTuple):
     @property
     def statistics(self) -> TensorSpec:
         """A packed parameter of the statistics' dtype."""
-        return TensorSpec(self.shape, statistics_dtype(self.x), packed_strides(self.shape))
+        return TensorSpec(self.shape, statistics_dtype(self.x.dtype), packed_strides(self.shape))
 
     @property
     def flat(self) -> TensorSpec:
         """The same as one row."""
-        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x), (1,))
+        return TensorSpec((math.prod(self.shape),), statistics_dtype(self.x.dtype), (1,))
 
     @property
     def kind(self) -> int:
@@ -70,9 +70,9 @@ class Normalized(NamedTuple):
         """The parameters' descriptor."""
         if self.spatial:
             rank = max(len(self.x.shape), 4)
-            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x))
+            return TensorDescriptor((1, self.x.shape[1], *(1,) * (rank - 2)), statistics_dtype(self.x.dtype))
         shape = (1, *self.x.shape[1:])
-        return described(TensorSpec(shape, statistics_dtype(self.x), packed_strides(shape)))
+        return described(TensorSpec(shape, statistics_dtype(self.x.dtype), packed_strides(shape)))
 
     def logical(self, parameter: TensorSpec) -> TensorSpec:
         """A parameter for per_activation with its axes as (1, C, spatial...): the functions take these packed only."""
@@ -99,11 +99,13 @@ class Normalized(NamedTuple):
         The parameters have the dtype of the statistics.
         """
         return [
-            data(operand.spec) if operand.name in ("dy", "x", "out") else packed(operand.spec, statistics_dtype(self.x))
+            data(operand.spec)
+            if operand.name in ("dy", "x", "out")
+            else packed(operand.spec, statistics_dtype(self.x.dtype))
             for operand in operands
         ]
 
-    def takes_graph(self, *others: TensorSpec) -> bool:
+    def can_use_graph(self, *others: TensorSpec) -> bool:
         """Whether a graph may take these tensors: aligned, of 16 or 32 bits, with several values for each channel."""
         x, tensors = self.x, (self.x, *others)
         several = x.dtype != "float64" and x.shape[0] * math.prod(x.shape[2:]) > 1
@@ -117,7 +119,7 @@ class Normalized(NamedTuple):
         channels. Images of one position are channels last.
         """
         x, tensors = self.x, (self.x, *others)
-        if not self.takes_graph(*others):
+        if not self.can_use_graph(*others):
             return []
         last = lie_channels_last(*tensors) and extent(x) >= _LAST
         first = all(t.strides == packed_strides(t.shape) for t in tensors)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, packed
+from cudnnpy._options.normalization import statistics_dtype
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Executable, Operand, Program, arranged
 from cudnnpy._runtime.operands import no_overlaps
@@ -24,7 +25,7 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.ops.normalization import row_reductions
 from cudnnpy.ops.normalization.composed import Shapes, composed_backward, composed_forward
-from cudnnpy.ops.normalization.parameters import NAN, NUMBERS, fills, statistics_dtype
+from cudnnpy.ops.normalization.parameters import NAN, NUMBERS, fills
 from cudnnpy.typing import ElementName, GraphNormalization
 
 STATISTICS = ("mean", "inverse_variance", "inverse_rms")
@@ -64,7 +65,7 @@ def forward_program(
         planned = _forward_graph(call, mode, epsilon, operands, views, kind, after)
         if planned is not None:
             return arranged(mode, call.device, operands, planned, _packed(operands, None if after else kind))
-    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_forward(call.device, dtype, views.shapes, names, epsilon, centred=centred)
     return arranged(mode, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
@@ -83,7 +84,7 @@ def backward_program(call: Call, mode: GraphNormalization, operands: Sequence[Op
     planned = _backward_graph(call, mode, operands, views) if x.dtype != "float64" else None
     if planned is not None:
         return arranged(name, call.device, operands, planned, _packed(operands, "float32"))
-    dtype, names = statistics_dtype(x), [operand.name for operand in operands]
+    dtype, names = statistics_dtype(x.dtype), [operand.name for operand in operands]
     composed = composed_backward(call.device, dtype, views.shapes, names, centred=centred)
     return arranged(name, call.device, operands, composed, [packed(operand.spec, dtype) for operand in operands])
 
