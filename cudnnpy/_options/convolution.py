@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args
 
 from cudnnpy._options.algorithms import SupportsExecute, SupportsKnobs, check_algorithm
@@ -86,7 +86,7 @@ def limit_of_preference(prefer: str, limit: int | None) -> int | None:
     return DEFAULT_LIMIT if prefer == "limited_workspace" and limit is None else limit
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ConvolutionOptions(ImmutableOptions):
     """The options of Convolution."""
 
@@ -108,8 +108,13 @@ class ConvolutionOptions(ImmutableOptions):
     def _canonical(self) -> dict[str, Any]:
         return canonical(self._fields())
 
+    def __repr__(self) -> str:
+        """The call that creates the object, with the options that are not defaults."""
+        options = [f"{o.name}={getattr(self, o.name)!r}" for o in fields(self) if getattr(self, o.name) != o.default]
+        return f"{type(self).__name__}({', '.join(options)})"
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TransposeOptions(ConvolutionOptions):
     """The options of ConvolutionTranspose."""
 

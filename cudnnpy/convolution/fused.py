@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from cudnnpy._core.identity import Identified
 from cudnnpy._core.layouts import (
     TensorSpec,
     at_least_4d,
@@ -20,9 +18,9 @@ from cudnnpy._core.layouts import (
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
 from cudnnpy._options.checks import check_shape
-from cudnnpy._options.convolution import FusedOptions
+from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.selection import plan_to_keep
-from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
 from cudnnpy._runtime.fills import zeros
@@ -31,97 +29,26 @@ from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
-from cudnnpy.typing import Array, ArrayT, FusedActivation, Shape, Stream
+from cudnnpy.typing import Shape
 
 ACTIVATIONS = ("relu", "sigmoid", "tanh", "elu", "swish")
 DTYPES = ("float16", "bfloat16", "float32")
-_NAMES = ("x", "w", "scale", "bias", "residual", "out")
 _PARAMETERS = ("scale", "bias")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FusedConvolution(FusedOptions, Identified):
-    """activation(scale * convolution(x, w) + bias + residual) in one launch, on device arrays.
-
-    Engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory: tensors in another memory
-    order are copied before and after.
-
-    Parameters
-    ----------
-    padding, stride, dilation, groups, mode, layout, prefer, workspace_limit, deterministic, tf32, tune_seconds
-        As for `Convolution`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
-    """
-
+class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
     def _asked(self) -> Options:
         return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
 
-    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
-
-        Raises TypeError and ValueError for shapes that do not fit together.
-        """
+    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         options = self._asked()
         last = options.channels_last
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
-    def forward(
-        self,
-        x: ArrayT,
-        w: Array,
-        scale: Array | None = None,
-        bias: Array | None = None,
-        residual: Array | None = None,
-        activation: FusedActivation | None = "relu",
-        out: ArrayT | None = None,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute activation(scale * convolution(x, w) + bias + residual) (cudnnBackendExecute).
-
-        Parameters
-        ----------
-        x : array
-            (N, C, spatial...), in float16, bfloat16 or float32.
-        w : array
-            (K, C / groups, spatial...), of x's dtype.
-        scale, bias : array, optional
-            (K,), packed, of x's dtype or float32.
-        residual : array, optional
-            Of the result's shape and x's dtype.
-        activation : {"relu", "sigmoid", "tanh", "elu", "swish"} or None
-            The activation.
-        out : array, optional
-            The result, (N, K, spatial...), of x's dtype.
-        stream : stream, optional
-            Where the work is queued; by default the library's current stream.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, dtype and memory order.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit.
-        NoAlgorithmError
-            No engine fuses this; the message has the table of candidates.
-        """
-        name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
-        return dispatch.run(name, self, FusedConvolution._prepare, _NAMES, inputs, (out,), stream, activation)
-
-    def _prepare(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
+    def _forward(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
         options = self._asked()
         check_activation(activation, ACTIVATIONS)
         operands = given_operands = self._operands(call, options)

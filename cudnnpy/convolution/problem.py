@@ -64,11 +64,6 @@ class Options(NamedTuple):
         """The options that determine which plan is chosen."""
         return PlanningOptions(*(getattr(self, name) for name in PlanningOptions._fields))
 
-    def text(self, kind: type) -> str:
-        """Return the call that creates an object of a class with these options."""
-        given = {name: value for name, value in self._asdict().items() if value != self._field_defaults[name]}
-        return f"{kind.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
-
 
 def checked(options: Options) -> Options:
     """Return the options in canonical, hashable form. Raises ValueError or TypeError, which name the option.

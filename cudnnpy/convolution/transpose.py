@@ -2,135 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from cudnnpy._core.layouts import CHANNELS_FIRST, from_logical, to_logical
 from cudnnpy._memory.arrays import read
 from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
-from cudnnpy._options.convolution import TransposeOptions
+from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.extended import Extended, surplus_of
 from cudnnpy.convolution.layer import Layer
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation
-from cudnnpy.typing import Array, ArrayT, ConvolutionActivation, Shape, Stream
+from cudnnpy.typing import Array, ConvolutionActivation, Shape, Stream
 
 _MOST_KNOWN = 1000  # pairs of shapes, for which nothing is worked out again
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ConvolutionTranspose(TransposeOptions, Layer):
-    """The transpose of a `Convolution` with the same options, and its gradients, on device arrays.
-
-    forward is the convolution's backward_data, and backward_data its forward. Filters are those of the convolution that is
-    transposed: (C_in, C_out / groups, spatial...), or with layout "NHWC" (C_in, spatial..., C_out / groups). Each spatial
-    size of the output is
-
-        (x - 1) * stride - padding before - padding after + dilation * (w - 1) + 1 + output_padding
-
-    Parameters
-    ----------
-    padding : int, tuple or {"valid", "same", "half", "full"}
-        As for `Convolution`; it crops the output. "same" gives outputs of size x * stride, or of the dilated filter if that
-        is larger.
-    output_padding : int or tuple of ints
-        The number of elements added at the end of each spatial axis of the output, less than the stride or than the
-        dilation. Below the stride, it selects one of the sizes that the convolution maps to x's.
-    stride, dilation, groups, mode, layout, compute_dtype, prefer, workspace_limit, deterministic, tf32, algorithm, policy
-        As for `Convolution`.
-    tune_seconds : float
-        As for `Convolution`.
-
-    Raises
-    ------
-    TypeError, ValueError
-        An option is of another type, or out of range.
-
-    Notes
-    -----
-    Arrays, streams and errors are those of `Convolution`. A batch of 0 gives empty results; other sizes are 1 or more. If
-    `output_padding` reaches the stride, one of the tensors is copied to scratch memory, which `workspace_limit` does not
-    count.
-    """
-
-    _operations: dict[Any, Operation] = field(init=False, repr=False, compare=False)  # by padding and surplus
-    _known: dict[Any, tuple[Operation, tuple[int, ...]]] = field(
-        init=False, repr=False, compare=False
-    )  # by the shapes of x and w
+class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
+    _operations: dict[Any, Operation]  # by padding and surplus
+    _known: dict[Any, tuple[Operation, tuple[int, ...]]]  # by the shapes of x and w
 
     def _derived(self) -> dict[str, Any]:
         return {**super()._derived(), "_operations": {}, "_known": {}}
 
-    def forward(
+    def _forward(
         self,
-        x: ArrayT,
+        x: Array,
         w: Array,
-        bias: Array | None = None,
-        activation: ConvolutionActivation | None = None,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute activation(alpha * transposed convolution(x, w) + beta * out + bias).
+        bias: Array | None,
+        activation: ConvolutionActivation | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: Stream | None,
+    ) -> Array:
+        operation, y_shape = self._behind(_shape(x, "x"), _shape(w, "w"))
+        return operation.run("backward_data", x, w, y_shape, bias, activation, out, alpha, beta, stream)
 
-        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionBackwardData.
-
-        Parameters
-        ----------
-        x : array
-            (N, C_in, spatial...), in float16, bfloat16, float32 or float64.
-        w : array
-            (C_in, C_out / groups, spatial...), of x's dtype.
-        bias : array, optional
-            (C_out,), packed, of x's dtype.
-        activation : {"identity", "relu", "sigmoid", "tanh", "elu", "swish"}, optional
-            Fused into the convolution, as the bias is, if an engine can.
-        out : array, optional
-            The result, (N, C_out, spatial...), of x's dtype.
-        alpha, beta : float
-            Factors of the convolution and of `out`; out is not read if beta is 0.
-        stream : stream, optional
-            Where the work is queued.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's library, dtype and memory order.
-        """
-        operation, shape = self._behind(_shape(x, "x"), _shape(w, "w"))
-        return operation.run("backward_data", x, w, shape, bias, activation, out, alpha, beta, stream)
-
-    def backward_data(
+    def _backward_data(
         self,
-        dy: ArrayT,
+        dy: Array,
         w: Array,
-        x_shape: Shape | None = None,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dx + beta * out; the gradient dx with respect to x is the convolution of dy with w.
-
-        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionForward.
-
-        Parameters
-        ----------
-        dy : array
-            The gradient with respect to forward's result, (N, C_out, spatial...).
-        w : array
-            As for `forward`, of dy's dtype.
-        x_shape : tuple of ints, optional
-            The shape of x, in the arrays' axis order; by default it follows from dy and w.
-        out, alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of x's shape, of dy's library, dtype and memory order.
-        """
+        x_shape: Shape | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: Stream | None,
+    ) -> Array:
         filters, of_dy = _shape(w, "w"), _shape(dy, "dy")
         if x_shape is None:
             x_shape = self._input_shape(of_dy, filters) if out is None else _shape(out, "out")
@@ -142,36 +59,16 @@ class ConvolutionTranspose(TransposeOptions, Layer):
             )
         return operation.run("forward", dy, w, None, None, None, out, alpha, beta, stream)
 
-    def backward_filter(
+    def _backward_filter(
         self,
         dy: Array,
-        x: ArrayT,
-        w_shape: Shape | None = None,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * dw + beta * out, with the gradient dw with respect to w.
-
-        C functions: cudnnBackendExecute; for a forced v7 algorithm, cudnnConvolutionBackwardFilter.
-
-        Parameters
-        ----------
-        dy : array
-            As for `backward_data`.
-        x : array
-            As for `forward`, of dy's dtype.
-        w_shape : tuple of ints, optional
-            The shape of w, in the arrays' axis order. May be None if `out` is given.
-        out, alpha, beta, stream
-            As for `forward`.
-
-        Returns
-        -------
-        array
-            `out`, or a new array of shape w_shape, of x's library, dtype and memory order.
-        """
+        x: Array,
+        w_shape: Shape | None,
+        out: Array | None,
+        alpha: float,
+        beta: float,
+        stream: Stream | None,
+    ) -> Array:
         given = _wanted("w_shape", w_shape, out)
         filters = check_shape("w_shape", given, len(_shape(x, "x")))
         operation, wanted = self._behind(_shape(x, "x"), filters)
@@ -179,27 +76,12 @@ class ConvolutionTranspose(TransposeOptions, Layer):
             raise ValueError(f"dy must have shape {wanted}; got shape {_shape(dy, 'dy')}")
         return operation.run("backward_filter", x, dy, filters, None, None, out, alpha, beta, stream)
 
-    def backward_bias(
-        self,
-        dy: ArrayT,
-        out: ArrayT | None = None,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        stream: Stream | None = None,
-    ) -> ArrayT:
-        """Compute alpha * db + beta * out, with db, of shape (C_out,), the sum of dy over all axes except the channels.
-
-        Parameters and result are those of `Convolution.backward_bias`.
-        """
+    def _backward_bias(self, dy: Array, out: Array | None, alpha: float, beta: float, stream: Stream | None) -> Array:
         if not self._operations:
             self._operations[None] = Operation(self.options._replace(output_padding=0))
         return next(iter(self._operations.values())).run_bias(dy, out, alpha, beta, stream)
 
-    def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        """The shape of forward's result for the shapes of x and w, all in the arrays' axis order.
-
-        Raises TypeError and ValueError for shapes that do not fit together.
-        """
+    def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         last = self.options.channels_last
         x_shape = check_shape("x_shape", x_shape, low=0)
         rank = len(x_shape)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, as_lies, extent, same_memory
 from cudnnpy._options.activation import ActivationBase
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
 from cudnnpy._runtime.operands import given, in_rows, like, no_overlaps, result, rows
@@ -17,7 +18,6 @@ from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.names import enumerator
-from cudnnpy.ops.device_operation import DeviceOperation
 
 
 class Activation(ActivationBase, DeviceOperation):

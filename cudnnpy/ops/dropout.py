@@ -11,12 +11,12 @@ from cudnnpy._core.identity import Identity
 from cudnnpy._core.layouts import TensorSpec, extent, is_dense, packed, same_memory
 from cudnnpy._memory import workspace as memory
 from cudnnpy._options.dropout import DropoutBase
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged
 from cudnnpy._runtime.operands import given, no_overlaps, result
 from cudnnpy.descriptors import DropoutDescriptor, TensorDescriptor
 from cudnnpy.handle import Handle
-from cudnnpy.ops.device_operation import DeviceOperation
 
 
 class Dropout(DropoutBase, DeviceOperation):

@@ -26,13 +26,13 @@ from cudnnpy._options.normalization import (
 )
 from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import dispatch
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
 from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.normalization.batch_tensors import Normalized, spelled_last
 from cudnnpy.ops.normalization.parameters import NAN, NUMBERS, fills, scale_and_bias, slots
 from cudnnpy.typing import ElementName

@@ -8,10 +8,10 @@ from typing import ClassVar
 from cudnnpy._core.layouts import TensorSpec, packed_strides
 from cudnnpy._options.layer_normalization import LayerNormalizationBase, RMSNormalizationBase
 from cudnnpy._options.normalization import GRADIENTS, statistics_dtype
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy._runtime.operands import FLOATS, given, like, packed_like, result
-from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.normalization.parameters import scale_and_bias
 from cudnnpy.ops.normalization.row_programs import Views, backward_program, forward_program
 from cudnnpy.typing import GraphNormalization

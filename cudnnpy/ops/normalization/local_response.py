@@ -8,11 +8,11 @@ from __future__ import annotations
 from cudnnpy import raw
 from cudnnpy._core.layouts import TensorSpec, as_lies, in_layout, is_dense, packed
 from cudnnpy._options.local_response import LocalResponseNormalizationBase
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, arranged, described, scales
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
 from cudnnpy.descriptors import LRNDescriptor
-from cudnnpy.ops.device_operation import DeviceOperation
 
 _MODE = raw.CUDNN_LRN_CROSS_CHANNEL_DIM1
 _RANKS = range(3, 6)

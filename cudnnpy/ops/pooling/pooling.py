@@ -28,13 +28,13 @@ from cudnnpy._core.layouts import (
     to_logical,
 )
 from cudnnpy._options.pooling import PoolingBase
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, described, scales
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps
 from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
-from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.pooling.ceil_mode import Axis, descriptor, forward_steps, gradient, output_size
 
 _REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 from cudnnpy._core.layouts import TensorSpec, as_lies, channels_last_strides, extent, in_layout, is_packed, packed
 from cudnnpy._options.softmax import SoftmaxBase
+from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import At, Executable, Function, Operand, Program, arranged, scales
 from cudnnpy._runtime.operands import logical, logical_like, logical_result, no_overlaps
 from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import TensorDescriptor
 from cudnnpy.names import short_names
-from cudnnpy.ops.device_operation import DeviceOperation
 from cudnnpy.ops.softmax.row_graphs import backward, backward_is_faster, forward, forward_is_faster
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 
