@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, SupportsIndex
+from typing import Any, Self, SupportsIndex
 
 from cudnnpy._options.checks import check_shape
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
@@ -18,6 +18,11 @@ class ConvolutionMethods(ImmutableOptions):
     _backward_data: Callable[..., Any]
     _backward_filter: Callable[..., Any]
     _backward_bias: Callable[..., Any]
+
+    @property
+    def options(self) -> Self:
+        """The options in canonical form: the object itself."""
+        return self
 
     def _run_operation(
         self,

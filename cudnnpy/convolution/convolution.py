@@ -8,7 +8,7 @@ from cudnnpy._core.layouts import TensorSpec, check_spec, from_logical, to_logic
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._memory.arrays import library_of, read, spec_of
 from cudnnpy._memory.device_array import current_device
-from cudnnpy._options.checks import check_option, check_shape
+from cudnnpy._options.checks import check_option, check_shape, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionBase
 from cudnnpy._planning.candidates import Candidate
 from cudnnpy._planning.plan import Plan
@@ -26,16 +26,15 @@ class Convolution(ConvolutionBase, Layer):
     _operation: Operation
 
     def _derived(self) -> dict[str, Any]:
-        attributes = super()._derived()
-        operation = Operation(attributes["options"])
+        operation = Operation(self._plain_options())
         # The methods call these without a frame between.
         runs = {"_run_operation": operation.run, "_backward_bias": operation.run_bias}
-        return {**attributes, **runs, "_operation": operation}
+        return {**super()._derived(), **runs, "_operation": operation}
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        last = self.options.channels_last
+        last = is_channels_last(self.layout)
         x, w = check_shape("x_shape", x_shape, low=0), check_shape("w_shape", w_shape, low=0)
-        logical = ask.output_shape(self.options, to_logical(x, last), to_logical(w, last))
+        logical = ask.output_shape(self, to_logical(x, last), to_logical(w, last))
         return from_logical(logical, last)
 
     def plan(

@@ -10,28 +10,29 @@ from typing import Any
 
 from cudnnpy._core.identity import identity_of
 from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, result_strides
-from cudnnpy._options.checks import for_each_axis
+from cudnnpy._options.checks import for_each_axis, is_channels_last
+from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy._runtime.dispatch import Call
 from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
 from cudnnpy._runtime.fills import zeros
 from cudnnpy._runtime.operands import no_overlaps
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
-from cudnnpy.convolution.problem import Options, output_shape, result_in_layout
+from cudnnpy.convolution.problem import output_shape, result_in_layout
 
 
 class Extended(Operation):
     """The operations of such a convolution. `surplus` is the number of zeros that extend x on each spatial axis."""
 
-    def __init__(self, options: Options, surplus: tuple[int, ...]) -> None:
+    def __init__(self, options: ConvolutionOptions, surplus: tuple[int, ...]) -> None:
         super().__init__(options, OF_TRANSPOSE)
         self.surplus = (0, 0, *surplus)
-        self._identity = identity_of(Extended, *self.options, *surplus)
+        self._identity = identity_of(Extended, *options._fields().values(), *surplus)
 
     def _prepare(
         self, call: Call, operation: str, activation: str | None, alpha: float, beta: float, *shape: Any
     ) -> tuple[Program, list[TensorSpec]]:
-        names, last, layout = self.inputs[operation], self.options.channels_last, self.options.layout
+        names, last, layout = self.inputs[operation], is_channels_last(self.options.layout), self.options.layout
         first, second = (call.specs[name] for name in names)
         out = call.specs.get("out")
         x = out if operation == "forward" else first
@@ -99,7 +100,7 @@ class Extended(Operation):
         return Program(plan.name, call.device, operands, steps, scratch, plan)
 
 
-def surplus_of(options: Options, rank: int) -> tuple[int, ...]:
+def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:
     """The number of windows beyond the size of x, on each spatial axis."""
     extra, stride = (for_each_axis(name, getattr(options, name), rank) for name in ("output_padding", "stride"))
     return tuple(more // step for more, step in zip(extra, stride, strict=True))

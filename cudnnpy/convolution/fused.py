@@ -17,7 +17,8 @@ from cudnnpy._core.layouts import (
 )
 from cudnnpy._measuring.tuner import Tuner
 from cudnnpy._options.arguments import check_activation
-from cudnnpy._options.checks import check_shape
+from cudnnpy._options.checks import check_shape, is_channels_last
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.selection import plan_to_keep
 from cudnnpy._runtime.device_operation import DeviceOperation
@@ -26,7 +27,6 @@ from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsew
 from cudnnpy._runtime.fills import zeros
 from cudnnpy._runtime.operands import given, logical, logical_like, logical_result, no_overlaps, packed_like
 from cudnnpy.convolution import problem as ask
-from cudnnpy.convolution.problem import Options
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
 from cudnnpy.typing import Shape
@@ -39,17 +39,17 @@ _PARAMETERS = ("scale", "bias")
 class FusedConvolution(FusedConvolutionBase, DeviceOperation):
     follows_description = True  # the memory order of a result where x and w have both (dispatch.Owner)
 
-    def _asked(self) -> Options:
-        return Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
+    def _plain_options(self) -> ConvolutionOptions:
+        return ConvolutionOptions(**self._fields())
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        options = self._asked()
-        last = options.channels_last
+        options = self._plain_options()
+        last = is_channels_last(options.layout)
         shapes = [to_logical(check_shape(n, s, low=0), last) for n, s in (("x_shape", x_shape), ("w_shape", w_shape))]
         return from_logical(ask.output_shape(options, *shapes), last)
 
     def _forward(self, call: Call, activation: str | None) -> tuple[Program, list[TensorSpec]]:
-        options = self._asked()
+        options = self._plain_options()
         check_activation(activation, ACTIVATIONS)
         operands = given_operands = self._operands(call, options)
         x, w, y = (operands[at].spec for at in (0, 1, -1))
@@ -75,7 +75,7 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
         return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch), results
 
-    def _operands(self, call: Call, options: Options) -> list[Operand]:
+    def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
         """Check the arrays of a call; return x, w, the others that are given, and out, in logical order."""
         x = logical(call, "x", self.layout, dtypes=DTYPES, empty=True)
         w = logical(call, "w", self.layout, dtypes=DTYPES, empty=True)

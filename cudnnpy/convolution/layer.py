@@ -1,21 +1,24 @@
-"""The base of Convolution and ConvolutionTranspose on device arrays: their options as planning takes them."""
+"""The base of Convolution and ConvolutionTranspose on device arrays."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from cudnnpy._core.identity import Identified
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy.convolution.operation import check_forced
-from cudnnpy.convolution.problem import Options
 
 
 class Layer(Identified):
-    """A convolution whose `options` are the view of its options that planning takes."""
+    """A convolution on device arrays."""
 
     algorithm: Any
-    options: Options
 
     def _derived(self) -> dict[str, Any]:
         check_forced(self.algorithm)
-        options = Options(**{name: value for name, value in self._fields().items() if name in Options._fields})
-        return {**super()._derived(), "options": options}
+        return super()._derived()
+
+    def _plain_options(self) -> ConvolutionOptions:
+        """Return the options that a convolution has, without the rest of the object."""
+        return ConvolutionOptions(**{option.name: getattr(self, option.name) for option in fields(ConvolutionOptions)})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cudnnpy._core.layouts import CHANNELS_FIRST, from_logical, to_logical
 from cudnnpy._memory.arrays import read
-from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis
+from cudnnpy._options.checks import check_layout_rank, check_shape, for_each_axis, is_channels_last
 from cudnnpy._options.convolution_methods import ConvolutionTransposeBase
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.extended import Extended, surplus_of
@@ -78,23 +79,23 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
 
     def _backward_bias(self, dy: Array, out: Array | None, alpha: float, beta: float, stream: Stream | None) -> Array:
         if not self._operations:
-            self._operations[None] = Operation(self.options._replace(output_padding=0))
+            self._operations[None] = Operation(self._plain_options())
         return next(iter(self._operations.values())).run_bias(dy, out, alpha, beta, stream)
 
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
-        last = self.options.channels_last
+        last = is_channels_last(self.layout)
         x_shape = check_shape("x_shape", x_shape, low=0)
         rank = len(x_shape)
         if rank not in CHANNELS_FIRST:
             raise ValueError(f"x must have 3, 4 or 5 axes (N, C and 1 to 3 spatial axes); got shape {x_shape}")
-        check_layout_rank(self.options.layout, "x", rank)
+        check_layout_rank(self.layout, "x", rank)
         x, w = to_logical(x_shape, last), to_logical(check_shape("w_shape", w_shape, rank), last)
         if 0 in x[1:]:
             raise ValueError(f"x must have sizes of 1 or more, except for a batch of 0; got shape {x} (logical order)")
         if x[1] != w[0]:
             raise ValueError(f"x must have {w[0]} channels, as w; got {x[1]} (x has shape {x}, w {w}, logical order)")
-        if w[0] % self.options.groups:
-            raise ValueError(f"groups must divide the {w[0]} input channels; got {self.options.groups}")
+        if w[0] % self.groups:
+            raise ValueError(f"groups must divide the {w[0]} input channels; got {self.groups}")
         pairs, stride, dilation, extra = self._axes(w[2:])
         sizes = []
         for size, kernel, (before, after), step, spread, more in zip(
@@ -107,11 +108,11 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
                     f"and stride {step} on an axis of size {size}, for which the output would be empty"
                 )
             sizes.append(length)
-        return from_logical((x[0], w[1] * self.options.groups, *sizes), last)
+        return from_logical((x[0], w[1] * self.groups, *sizes), last)
 
     def _input_shape(self, dy_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the x whose result has dy's shape, if there is one."""
-        last, rank = self.options.channels_last, len(w_shape)
+        last, rank = is_channels_last(self.layout), len(w_shape)
         if len(dy_shape) != rank or rank not in CHANNELS_FIRST:
             raise ValueError(f"dy and w must both have 3, 4 or 5 axes; got shapes {dy_shape} and {w_shape}")
         dy, w = to_logical(dy_shape, last), to_logical(w_shape, last)
@@ -129,18 +130,18 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
     def _axes(self, kernel: tuple[int, ...]) -> tuple[Any, Any, Any, Any]:
         rank = len(kernel)
         stride, dilation, extra = (
-            for_each_axis(name, getattr(self.options, name), rank) for name in ("stride", "dilation", "output_padding")
+            for_each_axis(name, getattr(self, name), rank) for name in ("stride", "dilation", "output_padding")
         )
         for more, step, spread in zip(extra, stride, dilation, strict=True):
             if more >= max(step, spread):
                 raise ValueError(
                     f"output_padding must be less than the stride, {step}, or the dilation, {spread}; got {more}"
                 )
-        if self.options.padding == "same":
+        if self.padding == "same":
             total = [max(d * (k - 1) + 1 - s, 0) for k, s, d in zip(kernel, stride, dilation, strict=True)]
             return tuple((t // 2, t - t // 2) for t in total), stride, dilation, extra
         # the sizes of x only matter for "same"
-        spatial = ask.geometry(self.options, kernel, kernel)
+        spatial = ask.geometry(self, kernel, kernel)
         return tuple(zip(spatial.pre_padding, spatial.post_padding, strict=True)), stride, dilation, extra
 
     def _behind(self, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[Operation, tuple[int, ...]]:
@@ -148,11 +149,11 @@ class ConvolutionTranspose(ConvolutionTransposeBase, Layer):
         found = self._known.get((x_shape, w_shape))
         if found is None:
             y_shape = self.output_shape(x_shape, w_shape)
-            kernel = to_logical(w_shape, self.options.channels_last)[2:]
-            pairs, surplus = self._axes(kernel)[0], surplus_of(self.options, len(kernel))
+            kernel = to_logical(w_shape, is_channels_last(self.layout))[2:]
+            pairs, surplus = self._axes(kernel)[0], surplus_of(self, len(kernel))
             operation = self._operations.get((pairs, surplus))
             if operation is None:
-                options = self.options._replace(padding=pairs, output_padding=0)
+                options = replace(self._plain_options(), padding=pairs)
                 operation = Extended(options, surplus) if any(surplus) else Operation(options, OF_TRANSPOSE)
                 self._operations[pairs, surplus] = operation
             if len(self._known) >= _MOST_KNOWN:

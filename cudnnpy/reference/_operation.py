@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,6 @@ class Operation(ConvolutionOptions):
 
     # Whether x may have 0 channels, over which the sums are 0. It may always have a batch of 0.
     _channels_may_be_empty = False
-
-    @property
-    def options(self) -> Self:
-        """The options in canonical form: the object itself."""
-        return self
 
     @property
     def channels_last(self) -> bool:

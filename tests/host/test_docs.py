@@ -149,7 +149,6 @@ import ast, sys
 import cudnnpy
 from cudnnpy._planning import candidates, selection
 from cudnnpy.convolution.operation import Operation
-from cudnnpy.convolution.problem import Options
 from cudnnpy._planning.engines import Target
 from cudnnpy._core.layouts import TensorSpec
 
@@ -158,9 +157,9 @@ memory = 140 * 2**30
 
 
 def ask(how, operation, first, second, shape=None, **options):
-    asked = Operation(Options(padding=1, **options))
+    asked = Operation(ConvolutionOptions(padding=1, **options))
     problem = asked.problem(operation, TensorSpec(first), TensorSpec(second), shape)
-    return how(problem, asked.options.planning, target, memory)
+    return how(problem, asked.planning, target, memory)
 
 
 x, w = (64, 256, 28, 28), (256, 256, 3, 3)
