@@ -150,6 +150,7 @@ import cudnnpy
 from cudnnpy._planning import candidates, selection
 from cudnnpy.convolution.operation import Operation
 from cudnnpy._planning.engines import Target
+from cudnnpy._options.convolution import ConvolutionOptions
 from cudnnpy._core.layouts import TensorSpec
 
 target = Target(profile=open(sys.argv[1]).read())
