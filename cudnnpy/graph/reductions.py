@@ -1,4 +1,4 @@
-"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_roads`) or cudnnReduceTensor.
+"""Reductions over axes by matrix products, poolings, graphs, halves (in the order of `_strategies`) or cudnnReduceTensor.
 
 On an H200 cudnnReduceTensor takes 1.2 to 140 times as long as PyTorch, and reductions of graphs 0.3 to 1.5 times as long
 (docs/benchmarks). Graphs reduce only certain axes. Therefore axes that are adjacent in memory are merged into runs, and
@@ -63,7 +63,9 @@ _PART = 4096  # the most elements of a part of a longer row
 _COLUMNS = 2  # for many rows of float32, the heuristics' third proposal takes 0.3 to 0.6 of the time of the first
 _MANY = 1024  # rows up to which the first proposal is the fastest
 _WHOLE = 1 << 21  # elements from which on, for a sum of all, the second proposal takes 0.5 to 0.8 of the first's time
-_LARGE = 1 << 13  # bytes from which on the other roads are worth planning: cudnnReduceTensor takes up to 60 us there
+_LARGE = (
+    1 << 13
+)  # bytes from which on the other strategies are worth planning: cudnnReduceTensor takes up to 60 us there
 
 # The spec of a tensor as a graph reduces it, the strides of the result, and the reduced axes.
 View = tuple[TensorSpec, tuple[int, ...], tuple[int, ...]]
@@ -99,7 +101,7 @@ def reduction(
     if not extent(x):
         value = {"avg": math.nan, "mul": alpha, "mul_no_zeros": alpha}.get(op, 0.0)
         return of_nothing(name, device, operands, value, beta)
-    steps = _first_within(call, _roads(device, x, y, op, alpha, beta, deterministic, call))
+    steps = _first_within(call, _strategies(device, x, y, op, alpha, beta, deterministic, call))
     steps = steps or _by_function(device, x, y, op, alpha, beta)
     return Program(name, device, operands, steps.steps, steps.scratch)
 
@@ -107,7 +109,7 @@ def reduction(
 def average(name: str, call: Call, operands: Sequence[Operand], alpha: float, beta: float) -> Program | None:
     """Return the average as `reduction` does, added up in any order; None if only cudnnReduceTensor is left."""
     x, y = (operand.spec for operand in operands)
-    steps = _first_within(call, _roads(call.device, x, y, "avg", alpha, beta, False, call))
+    steps = _first_within(call, _strategies(call.device, x, y, "avg", alpha, beta, False, call))
     return Program(name, call.device, operands, steps.steps, steps.scratch) if steps else None
 
 
@@ -119,7 +121,7 @@ def _first_within(call: Call | None, strategies: Iterator[Steps | None]) -> Step
     return next((steps for steps in strategies if steps and (call is None or call.allows(steps.workspace_size))), None)
 
 
-def _roads(
+def _strategies(
     device: int,
     x: TensorSpec,
     y: TensorSpec,
@@ -129,7 +131,7 @@ def _roads(
     deterministic: bool,
     call: Call | None,
 ) -> Iterator[Steps | None]:
-    """Yield the roads of a large dense tensor, the fastest first; None for one that is slow or not supported.
+    """Yield the strategies of a large dense tensor, the fastest first; None for one that is slow or not supported.
 
     Other tensors have none. Sums of 16 bits are matrix products if these are fast; other sums over a run between two others
     are poolings; and what graphs reduce, they do.

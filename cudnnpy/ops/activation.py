@@ -70,11 +70,11 @@ class Activation(ActivationBase, DeviceOperation):
             how = self._descriptor(_below(self.coefficient, dy.dtype) if clipped else self.coefficient)
             # For tanh, cuDNN compares the strides of axes of size 1, too.
             alike = as_lies(dx, dy) if same_memory(dx, dy) else dx
-            wanted = dy, as_lies(x, alike), as_lies(y, dy), alike
-            one, two, three, four = map(described, wanted)
+            required_specs = dy, as_lies(x, alike), as_lies(y, dy), alike
+            one, two, three, four = map(described, required_specs)
             tensors = three, At(2), one, At(0), two, At(1)
             function = Function("cudnnActivationBackward", how, a, *tensors, b, four, At(3))
-            return arranged("activation gradient", call.device, operands, function, wanted, beta), [dx]
+            return arranged("activation gradient", call.device, operands, function, required_specs, beta), [dx]
         return Program("activation gradient", call.device, operands, [step]), [dx]
 
 

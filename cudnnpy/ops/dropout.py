@@ -47,10 +47,10 @@ class Dropout(DropoutBase, DeviceOperation):
         operands = no_overlaps(call, (Operand("x", x), Operand("out", y, True), Operand("reserve", reserve, True)))
         if not extent(y):  # no random numbers are drawn
             return Program("dropout", call.device, operands, []), [y, reserve]
-        wanted = *_rows(x, y), reserve
-        one, two, _ = map(_row, wanted)
+        required_specs = *_rows(x, y), reserve
+        one, two, _ = map(_row, required_specs)
         function = "cudnnDropoutForward", self._descriptor(call), one, At(0), two, At(1), At(2), reserve.shape[0]
-        return arranged("dropout", call.device, operands, Function(*function), wanted), [y, reserve]
+        return arranged("dropout", call.device, operands, Function(*function), required_specs), [y, reserve]
 
     def _backward(self, call: Call) -> tuple[Program, list[TensorSpec]]:
         dy = given(call, "dy", empty=True)
@@ -66,11 +66,11 @@ class Dropout(DropoutBase, DeviceOperation):
         if not extent(dx):
             return Program("dropout gradient", call.device, operands, []), [dx]
         one, three = _rows(dy, dx)
-        wanted = one, reserve, three
+        required_specs = one, reserve, three
         function = Function(
             "cudnnDropoutBackward", self._descriptor(call), _row(one), At(0), _row(three), At(2), At(1), size
         )
-        return arranged("dropout gradient", call.device, operands, function, wanted), [dx]
+        return arranged("dropout gradient", call.device, operands, function, required_specs), [dx]
 
 
 def reserve_size(spec: TensorSpec) -> int:
@@ -89,7 +89,7 @@ def _row(spec: TensorSpec) -> TensorDescriptor:
 
 
 def _rows(x: TensorSpec, y: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
-    """x and y as the functions take them: dense, in one memory order, and not bfloat16."""
+    """x and y as the functions take them: dense, in one memory format, and not bfloat16."""
     if x.dtype != "bfloat16" and is_dense(x) and same_memory(x, y):
         return x, y
     dtype = "float32" if x.dtype == "bfloat16" else x.dtype

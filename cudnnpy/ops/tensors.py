@@ -68,7 +68,7 @@ def add_tensor(
     Returns
     -------
     array
-        `out`, or a new array of a's library, of b's shape, dtype and memory order.
+        `out`, or a new array of a's library, of b's shape, dtype and memory format.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def scale_tensor(x: ArrayT, alpha: float, out: ArrayT | None = None, stream: Str
     Returns
     -------
     array
-        `out`, or a new array of x's library, shape, dtype and memory order.
+        `out`, or a new array of x's library, shape, dtype and memory format.
 
     Raises
     ------
@@ -143,16 +143,16 @@ def transform_tensor(
     beta: float = 0.0,
     stream: Stream | None = None,
 ) -> ArrayT:
-    """Compute alpha * x + beta * out in another memory order or dtype; the axes keep their order (cudnnTransformTensor).
+    """Compute alpha * x + beta * out in another memory format or dtype; the axes keep their order (cudnnTransformTensor).
 
     Parameters
     ----------
     x : array
         float16, bfloat16, float32 or float64, with 1 to 5 axes of any size.
     out : array, optional
-        The result, of x's shape; its memory order and dtype take precedence over layout and dtype.
+        The result, of x's shape; its memory format and dtype take precedence over layout and dtype.
     layout : {"C", "channels_last"}, optional
-        The memory order of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
+        The memory format of a new array: "C" (the last axis varies fastest) or "channels_last" (axis 1 varies fastest, then
         the last one; 3 to 5 axes); that of x by default.
     dtype : str or numpy.dtype, optional
         The dtype of a new array: float16, bfloat16 or float32, or float64 if x is float64; that of x by default.
@@ -202,7 +202,7 @@ def _add(call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpe
 
 
 def _sum_by_graph(call: Call, a: TensorSpec, b: TensorSpec, c: TensorSpec) -> Step | None:
-    """A sum by a graph on rows: of tensors in one memory order, or of channels last and one value for each channel."""
+    """A sum by a graph on rows: of tensors in one memory format, or of channels last and one value for each channel."""
     if a.shape != b.shape:
         return _bias_by_graph(call, a, b) if rows(b, c) else None
     shape = rows(b, c, a)

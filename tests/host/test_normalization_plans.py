@@ -395,15 +395,15 @@ def test_batch_normalization_as_planned_is_the_reference(engines: Engines, monke
 @pytest.mark.parametrize(
     ("shape", "last", "expected"),
     [
-        ((128, 64, 56, 56), False, ["in_order"]),  # few long channels
+        ((128, 64, 56, 56), False, ["as_channels_first"]),  # few long channels
         ((8, 256, 200, 200), False, []),  # one channel is one block of cuDNN's function: there are enough
         ((128, 64, 7, 7), False, []),  # short channels
-        ((8, 256, 200, 200), True, ["spelled_last"]),
-        ((128, 3, 56, 56), True, ["spelled_last", "in_order"]),
+        ((8, 256, 200, 200), True, ["as_channels_last"]),
+        ((128, 3, 56, 56), True, ["as_channels_last", "as_channels_first"]),
         ((8, 3, 56, 56), False, []),
-        ((8, 64, 7, 7), True, ["spelled_last"]),  # small, but the function is slow channels last
+        ((8, 64, 7, 7), True, ["as_channels_last"]),  # small, but the function is slow channels last
         ((2, 16, 7, 7), True, []),  # smaller still
-        ((128, 64, 1, 1), False, ["spelled_last"]),  # channels last in memory
+        ((128, 64, 1, 1), False, ["as_channels_last"]),  # channels last in memory
     ],
 )
 def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
@@ -412,9 +412,9 @@ def test_graphs_of_batch_normalization_get_the_orders_in_which_they_are_fast(
     strides = channels_last_strides(shape) if last else packed_strides(shape)
     x = TensorSpec(shape, "float16", strides)
     normalized = Normalized(x, True, False)
-    assert [order.__name__ for order in normalized.orders(x)] == expected
-    assert normalized.orders(x._replace(alignment=8)) == []
-    assert normalized._replace(spatial=False).orders(x) == []
+    assert [order.__name__ for order in normalized.faster_formats(x)] == expected
+    assert normalized.faster_formats(x._replace(alignment=8)) == []
+    assert normalized._replace(spatial=False).faster_formats(x) == []
 
 
 @pytest.mark.parametrize("supported", ["last", "first", "none"])

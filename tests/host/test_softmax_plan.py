@@ -66,8 +66,8 @@ class Planned(NumpyExecutable):
 def graphs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Graph, "executable", lambda self, device, pick=0: Planned(self))
-        patch.setattr(softmax, "_MANY", 3)
-        patch.setattr(softmax, "_SHORT", 4)
+        patch.setattr(softmax, "_MIN_MANY_CHANNELS", 3)
+        patch.setattr(softmax, "_MAX_SHORT_ROW", 4)
         yield
 
 

@@ -28,13 +28,24 @@ from cudnnpy._planning.engines import GraphExecutable
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import At, Function, Operand, Program, Step, arranged, copy, described, scales
+from cudnnpy._runtime.executables import (
+    At,
+    Executable,
+    Function,
+    Operand,
+    Program,
+    Step,
+    arranged,
+    copy,
+    described,
+    scales,
+)
 from cudnnpy._runtime.operands import is_large, logical, logical_like, logical_result, no_overlaps, packed_like, result
 from cudnnpy._runtime.substitutes import Slots, supplied
 from cudnnpy.descriptors import ActivationDescriptor
 from cudnnpy.graph.graph import Graph
-from cudnnpy.ops.normalization.batch_tensors import Normalized, spelled_last
-from cudnnpy.ops.normalization.parameters import NAN, NUMBERS, fills, scale_and_bias, slots
+from cudnnpy.ops.normalization.batch_tensors import Normalized, as_channels_last
+from cudnnpy.ops.normalization.parameters import DEFAULT_PARAMETERS, NAN, fill_steps, operand_sources, scale_and_bias
 from cudnnpy.typing import ElementName
 
 _RANKS = range(2, 6)
@@ -69,7 +80,7 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         no_overlaps(call, operands)
         results = [in_layout(y, normalized.channels_last), normalized.statistics, normalized.statistics]
         if 0 in x.shape:
-            steps = fills(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
+            steps = fill_steps(operands, {"saved_mean": 0.0, "saved_inverse_variance": NAN})
             return Program("batch normalization", call.device, operands, steps), results
         prepared = _Training(call, self.epsilon, normalized, y, parameters, operands, factor, activation)
         return prepared.program(alpha, beta), results
@@ -87,26 +98,20 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         title, results = "batch normalization", [in_layout(y, normalized.channels_last)]
         if 0 in x.shape:
             return Program(title, call.device, operands, []), results
-        addresses = slots(call, ("x", *names, "out"), operands, normalized.flat)
+        sources = operand_sources(call, ("x", *names, "out"), operands, normalized.flat)
         last = all(spec.strides == channels_last_strides(spec.shape) for spec in (x, y))
         if (alpha, beta) == (1.0, 0.0) and normalized.can_use_graph(y) and last and is_large(x):
             planned = inference_graph(call.device, self.epsilon, x, y)
             if planned is not None:
-                executable, wanted = (
-                    supplied(planned, addresses, len(operands)),
-                    normalized.wanted(operands, spelled_last),
-                )
-                return arranged(title, call.device, operands, executable, wanted), results
-        one, two = (described(normalized.in_either_order(spec)) for spec in (x, y))
+                specs = normalized.required_specs(operands, as_channels_last)
+                return _program(title, call, operands, planned, sources, specs), results
+        one, two = (described(normalized.in_either_format(spec)) for spec in (x, y))
         function = Function(
             "cudnnBatchNormalizationForwardInference", normalized.kind, a, b, one, At(0), two, At(5),
             normalized.descriptor(), At(1), At(2), At(3), At(4), self.epsilon,
         )  # fmt: skip
-        executable, wanted = (
-            supplied(function, addresses, len(operands)),
-            normalized.wanted(operands, normalized.in_either_order),
-        )
-        return arranged(title, call.device, operands, executable, wanted, beta), results
+        specs = normalized.required_specs(operands, normalized.in_either_format)
+        return _program(title, call, operands, function, sources, specs, beta), results
 
     def _backward(
         self,
@@ -139,30 +144,29 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
         if 0 in x.shape:
             return Program(title, call.device, operands, _scaled(operands, d)), results
         names = ("dy", "x", "scale", *saved, "out", "out_scale", "out_bias")
-        addresses = slots(call, names, operands, normalized.flat)
-        for order in normalized.orders(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
-            planned = backward_graph(call.device, *map(order, (dy, x, dx)))
+        sources = operand_sources(call, names, operands, normalized.flat)
+        for memory_format in normalized.faster_formats(dy, dx) if saved and data == parameter == (1.0, 0.0) else ():
+            planned = backward_graph(call.device, *map(memory_format, (dy, x, dx)))
             if planned is not None:
-                executable, wanted = supplied(planned, addresses, len(operands)), normalized.wanted(operands, order)
-                program = arranged(title, call.device, operands, executable, wanted)
+                specs = normalized.required_specs(operands, memory_format)
+                program = _program(title, call, operands, planned, sources, specs)
                 if call.allows(program.workspace_size):
                     return program, results
         at = {name: At(place) for place, name in enumerate(names)}
         statistics = [at[name] for name in SAVED] if saved else [None, None]
-        order = normalized.order_of_function(call)
-        tx, tdy, tdx = (described(order(spec)) for spec in (x, dy, dx))
+        memory_format = normalized.format_of_function(call)
+        tx, tdy, tdx = (described(memory_format(spec)) for spec in (x, dy, dx))
         function = Function(
             "cudnnBatchNormalizationBackward", normalized.kind, a, b, c, d, tx, at["x"], tdy, at["dy"], tdx, at["out"],
             normalized.descriptor(), at["scale"], at["out_scale"], at["out_bias"], self.epsilon, *statistics,
         )  # fmt: skip
-        executable, wanted = supplied(function, addresses, len(operands)), normalized.wanted(operands, order)
-        return arranged(title, call.device, operands, executable, wanted, beta or parameter_beta), results
+        specs = normalized.required_specs(operands, memory_format)
+        return _program(title, call, operands, function, sources, specs, beta or parameter_beta), results
 
     def _logical(self, call: Call, name: str) -> TensorSpec:
         """Check x or dy; its axes as (N, C, spatial...)."""
-        ranks = (
-            range(1, 6) if call.specs[name].shape == (0,) else _RANKS
-        )  # one axis and no channels, as PyTorch accepts
+        # An array of shape (0,) has one axis and no channels: PyTorch accepts it.
+        ranks = range(1, 6) if call.specs[name].shape == (0,) else _RANKS
         return logical(call, name, self.layout, ranks, empty=True)
 
     def _normalized(self, x: TensorSpec) -> Normalized:
@@ -175,10 +179,10 @@ class BatchNormalization(BatchNormalizationBase, DeviceOperation):
 def _parameters(call: Call, normalized: Normalized, *names: str) -> dict[str, TensorSpec]:
     """Check parameters of a call and return them by name. A missing scale or bias is omitted."""
     x, shape = normalized.x, normalized.shape
-    found = scale_and_bias(call, x, shape, [name for name in names if name in NUMBERS])
+    found = scale_and_bias(call, x, shape, [name for name in names if name in DEFAULT_PARAMETERS])
     if normalized.spatial or len(x.shape) == 1:
         check_channels(call.specs, shape[0])
-    others = [name for name in names if name not in NUMBERS]
+    others = [name for name in names if name not in DEFAULT_PARAMETERS]
     return found | {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in others}
 
 
@@ -201,12 +205,25 @@ def _gradient(
 def _scaled(operands: Sequence[Operand], beta: Any) -> list[Step]:
     """The gradients with respect to parameters for an empty batch: beta times the outs, or 0, unread, if beta is 0."""
     if not beta.value:
-        return fills(operands, {"out_scale": 0.0, "out_bias": 0.0})
+        return fill_steps(operands, {"out_scale": 0.0, "out_bias": 0.0})
     return [
         Step(Function("cudnnScaleTensor", described(operand.spec), At(0), beta), (place,))
         for place, operand in enumerate(operands)
         if operand.name in ("out_scale", "out_bias") and 0 not in operand.spec.shape
     ]
+
+
+def _program(
+    name: str,
+    call: Call,
+    operands: Sequence[Operand],
+    executable: Executable,
+    sources: Slots,
+    specs: Sequence[TensorSpec],
+    beta: float = 0.0,
+) -> Program:
+    """Return the program of an executable on addresses from `sources`, whose operands need the memory formats of `specs`."""
+    return arranged(name, call.device, operands, supplied(executable, sources, len(operands)), specs, beta)
 
 
 # forward_training
@@ -235,26 +252,30 @@ class _Training(NamedTuple):
         return ("x", "scale", "bias", *self.running, "out", *SAVED)
 
     def program(self, alpha: float, beta: float) -> Program:
-        """What is launched."""
-        addresses = slots(self.call, self.names, self.operands, self.normalized.flat)
-        for order in self.normalized.orders(self.y) if (alpha, beta) == (1.0, 0.0) else ():
-            program = self._by_graph(addresses, order)
+        """Return the fastest program within the memory of the call."""
+        sources = operand_sources(self.call, self.names, self.operands, self.normalized.flat)
+        for memory_format in self.normalized.faster_formats(self.y) if (alpha, beta) == (1.0, 0.0) else ():
+            program = self._by_graph(sources, memory_format)
             if program is not None and self.call.allows(program.workspace_size):
                 return program
-        return self._by_function(addresses, alpha, beta)
+        return self._by_function(sources, alpha, beta)
 
-    def _by_graph(self, addresses: Slots, order: Callable[[TensorSpec], TensorSpec]) -> Program | None:
-        """The graph in a memory order; None where cuDNN has no engine for it."""
-        x, y, running, device = order(self.normalized.x), order(self.y), bool(self.running), self.call.device
+    def _by_graph(self, sources: Slots, memory_format: Callable[[TensorSpec], TensorSpec]) -> Program | None:
+        """The graph in a memory format; None where cuDNN has no engine for it."""
+        x, y, running, device = (
+            memory_format(self.normalized.x),
+            memory_format(self.y),
+            bool(self.running),
+            self.call.device,
+        )
         planned = training_graph(device, self.epsilon, x, y, self.factor, self.activation, running)
         if planned is None:
             return None
-        updated = [addresses[self.names.index(name)] for name in self.running]  # in place
-        executable = supplied(planned, [*addresses, *updated], len(self.operands))
-        wanted = self.normalized.wanted(self.operands, order)
-        return arranged("batch normalization", device, self.operands, executable, wanted)
+        updated = [sources[self.names.index(name)] for name in self.running]  # in place
+        specs = self.normalized.required_specs(self.operands, memory_format)
+        return _program("batch normalization", self.call, self.operands, planned, [*sources, *updated], specs)
 
-    def _by_function(self, addresses: Slots, alpha: float, beta: float) -> Program:
+    def _by_function(self, sources: Slots, alpha: float, beta: float) -> Program:
         """cudnnBatchNormalizationForwardTraining, then the activation, and running statistics that it does not update."""
         x, y = self.normalized.x, self.y
         at = {name: At(place) for place, name in enumerate(self.names)}
@@ -262,16 +283,15 @@ class _Training(NamedTuple):
         single = bool(self.running) and math.prod(x.shape) == math.prod(self.normalized.shape)
         running = (None, None) if single or not self.running else (at["running_mean"], at["running_variance"])
         a, b = scales(alpha, beta, x.dtype)
-        order = self.normalized.order_of_function(self.call)
-        one, two = (described(order(spec)) for spec in (x, y))
+        memory_format = self.normalized.format_of_function(self.call)
+        one, two = (described(memory_format(spec)) for spec in (x, y))
         function = Function(
             "cudnnBatchNormalizationForwardTraining", self.normalized.kind, a, b, one, at["x"], two, at["out"],
             self.normalized.descriptor(), at["scale"], at["bias"], c_double(self.factor).value, *running, self.epsilon,
             at["saved_mean"], at["saved_inverse_variance"],
         )  # fmt: skip
-        executable = supplied(function, addresses, len(self.operands))
-        wanted = self.normalized.wanted(self.operands, order)
-        program = arranged("batch normalization", self.call.device, self.operands, executable, wanted, beta)
+        specs = self.normalized.required_specs(self.operands, memory_format)
+        program = _program("batch normalization", self.call, self.operands, function, sources, specs, beta)
         steps = [*program.steps]
         if self.activation == "relu":
             relu, d = ActivationDescriptor("relu", propagate_nan=True), described(y)
@@ -286,12 +306,12 @@ class _Training(NamedTuple):
         """The updates of the running statistics by one value for each mean, whose variance is 0."""
         statistics, factor = self.normalized.statistics, self.factor
         mean, variance = (self.parameters[name] for name in RUNNING)
-        kept = scales(1 - factor, 0.0, statistics.dtype)[0]
-        scaled = Function("cudnnScaleTensor", described(variance), At(0), kept)
-        moved = copy(statistics, mean, factor, 1 - factor)
+        share = scales(1 - factor, 0.0, statistics.dtype)[0]
+        new_mean = copy(statistics, mean, factor, 1 - factor)
+        new_variance = Function("cudnnScaleTensor", described(variance), At(0), share)
         return [
-            Step(moved, (self._place("saved_mean"), self._place("running_mean"))),
-            Step(scaled, (self._place("running_variance"),)),
+            Step(new_mean, (self._place("saved_mean"), self._place("running_mean"))),
+            Step(new_variance, (self._place("running_variance"),)),
         ]
 
     def _place(self, name: str) -> int:

@@ -30,10 +30,10 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, DeviceOperation
         results = [in_layout(y, self.layout.endswith("C"))]
         if 0 in x.shape:
             return Program("local response", call.device, operands, []), results
-        wanted = _for_functions(x), _for_functions(y)
-        one, two = map(described, wanted)
+        required_specs = _for_functions(x), _for_functions(y)
+        one, two = map(described, required_specs)
         function = Function("cudnnLRNCrossChannelForward", self._descriptor(), _MODE, a, one, At(0), b, two, At(1))
-        program = arranged("local response", call.device, operands, function, wanted, beta)
+        program = arranged("local response", call.device, operands, function, required_specs, beta)
         return program, results
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -45,16 +45,16 @@ class LocalResponseNormalization(LocalResponseNormalizationBase, DeviceOperation
         results = [in_layout(dx, self.layout.endswith("C"))]
         if 0 in dy.shape:
             return Program("local response gradient", call.device, operands, []), results
-        wanted = (
+        required_specs = (
             _for_functions(dy),
             as_lies(_for_functions(x), _for_functions(dy)),
             as_lies(_for_functions(y), _for_functions(dy)),
             as_lies(_for_functions(dx), _for_functions(dy)),
         )
-        one, two, three, four = map(described, wanted)
+        one, two, three, four = map(described, required_specs)
         tensors = three, At(2), one, At(0), two, At(1)
         function = Function("cudnnLRNCrossChannelBackward", self._descriptor(), _MODE, a, *tensors, b, four, At(3))
-        program = arranged("local response gradient", call.device, operands, function, wanted, beta)
+        program = arranged("local response gradient", call.device, operands, function, required_specs, beta)
         return program, results
 
 

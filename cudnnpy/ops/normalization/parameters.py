@@ -13,7 +13,7 @@ from cudnnpy._runtime.operands import packed_like
 from cudnnpy._runtime.substitutes import Constant, Slots, spare
 
 NAN = float("nan")
-NUMBERS = {"scale": 1.0, "bias": 0.0}  # the values of missing parameters
+DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}  # the values of missing parameters
 
 
 def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
@@ -27,7 +27,7 @@ def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Seq
 # Substitutes for missing parameters
 
 
-def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
+def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
     """For each name its operand's number, a Constant for a missing scale or bias, and a Spare for a missing result.
 
     `parameter` describes the missing ones.
@@ -36,14 +36,14 @@ def slots(call: Call, names: Sequence[str], operands: Sequence[Operand], paramet
     return [
         places[name]
         if name in places
-        else Constant(parameter, NUMBERS[name], call)
-        if name in NUMBERS
+        else Constant(parameter, DEFAULT_PARAMETERS[name], call)
+        if name in DEFAULT_PARAMETERS
         else spare(parameter)
         for name in names
     ]
 
 
-def fills(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
+def fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
     """Steps that fill the operands that `values` names, each with its value. Operands without elements are omitted."""
     return [
         Step(filled(operand.spec, values[operand.name]), (place,))

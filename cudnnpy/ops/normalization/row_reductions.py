@@ -20,25 +20,25 @@ from cudnnpy.typing import ElementName
 
 MakeNode: TypeAlias = Callable[[Graph, dict[str, Node]], Node]
 
-_MULTIPLE = 64  # of the lengths that the fast engines take
-_SHORT = 1024  # elements of a row
-_MANY = 4096  # rows from which on several launches pay off
+_FAST_MULTIPLE = 64  # of the lengths that the fast engines take
+_MAX_LENGTH = 1024  # elements of a row
+_MIN_ROWS = 4096  # rows from which on several launches pay off
 
 
 def forward_is_faster(x: TensorSpec, shapes: Shapes) -> bool:
     """Return whether the graphs of the forward operation are faster than the normalization node."""
     count, length = shapes.x[:2]
-    return _has_slow_row_length(x, length) and length <= _SHORT and count >= _MANY
+    return _has_slow_row_length(x, length) and length <= _MAX_LENGTH and count >= _MIN_ROWS
 
 
 def backward_is_faster(x: TensorSpec, shapes: Shapes) -> bool:
     """Return whether the graphs of the gradient are faster than the normalization node."""
     count, length = shapes.x[:2]
-    return _has_slow_row_length(x, length) and count >= _MANY
+    return _has_slow_row_length(x, length) and count >= _MIN_ROWS
 
 
 def _has_slow_row_length(x: TensorSpec, length: int) -> bool:
-    return x.dtype != "float64" and length % _MULTIPLE != 0
+    return x.dtype != "float64" and length % _FAST_MULTIPLE != 0
 
 
 class _Unsupported(Exception):

@@ -37,10 +37,10 @@ from cudnnpy.graph.reductions import average
 from cudnnpy.names import enumerator
 from cudnnpy.ops.pooling.ceil_mode import Axis, descriptor, forward_steps, gradient, output_size
 
-_REDUCED = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
-_MOST_CHANNELS = (1 << 16) - 1  # of one image: the blocks of a CUDA grid along its second axis
-_SMALL_IMAGE = 256  # elements of an image, channels first, which the function averages faster than a reduction
-_SECOND = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
+_MIN_REDUCED_BYTES = 1 << 16  # bytes of images, channels last, from which on a reduction is worth its plan
+_MAX_CHANNELS = (1 << 16) - 1  # of one image: the blocks of a CUDA grid along its second axis
+_MAX_SMALL_IMAGE = 256  # elements of an image, channels first, which the function averages faster than a reduction
+_SECOND_PROPOSAL = 1  # for averages, the heuristics' second proposal takes 0.4 to 1.0 of the time of the first
 
 
 class Pooling(PoolingBase, DeviceOperation):
@@ -84,7 +84,7 @@ class Pooling(PoolingBase, DeviceOperation):
         if any(axis.overhang for axis in axes):
             steps = forward_steps(self.mode, axes, x, y, alpha, beta)
             return Program("pooling", call.device, operands, steps), results
-        if self._averages_images(axes) and _is_reduction(x):
+        if self._averages_whole_images(axes) and _is_reduction(x):
             program = average("pooling", call, operands, alpha, beta)
             if program is not None:
                 return program, results
@@ -108,7 +108,7 @@ class Pooling(PoolingBase, DeviceOperation):
         mode = enumerator(raw.cudnnResampleMode_t, "avgpool_" + self.mode.removeprefix("average_"), "mode")
         node = graph.resample(mode, graph.tensor("x", x), window, padding=padding, stride=stride)
         graph.output("y", node, strides=y.strides)
-        planned = graph.executable(call.device, _SECOND)
+        planned = graph.executable(call.device, _SECOND_PROPOSAL)
         return Step(planned, (0, 1)) if planned else None
 
     def _backward(self, call: Call, alpha: float, beta: float) -> tuple[Program, list[TensorSpec]]:
@@ -124,27 +124,27 @@ class Pooling(PoolingBase, DeviceOperation):
             return Program("pooling gradient", call.device, operands, []), results
         if any(axis.overhang for axis in axes):
             return gradient(self.mode, axes, call.device, operands, alpha, beta), results
-        if self._averages_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
+        if self._averages_whole_images(axes) and len(x.shape) == 4 and is_packed(dx) and is_packed(dy):
             each = scales(alpha / math.prod(axis.size for axis in axes), beta, x.dtype)[0]
             function = Function("cudnnAddTensor", each, described(dy), At(0), b, described(dx), At(1))
             return Program("pooling gradient", call.device, operands, [Step(function, (0, 3))]), results
-        wanted = [dy, as_lies(x, dx), as_lies(y, dy), dx]
+        required_specs = [dy, as_lies(x, dx), as_lies(y, dy), dx]
         can_copy = call.cap is None  # otherwise memory does not suffice for the copies
-        if (can_copy and self._better_packed(x)) or not (is_dense(dx) and is_dense(dy)):
-            wanted = [packed(spec) for spec in wanted]
+        if (can_copy and self._is_faster_packed(x)) or not (is_dense(dx) and is_dense(dy)):
+            required_specs = [packed(spec) for spec in required_specs]
         how = descriptor(self.mode, axes)
-        one, two, three, four = map(described, map(_in_one_batch, wanted))
+        one, two, three, four = map(described, map(_in_one_batch, required_specs))
         # A graph is not used: resample-gradient in docs/known-issues.md.
         function = Function("cudnnPoolingBackward", how, a, three, At(2), one, At(0), two, At(1), b, four, At(3))
-        program = arranged("pooling gradient", call.device, operands, function, wanted, beta)
+        program = arranged("pooling gradient", call.device, operands, function, required_specs, beta)
         return program, results
 
-    def _averages_images(self, axes: Sequence[Axis]) -> bool:
+    def _averages_whole_images(self, axes: Sequence[Axis]) -> bool:
         """Whether the only window is the whole image, and its elements are averaged."""
         whole = all((axis.output, axis.window, axis.padding) == (1, axis.size, 0) for axis in axes)
         return whole and self.mode.startswith("average")
 
-    def _better_packed(self, x: TensorSpec) -> bool:
+    def _is_faster_packed(self, x: TensorSpec) -> bool:
         """Whether the gradient of a maximum channels last is faster on copies that are channels first.
 
         This is so if windows do not overlap, where cudnnPoolingBackward takes 2.0 to 2.8 of PyTorch's time channels
@@ -164,7 +164,7 @@ def _in_one_batch(spec: TensorSpec) -> TensorSpec:
     On an H200, cudnnPoolingBackward takes 4 to 19 times as long for a batch of images of one channel.
     """
     count, channels, *sizes = spec.shape
-    if channels > 1 or count > _MOST_CHANNELS or spec.strides is None:
+    if channels > 1 or count > _MAX_CHANNELS or spec.strides is None:
         return spec
     step, _, *steps = spec.strides
     return spec._replace(shape=(1, count, *sizes), strides=(count * step, step, *steps))
@@ -176,8 +176,8 @@ def _is_reduction(x: TensorSpec) -> bool:
     if size == 1 or not is_dense(x) or x.alignment < 16 or x.dtype == "float64":
         return False
     if x.strides != packed_strides(x.shape):
-        return extent(x) >= _REDUCED
-    return is_large(x) and size > _SMALL_IMAGE
+        return extent(x) >= _MIN_REDUCED_BYTES
+    return is_large(x) and size > _MAX_SMALL_IMAGE
 
 
 def _pooled(shape: tuple[int, ...], axes: Sequence[Axis]) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from cudnnpy.graph.graph import Graph
 from cudnnpy.graph.nodes import Node
 from cudnnpy.typing import ElementName
 
-_LARGE = 1 << 23  # elements from which on the heuristics' second proposals take 0.9 of the time of the first
+_MIN_LARGE = 1 << 23  # elements from which on the heuristics' second proposals take 0.9 of the time of the first
 
 
 def forward_is_faster(length: int, dtype: ElementName) -> bool:
@@ -39,7 +39,7 @@ def backward_is_faster(count: int, length: int, dtype: ElementName, log: bool) -
 
 def forward(device: int, count: int, length: int, dtype: ElementName, log: bool) -> Steps | None:
     """Return the executable that takes x and y, of `count` packed rows; None if no engine supports it."""
-    spec, pick = _rows(count, length, dtype), 1 if count * length >= _LARGE else 0
+    spec, pick = _rows(count, length, dtype), 1 if count * length >= _MIN_LARGE else 0
     builder = StepBuilder({"x": spec, "y": spec})
     source, result = builder.operands["x"], builder.operands["y"]
     largest, total = builder.scratch(_statistics(count)), builder.scratch(_statistics(count))

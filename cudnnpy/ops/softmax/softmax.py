@@ -26,8 +26,8 @@ from cudnnpy.ops.softmax.row_graphs import backward, backward_is_faster, forward
 from cudnnpy.raw import cudnnSoftmaxAlgorithm_t, cudnnSoftmaxMode_t
 
 _RANKS = range(2, 6)
-_SHORT = 2048  # elements of a row up to which the forward function is as fast for channels as for instances
-_MANY = 512  # channels, channels first, from which on the functions are slow
+_MAX_SHORT_ROW = 2048  # elements of a row up to which the forward function is as fast for channels as for instances
+_MIN_MANY_CHANNELS = 512  # channels, channels first, from which on the functions are slow
 
 
 class Softmax(SoftmaxBase, DeviceOperation):
@@ -35,24 +35,24 @@ class Softmax(SoftmaxBase, DeviceOperation):
         """The fastest program, or the one that needs the least workspace if the fastest exceeds `call.cap`."""
         factor, gradient = 1.0 if beta else alpha, len(operands) == 3
         specs = [operand.spec for operand in operands]
-        wanted = self._wanted(*specs)
-        executable = self._executable(call, wanted, factor, gradient)
-        program = _with_beta(name, call, operands, executable, wanted, alpha, beta)
+        required_specs = self._fast_specs(*specs)
+        executable = self._executable(call, required_specs, factor, gradient)
+        program = _with_beta(name, call, operands, executable, required_specs, alpha, beta)
         if call.allows(program.workspace_size):
             return program
-        wanted = self._in_one_order(*specs)
-        executable = self._function(wanted[0], self._rows(wanted[0]), factor, gradient)
-        return _with_beta(name, call, operands, executable, wanted, alpha, beta)
+        required_specs = self._in_one_order(*specs)
+        executable = self._function(required_specs[0], self._rows(required_specs[0]), factor, gradient)
+        return _with_beta(name, call, operands, executable, required_specs, alpha, beta)
 
     def _in_one_order(self, first: TensorSpec, *others: TensorSpec) -> list[TensorSpec]:
-        """The tensors in one memory order: softmax-orders in docs/known-issues.md."""
+        """The tensors in one memory format: softmax-orders in docs/known-issues.md."""
         specs = [first, *(as_lies(other, first) for other in others)]
         return specs if is_packed(first) else [packed(spec) for spec in specs]
 
-    def _wanted(self, *given: TensorSpec) -> list[TensorSpec]:
-        """The tensors in one memory order, in which the functions are fast."""
+    def _fast_specs(self, *given: TensorSpec) -> list[TensorSpec]:
+        """The tensors in one memory format, in which the functions are fast."""
         specs = self._in_one_order(*given)
-        if self._rows(specs[0]) is None and specs[0].shape[1] >= _MANY:
+        if self._rows(specs[0]) is None and specs[0].shape[1] >= _MIN_MANY_CHANNELS:
             return [packed(spec)._replace(strides=channels_last_strides(spec.shape)) for spec in specs]
         return specs
 
@@ -64,10 +64,10 @@ class Softmax(SoftmaxBase, DeviceOperation):
             return n, c * size
         return (n * size, c) if size == 1 or spec.strides == channels_last_strides(spec.shape) else None
 
-    def _executable(self, call: Call, wanted: Sequence[TensorSpec], alpha: float, gradient: bool) -> Executable:
-        """The fastest executable on packed tensors of one memory order: x and y, or dy, y and dx."""
-        spec, rows, log = wanted[0], self._rows(wanted[0]), self.algorithm == "log"
-        plain = alpha == 1.0 and self.algorithm != "fast" and min(tensor.alignment for tensor in wanted) >= 16
+    def _executable(self, call: Call, required_specs: Sequence[TensorSpec], alpha: float, gradient: bool) -> Executable:
+        """The fastest executable on packed tensors of one memory format: x and y, or dy, y and dx."""
+        spec, rows, log = required_specs[0], self._rows(required_specs[0]), self.algorithm == "log"
+        plain = alpha == 1.0 and self.algorithm != "fast" and min(tensor.alignment for tensor in required_specs) >= 16
         planned: Executable | None = None
         if rows is not None and plain and gradient and backward_is_faster(*rows, spec.dtype, log):
             planned = backward(call.device, *rows, spec.dtype, log)
@@ -83,7 +83,7 @@ class Softmax(SoftmaxBase, DeviceOperation):
         """
         n, c, *spatial = spec.shape
         tensor = TensorDescriptor((*rows, 1, 1) if rows else (n, c, math.prod(spatial), 1), spec.dtype)
-        as_instance = rows is not None and (gradient or rows[1] > _SHORT)
+        as_instance = rows is not None and (gradient or rows[1] > _MAX_SHORT_ROW)
         mode = short_names(cudnnSoftmaxMode_t)["instance" if as_instance else "channel"]
         kind = short_names(cudnnSoftmaxAlgorithm_t)[self.algorithm], mode
         a, b = scales(alpha, 0.0, spec.dtype)
@@ -119,7 +119,7 @@ def _with_beta(
     call: Call,
     operands: Sequence[Operand],
     executable: Executable,
-    wanted: list[TensorSpec],
+    required_specs: list[TensorSpec],
     alpha: float,
     beta: float,
 ) -> Program:
@@ -128,12 +128,12 @@ def _with_beta(
     In place, the function would read what it has written: softmax-in-place-beta in docs/known-issues.md.
     """
     if not beta:
-        return arranged(name, call.device, operands, executable, wanted)
+        return arranged(name, call.device, operands, executable, required_specs)
     *inputs, out = operands
-    program = arranged(name, call.device, [*inputs, out._replace(spec=wanted[-1])], executable, wanted)
+    program = arranged(name, call.device, [*inputs, out._replace(spec=required_specs[-1])], executable, required_specs)
     builder = StepBuilder({operand.name: operand.spec for operand in operands})
     *sources, target = builder.operands.values()
-    result = builder.scratch(wanted[-1])
+    result = builder.scratch(required_specs[-1])
     builder.add(program.executable, *sources, result)
     builder.copy(result, target, alpha, beta)
     steps = builder.sequence()
