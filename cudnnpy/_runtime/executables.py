@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_double, c_float
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
@@ -180,18 +180,6 @@ class Steps:
         at = places.__getitem__
         launches = [executable.bind(handle, tuple(map(at, wanted)), address) for executable, wanted in self.steps]
         return launches[0] if len(launches) == 1 else in_turn(launches, (self, handle))
-
-
-def elsewhere(
-    steps: Sequence[Step], count: int, scratch: Sequence[int], sizes: Mapping[int, int]
-) -> tuple[list[Step], tuple[int, ...], dict[int, int]]:
-    """Move some of `count` operands of steps to scratch memory, in parts of `sizes` bytes.
-
-    Return the steps, the sizes of all scratch memory, and the new places of the operands by number.
-    """
-    moved = {at: count + len(scratch) + part for part, at in enumerate(sizes)}
-    found = [Step(step.executable, tuple(moved.get(at, at) for at in step.places)) for step in steps]
-    return found, (*scratch, *sizes.values()), moved
 
 
 def in_turn(steps: Sequence[Callable[[], int]], owners: tuple[Any, ...] = ()) -> Callable[[], int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from cudnnpy._core.layouts import TensorSpec, extent
 from cudnnpy._runtime import executables
-from cudnnpy._runtime.executables import Executable, Step, Steps
-from cudnnpy._runtime.fills import filled
+from cudnnpy._runtime.executables import Executable, Operand, Program, Step, Steps
+from cudnnpy._runtime.fills import filled, zeros
 
 
 class Tensor(NamedTuple):
@@ -42,6 +42,10 @@ class StepBuilder:
         """Add a step: target = alpha * source + beta * target, for tensors of one shape."""
         self.add(executables.copy(source.spec, target.spec, alpha, beta), source, target)
 
+    def clear(self, tensor: Tensor) -> None:
+        """Add a step that sets all bytes of a tensor in scratch memory to 0."""
+        self.add(zeros(extent(tensor.spec)), tensor)
+
     def fill(self, tensor: Tensor, value: float) -> None:
         """Add a step that fills a tensor with a value."""
         self.add(filled(tensor.spec, value), tensor)
@@ -49,3 +53,7 @@ class StepBuilder:
     def sequence(self) -> Steps:
         """Return the steps that were added, and their scratch memory, as one executable."""
         return Steps(self._steps, self._scratch)
+
+    def program(self, name: str, device: int, operands: Sequence[Operand], plan: Any = None) -> Program:
+        """Return the steps that were added as a program, whose operands are in the order of the builder's."""
+        return Program(name, device, operands, self._steps, self._scratch, plan)

@@ -13,9 +13,9 @@ from cudnnpy._core.layouts import TensorSpec, canonical, extent, in_layout, resu
 from cudnnpy._options.checks import for_each_axis, is_channels_last
 from cudnnpy._options.convolution import ConvolutionOptions, TransposeOptions
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, copy, elsewhere
-from cudnnpy._runtime.fills import zeros
+from cudnnpy._runtime.executables import Operand, Program
 from cudnnpy._runtime.operands import no_overlaps
+from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.operation import OF_TRANSPOSE, Operation, logical
 from cudnnpy.convolution.problem import output_shape, result_in_layout
@@ -85,19 +85,19 @@ class Extended(Operation):
 
     def _with_copies(self, call: Call, problem: ConvolutionProblem, operands: list[Operand], at: int) -> Program:
         """The problem's plan on an extended copy, in scratch memory, of the operand with number `at`."""
-        x, extended, count = operands[at].spec, problem.specs[at], len(operands)
-        size = extent(extended)
-        plan = self._plan(call, problem, size)
-        whole = Step(plan.executable, tuple(range(count)))
-        steps, scratch, places = elsewhere([whole], count, (), {at: size})
-        place, part = places[at], extended._replace(shape=x.shape)  # x in scratch memory
+        plan = self._plan(call, problem, extent(problem.specs[at]))
+        builder = StepBuilder({operand.name: operand.spec for operand in operands})
+        tensors = [*builder.operands.values()]
+        x, extended = tensors[at], builder.scratch(problem.specs[at])
+        part = extended._replace(spec=extended.spec._replace(shape=x.spec.shape))  # x's elements of `extended`
         if not operands[at].is_result:
-            steps = [Step(zeros(size), (place,)), Step(copy(x, part), (at, place)), *steps]
-        else:
-            if problem.beta:
-                steps = [Step(copy(x, part), (at, place)), *steps]
-            steps.append(Step(copy(part, x), (place, at)))
-        return Program(plan.name, call.device, operands, steps, scratch, plan)
+            builder.clear(extended)
+        if not operands[at].is_result or problem.beta:
+            builder.copy(x, part)
+        builder.add(plan.executable, *tensors[:at], extended, *tensors[at + 1 :])
+        if operands[at].is_result:
+            builder.copy(part, x)
+        return builder.program(plan.name, call.device, operands, plan)
 
 
 def surplus_of(options: TransposeOptions, rank: int) -> tuple[int, ...]:

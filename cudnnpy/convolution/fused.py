@@ -23,9 +23,9 @@ from cudnnpy._options.fused_convolution import FusedConvolutionBase
 from cudnnpy._planning.selection import plan_to_keep
 from cudnnpy._runtime.device_operation import DeviceOperation
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, arranged, elsewhere
-from cudnnpy._runtime.fills import zeros
+from cudnnpy._runtime.executables import Operand, Program, arranged
 from cudnnpy._runtime.operands import given, logical, logical_like, logical_result, no_overlaps, packed_like
+from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution import problem as ask
 from cudnnpy.graph.activations import activated
 from cudnnpy.graph.graph import Graph
@@ -65,15 +65,18 @@ class FusedConvolution(FusedConvolutionBase, DeviceOperation):
         graph = self._graph(operands, wanted, geometry, activation)
         copies = [extent(spec) for o, spec in zip(operands, wanted, strict=True) if _is_copied(o, spec)]
         tuner = Tuner(call.device, call.stream)
-        sizes = {} if has_channels else {0: extent(x), 1: extent(w)}
-        cap = call.cap_beside(*copies, *sizes.values())
+        zeros = () if has_channels else (extent(x), extent(w))
+        cap = call.cap_beside(*copies, *zeros)
         plan = plan_to_keep(graph.problem(call.device), graph.options, tuner, cap=cap)
         program = arranged(plan.name, call.device, operands, plan.executable, wanted)
         if has_channels:
             return program, results
-        steps, scratch, places = elsewhere(program.steps, len(operands), program.scratch, sizes)
-        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-        return Program(plan.name, call.device, given_operands, [*cleared, *steps], scratch), results
+        builder = StepBuilder({operand.name: operand.spec for operand in given_operands})
+        replaced = builder.scratch(x), builder.scratch(w)
+        for tensor in replaced:
+            builder.clear(tensor)
+        builder.add(program.executable, *replaced, *[*builder.operands.values()][2:])
+        return builder.program(plan.name, call.device, given_operands), results
 
     def _operands(self, call: Call, options: ConvolutionOptions) -> list[Operand]:
         """Check the arrays of a call; return x, w, the others that are given, and out, in logical order."""

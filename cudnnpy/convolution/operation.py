@@ -30,9 +30,10 @@ from cudnnpy._planning.selection import plan_for, plan_to_keep, survey
 from cudnnpy._planning.usable import Measurer
 from cudnnpy._runtime import dispatch
 from cudnnpy._runtime.dispatch import Call
-from cudnnpy._runtime.executables import Operand, Program, Step, elsewhere
-from cudnnpy._runtime.fills import of_nothing, zeros
+from cudnnpy._runtime.executables import Operand, Program
+from cudnnpy._runtime.fills import of_nothing
 from cudnnpy._runtime.operands import in_logical_order, no_overlaps
+from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.convolution import problem as ask
 from cudnnpy.convolution.candidates import ConvolutionProblem
 from cudnnpy.convolution.problem import INPUTS
@@ -165,7 +166,7 @@ class Operation:
 
     def _without_elements(self, call: Call, problem: ConvolutionProblem, operands: list[Operand]) -> Program:
         """The program of a problem without elements, whose products are all 0."""
-        name, count = f"{problem.operation} without elements", len(operands)
+        name = f"{problem.operation} without elements"
         no_overlaps(call, operands)
         if problem.operation != "forward" or 0 in problem.y.shape:
             return of_nothing(name, call.device, operands, beta=problem.beta)
@@ -173,11 +174,13 @@ class Operation:
         plain = Operation(replace(self.options, algorithm=None, policy="on_shape_change"))
         x, w, geometry = ask.zeros_for(problem.y, problem.x.dtype)
         part = problem._replace(x=x, w=w, geometry=geometry, groups=1)
-        sizes = {0: extent(x), 1: extent(w)}
-        plan = plain._plan(call, part, *sizes.values())
-        steps, scratch, places = elsewhere([Step(plan.executable, tuple(range(count)))], count, (), sizes)
-        cleared = [Step(zeros(size), (places[at],)) for at, size in sizes.items()]
-        return Program(name, call.device, operands, [*cleared, *steps], scratch, plan)
+        plan = plain._plan(call, part, extent(x), extent(w))
+        builder = StepBuilder({operand.name: operand.spec for operand in operands})
+        replaced = builder.scratch(x), builder.scratch(w)
+        for tensor in replaced:
+            builder.clear(tensor)
+        builder.add(plan.executable, *replaced, *[*builder.operands.values()][2:])
+        return builder.program(name, call.device, operands, plan)
 
     def _plan(self, call: Call, problem: ConvolutionProblem, *scratch: int) -> Plan:
         """The plan of a call, beside scratch memory of some sizes."""

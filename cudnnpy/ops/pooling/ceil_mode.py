@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from cudnnpy import raw
 from cudnnpy._core.dtypes import dtype_of
-from cudnnpy._core.layouts import TensorSpec, extent, packed, packed_strides
+from cudnnpy._core.layouts import TensorSpec, packed, packed_strides
 from cudnnpy._runtime.executables import At, Function, Operand, Program, Shifted, Step, copy, described, scales
-from cudnnpy._runtime.fills import zeros
 from cudnnpy._runtime.step_builder import StepBuilder
 from cudnnpy.descriptors import PoolingDescriptor
 from cudnnpy.names import enumerator
@@ -130,8 +129,8 @@ def gradient(
     long_x, long_dx = builder.scratch(longer), builder.scratch(longer)
     new_dy, new_y = builder.scratch(packed_dy), builder.scratch(packed_dy)
     if is_average:  # its gradient does not depend on x and y
-        builder.add(zeros(extent(longer)), long_x)
-        builder.add(zeros(extent(packed_dy)), new_y)
+        builder.clear(long_x)
+        builder.clear(new_y)
         for launch in _weighted(dy, packed_dy, mode, axes):
             builder.add(launch, given_dy, new_dy)
         mode = "average_include_padding"
@@ -146,8 +145,7 @@ def gradient(
     function = Function("cudnnPoolingBackward", descriptor(mode, axes), one, *tensors, zero, large, At(3))
     builder.add(function, new_y, new_dy, long_x, long_dx)
     builder.copy(long_dx._replace(spec=part), result, alpha, beta)
-    steps = builder.sequence()
-    return Program("pooling gradient", device, operands, steps.steps, steps.scratch)
+    return builder.program("pooling gradient", device, operands)
 
 
 def _weighted(dy: TensorSpec, to: TensorSpec, mode: str, axes: Sequence[Axis]) -> Iterator[Shifted]:

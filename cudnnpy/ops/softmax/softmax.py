@@ -136,5 +136,4 @@ def _with_beta(
     result = builder.scratch(required_specs[-1])
     builder.add(program.executable, *sources, result)
     builder.copy(result, target, alpha, beta)
-    steps = builder.sequence()
-    return Program(name, call.device, operands, steps.steps, steps.scratch)
+    return builder.program(name, call.device, operands)
