@@ -66,16 +66,17 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         (N, spatial..., C) with filters (K, spatial..., C / groups), both for any number of spatial axes; the other names
         are checked against the number of axes. Any memory format is accepted: strides may be channels last with "NCHW".
     compute_dtype : dtype-like, optional
-        What products are accumulated in: by default float64 for float64, int32 for int8, and float32 for the others.
+        The dtype in which products are accumulated: by default float64 for float64, int32 for int8, and float32 for the others.
     prefer : {"fastest", "limited_workspace", "no_workspace", "autotune"}
-        How an algorithm is chosen. "fastest" takes the first guess that runs: what was fast for near problems that were
-        measured on such a GPU, then the proposals of cuDNN's heuristics. "limited_workspace" takes the first within
-        `workspace_limit`, "no_workspace" the first that needs no workspace. "autotune" runs and times the candidates and
-        takes the fastest, which is never slower than what "fastest" takes.
+        How an algorithm is chosen. "fastest" takes the default choice: the first candidate of the ranking that runs. The
+        ranking has the candidates that were fast for near problems measured on such a GPU, then the proposals of cuDNN's
+        heuristics. "limited_workspace" takes the first within `workspace_limit`, "no_workspace" the first that needs no
+        workspace. "autotune" runs and times the candidates and takes the fastest, which is never slower than the default
+        choice.
     workspace_limit : int, optional
-        The most bytes of workspace. By default 1 GiB for "limited_workspace", and the free memory of the device for
-        "fastest" and "autotune"; of what needs more than a quarter of the device's memory, "autotune" then measures only
-        what "fastest" takes.
+        The maximum workspace in bytes. By default 1 GiB for "limited_workspace", and the free memory of the device for
+        "fastest" and "autotune". By default "autotune" measures no candidate that needs more than a quarter of the device's
+        memory, except the default choice.
     deterministic : bool
         Whether only algorithms are taken that give the same bits every time.
     tf32 : bool
@@ -87,7 +88,7 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         "on_shape_change" chooses for every new shape; "once" keeps the engine that was chosen for the first shape of an
         operation as long as it can run later ones.
     tune_seconds : float
-        The most seconds that "autotune" takes for one problem, planning included; then it takes the fastest candidate so
+        The time limit of "autotune" for one problem, in seconds, planning included; then it takes the fastest candidate so
         far.
 
     Raises
@@ -97,7 +98,7 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
 
     Notes
     -----
-    Arrays are those of PyTorch, CuPy, JAX, Numba or `cudnnpy.to_device`, in float16, bfloat16, float32 or float64; forward
+    Arrays are arrays of PyTorch, CuPy, JAX, Numba or `cudnnpy.to_device`, in float16, bfloat16, float32 or float64; forward
     also takes int8 and float8 where the GPU supports them. Results are in the library, the dtype (int32 for int8) and the
     memory format of the first array, or in `out`. Work is queued on `stream`, by default the library's current stream. The
     first call with a signature plans; later calls launch.
@@ -108,6 +109,9 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
     Every operation raises TypeError and ValueError for arguments that do not fit, before any C call, NoAlgorithmError (with
     a table of the rejection reasons) if no algorithm can run, CaptureError for a call that has to plan during a stream
     capture, MemoryError if the device lacks memory, and StatusError if cuDNN fails.
+
+    `cudnnpy.reference` takes NumPy arrays, accumulates in float64 (int8 exactly) and rounds once. It checks the options on
+    the choice of an algorithm, which have no effect there, and ignores `stream`.
     """
 
     def forward(
@@ -259,8 +263,8 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
 class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
     """The transpose of a `Convolution` with the same options, and its gradients.
 
-    forward is the convolution's backward_data, and backward_data its forward. Filters are those of the convolution that is
-    transposed: (C_in, C_out / groups, spatial...), or with layout "NHWC" (C_in, spatial..., C_out / groups). Each spatial
+    forward is the convolution's backward_data, and backward_data its forward. Filters are the filters of the convolution that
+    is transposed: (C_in, C_out / groups, spatial...), or with layout "NHWC" (C_in, spatial..., C_out / groups). Each spatial
     size of the output is
 
         (x - 1) * stride - padding before - padding after + dilation * (w - 1) + 1 + output_padding
@@ -285,7 +289,7 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
 
     Notes
     -----
-    Arrays, streams and errors are those of `Convolution`. A batch of 0 gives empty results; other sizes are 1 or more. If
+    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives empty results; other sizes are 1 or more. If
     `output_padding` reaches the stride, one of the tensors is copied to scratch memory, which `workspace_limit` does not
     count.
     """
@@ -406,7 +410,7 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
     ) -> ArrayT:
         """Compute alpha * db + beta * out, with db, of shape (C_out,), the sum of dy over all axes except the channels.
 
-        Parameters and result are those of `Convolution.backward_bias`.
+        Parameters and result are as for `Convolution.backward_bias`.
         """
         db: ArrayT = self._backward_bias(dy, out, alpha, beta, stream)
         return db

@@ -86,7 +86,7 @@ class DropoutBase(OperationBase):
         dy : array
             The gradient with respect to y.
         reserve : array
-            What `forward` returned with y.
+            The mask that `forward` returned with y.
         out : array, optional
             The result, of dy's shape and dtype.
         stream : stream, optional

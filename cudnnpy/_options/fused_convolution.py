@@ -12,8 +12,8 @@ _NAMES = ("x", "w", "scale", "bias", "residual", "out")
 class FusedConvolutionBase(FusedOptions, OperationBase):
     """activation(scale * convolution(x, w) + bias + residual) in one launch.
 
-    Engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory: tensors in another memory
-    format are copied before and after.
+    On a GPU, engines that fuse take float16 and bfloat16, and float32 as tf32, channels last in memory. Tensors in another
+    memory format are copied before and after.
 
     Parameters
     ----------
@@ -27,7 +27,8 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
 
     Notes
     -----
-    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0.
+    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0. `cudnnpy.reference` computes in float64 and
+    rounds once.
     """
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:

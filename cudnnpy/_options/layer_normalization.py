@@ -15,7 +15,7 @@ from cudnnpy.typing import Array, ArrayT, Shape, Stream
 class LayerNormalizationBase(OperationBase):
     """Layer normalization over the last axes of x, and its gradients, on arrays of 1 to 5 axes.
 
-    The normalized axes are those of scale and bias; without both, `normalized_shape` has their sizes.
+    scale and bias have the shape of the normalized axes; without both, `normalized_shape` has their sizes.
 
     Parameters
     ----------
@@ -167,9 +167,9 @@ class LayerNormalizationBase(OperationBase):
 
 @dataclass(frozen=True)
 class RMSNormalizationBase(OperationBase):
-    """Normalization by the root mean square over the last axes of x, scale * x / sqrt(mean(x * x) + epsilon).
+    """RMS normalization over the last axes of x, scale * x / sqrt(mean(x * x) + epsilon), and its gradients.
 
-    The normalized axes are those of scale; without one, `normalized_shape` has their sizes. The gradients are computed, too.
+    scale has the shape of the normalized axes; without one, `normalized_shape` has their sizes.
 
     Parameters
     ----------

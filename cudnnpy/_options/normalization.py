@@ -1,4 +1,4 @@
-"""What the normalizations share: checks of epsilon, scale and bias, and the gradients that a call computes."""
+"""Helpers of the normalizations: checks of epsilon, scale and bias, and the gradients that a call computes."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ class OperationBase(ImmutableOptions):
     them with plans on device arrays, `cudnnpy.reference` with NumPy.
     """
 
-    # _run(name, operation, implementation, names, inputs, outs, stream, *arguments): the result, or a tuple of the results.
-    # `names` are the names of the inputs and of the results, of which those that are None in `outs` are new arrays.
+    # _run(name, operation, implementation, names, inputs, outs, stream, *arguments) returns the result, or a tuple of the
+    # results. `names` are the names of the inputs and of the results. A result that is None in `outs` becomes a new array.
     _run: ClassVar[Callable[..., Any]]
     _forward: ClassVar[Callable[..., Any]]
     _forward_training: ClassVar[Callable[..., Any]]

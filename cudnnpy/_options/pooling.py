@@ -24,7 +24,7 @@ class PoolingBase(OperationBase):
     Parameters
     ----------
     mode : {"max", "max_deterministic", "average_include_padding", "average_exclude_padding"}
-        What a window gives: its maximum; the sum divided by the size of the window; or the sum divided by the number of
+        The result of a window: its maximum; the sum divided by the size of the window; or the sum divided by the number of
         elements that are not padding. Theano's names "average_inc_pad" and "average_exc_pad" are aliases of the averages.
     window : int or tuple of ints
         An int, or one int for each spatial axis.

@@ -22,7 +22,7 @@ class SoftmaxBase(OperationBase):
     algorithm : {"accurate", "fast", "log"}
         "accurate" subtracts the maximum first, so that exp does not overflow; "fast" does not; "log" is the logarithm.
     mode : {"channel", "instance"}
-        What is summed over: the channels, for each n and position; or channels and positions, for each n.
+        The elements that are summed: the channels, for each n and position; or channels and positions, for each n.
     layout : {"NCHW", "NHWC", "NCW", "NWC", "NCDHW", "NDHWC"}
         The order of the axes of the arrays. "NCHW" is (N, C, spatial...) and "NHWC" is (N, spatial..., C) for any number of
         spatial axes; the other names are checked against the number of axes. Any memory format is accepted.

@@ -99,7 +99,7 @@ def _below(ceiling: float, dtype: str) -> float:
 
 
 def _gradient(graph: Graph, dy: Node, forward: Node, mode: str, coefficient: float) -> Node:
-    """The gradient with respect to x as nodes. cuDNN's gradient nodes read x; those of sigmoid and tanh are composed from y."""
+    """The gradient with respect to x as nodes. cuDNN's gradient nodes read x; sigmoid and tanh are composed from y."""
     if mode in ("sigmoid", "tanh"):
         square = graph.pointwise("mul", forward, forward)
         if mode == "sigmoid":

@@ -1,6 +1,6 @@
 """The reference implementation of cudnnpy's operations, in NumPy, for the tests and for machines without a GPU.
 
-Names, signatures and meanings are those of `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
+Names, signatures and meanings are as in `cudnnpy`; arrays are NumPy arrays. Floating-point inputs are accumulated in
 float64 and the result is rounded once. Nothing here imports the code that runs on a GPU.
 """
 

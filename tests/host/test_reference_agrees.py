@@ -132,6 +132,21 @@ def test_operations_are_called_as_their_reference_implementations_are(name: str)
     assert set(ours) - set(stream) <= {"", "output_shape"}  # everything that runs takes a stream
 
 
+@pytest.mark.parametrize("name", [*CLASSES, *(name for name in OPERATIONS if name[0].isupper())])
+def test_signatures_and_docstrings_are_written_once(name: str) -> None:
+    """The methods that both classes have are the same functions, of a base in _options."""
+    ours, theirs = getattr(cudnnpy, name), getattr(reference, name)
+    assert set(public_of(theirs)) - set(public_of(ours)) <= {"channels_last"}
+    for method, function in calls_of(ours).items():
+        if method and method not in ("plan", "candidates"):
+            assert function is getattr(theirs, method)
+            assert function.__module__.startswith("cudnnpy._options.")
+            assert "\n" in inspect.getdoc(function).strip(), method
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert inspect.getdoc(ours) == inspect.getdoc(theirs)
+    assert "Parameters\n----------\n" in str(inspect.getdoc(ours))
+
+
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if name[0].isupper()])
 def test_options_of_operations_read_the_same_on_both(name: str) -> None:
     ours, theirs = getattr(cudnnpy, name), getattr(reference, name)

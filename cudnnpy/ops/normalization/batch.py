@@ -320,8 +320,8 @@ class _Training(NamedTuple):
 
 # Operation graphs
 #
-# The addresses of a graph are those of its inputs, then those of its results, each in the order of the arguments of cuDNN's
-# function; updated running statistics come last. The functions return None if cuDNN has no engine for the graph.
+# The operands of a graph are its inputs, then its results, each in the order of the arguments of cuDNN's function; updated
+# running statistics come last. The functions return None if cuDNN has no engine for the graph.
 
 
 def training_graph(

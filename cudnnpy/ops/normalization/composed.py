@@ -4,7 +4,7 @@ y = (x - mean) / sqrt(variance + epsilon) * scale + bias is computed step by ste
 sums by cudnnOpTensor, and 1 / sqrt(variance + epsilon) by cudnnBatchNormalizationForwardInference, applied to ones. Each
 step reads and writes all of x, which is correct for every size but not fast.
 
-Tensors have one of three shapes, of four or five axes: that of x, of its statistics, and of its parameters. Each axis of
+Tensors have one of three shapes, of four or five axes: the shape of x, of its statistics, or of its parameters. Each axis of
 the last two has x's size or 1. All tensors are packed and have one dtype, float32 or float64.
 """
 

@@ -1,4 +1,4 @@
-"""Parameters of normalizations: their shapes and dtypes, the checks of those of a call, and substitutes for missing ones."""
+"""Scale and bias of normalizations: checks, and implicit operands for missing ones."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from cudnnpy._runtime.operands import packed_like
 from cudnnpy._runtime.substitutes import Constant, Slots, spare
 
 NAN = float("nan")
-DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}  # the values of missing parameters
+DEFAULT_PARAMETERS = {"scale": 1.0, "bias": 0.0}
 
 
 def scale_and_bias(call: Call, x: TensorSpec, shape: tuple[int, ...], names: Sequence[str]) -> dict[str, TensorSpec]:
-    """The scale and bias that were given, checked, by name. Raises TypeError if their dtypes differ."""
-    found = {name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in names if name in call.specs}
-    if len({spec.dtype for spec in found.values()}) > 1:
-        raise TypeError(f"bias must be {found['scale'].dtype}, as scale; got {found['bias'].dtype}")
-    return found
+    """Return the scale and bias of a call, checked, by name. Raises TypeError if their dtypes differ."""
+    parameters = {
+        name: packed_like(call, name, shape, *parameter_dtypes(x.dtype)) for name in names if name in call.specs
+    }
+    if len({spec.dtype for spec in parameters.values()}) > 1:
+        raise TypeError(f"bias must be {parameters['scale'].dtype}, as scale; got {parameters['bias'].dtype}")
+    return parameters
 
 
-# Substitutes for missing parameters
+# Implicit operands
 
 
 def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand], parameter: TensorSpec) -> Slots:
-    """For each name its operand's number, a Constant for a missing scale or bias, and a Spare for a missing result.
+    """Return for each name the index of its operand, a Constant for a missing scale or bias, or a Spare for a missing result.
 
-    `parameter` describes the missing ones.
+    `parameter` is the spec of the missing ones.
     """
     places = {operand.name: place for place, operand in enumerate(operands)}
     return [
@@ -44,7 +46,7 @@ def operand_sources(call: Call, names: Sequence[str], operands: Sequence[Operand
 
 
 def fill_steps(operands: Sequence[Operand], values: dict[str, float]) -> list[Step]:
-    """Steps that fill the operands that `values` names, each with its value. Operands without elements are omitted."""
+    """Return steps that fill the operands named in `values`, each with its value. Empty operands are omitted."""
     return [
         Step(filled(operand.spec, values[operand.name]), (place,))
         for place, operand in enumerate(operands)

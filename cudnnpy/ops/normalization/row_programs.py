@@ -1,4 +1,4 @@
-"""How layer, RMS and instance normalization run: by the normalization nodes of graphs, else composed of functions.
+"""Programs of layer, RMS and instance normalization: normalization nodes of graphs, else compositions of functions.
 
 Rows of lengths for which the nodes have no fast engine are normalized by reductions (row_reductions.py).
 
@@ -51,7 +51,7 @@ class Views(NamedTuple):
 def forward_program(
     call: Call, mode: GraphNormalization, epsilon: float, operands: Sequence[Operand], views: Views
 ) -> Program:
-    """The program of a forward operation. The operands are x, scale, bias, out and statistics, of which some may be missing."""
+    """The program of a forward operation. The operands are x, scale, bias, out and statistics; some may be missing."""
     no_overlaps(call, operands)
     x = operands[0].spec
     if 0 in x.shape:

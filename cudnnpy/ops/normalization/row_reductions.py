@@ -58,7 +58,7 @@ class _RowBuilder(StepBuilder):
         self.tensors = dict(self.operands)
 
     def graph(self, inputs: Sequence[str], result: str, shape: Shape, make: MakeNode) -> None:
-        """Add a graph of named inputs, of which some may be missing. Its result is an operand or a new float32 tensor.
+        """Add a graph of named inputs; some may be missing. Its result is an operand or a new float32 tensor.
 
         Reductions are float32: a result of 16 bits is a copy.
         """

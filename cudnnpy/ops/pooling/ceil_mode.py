@@ -4,7 +4,7 @@ The result is divided into parts: on each axis, the windows that fit, and the la
 is truncated at the end of the padded tensor. So each part is a pooling of a part of x.
 
 In the gradient, windows of several parts share elements, and a sum over parts would be rounded for each of them. Therefore
-the gradient is that of a tensor in scratch memory which is long enough for all windows.
+the gradient is computed of a tensor in scratch memory that is long enough for all windows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Axis(NamedTuple):
         return max(0, (self.output - 1) * self.stride + self.window - 2 * self.padding - self.size)
 
     def counts(self, include_padding: bool) -> list[int]:
-        """The number of elements that each window averages: the input's, with or without those of the padding."""
+        """The number of elements that each window averages: elements of the input, with or without the padding."""
         first, end = (-self.padding, self.size + self.padding) if include_padding else (0, self.size)
         starts = (at * self.stride - self.padding for at in range(self.output))
         return [min(start + self.window, end) - max(start, first) for start in starts]
