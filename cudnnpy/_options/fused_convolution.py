@@ -27,7 +27,7 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
 
     Notes
     -----
-    A batch of 0 gives an empty result; sums over 0 channels in x and w are 0. `cudnnpy.reference` computes in float64 and
+    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives an empty result; sums over 0 channels in x and w are 0. `cudnnpy.reference` computes in float64 and
     rounds once.
     """
 
@@ -75,13 +75,6 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
         -------
         array
             `out`, or a new array of x's library, dtype and memory format.
-
-        Raises
-        ------
-        TypeError, ValueError
-            Arguments do not fit.
-        NoAlgorithmError
-            No engine fuses this; the message has the table of candidates.
         """
         name, inputs = "FusedConvolution.forward", (x, w, scale, bias, residual)
         y: ArrayT = self._run(name, self, type(self)._forward, _NAMES, inputs, (out,), stream, activation)
