@@ -27,8 +27,8 @@ class FusedConvolutionBase(FusedOptions, OperationBase):
 
     Notes
     -----
-    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives an empty result; sums over 0 channels in x and w are 0. `cudnnpy.reference` computes in float64 and
-    rounds once.
+    Arrays, streams and errors are as for `Convolution`. A batch of 0 gives an empty result; sums over 0 channels in x and w
+    are 0. `cudnnpy.reference` computes in float64 and rounds once.
     """
 
     def output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
