@@ -30,7 +30,7 @@ class Box(NamedTuple):
 
 
 BOXES = {
-    "call": Box("conv.forward(x, w)", "convolution.convolution", "arrays of any library, and options", 0, 0),
+    "call": Box("conv.forward(x, w)", "_options.convolution_methods", "arrays of any library, and options", 0, 0),
     "dispatch": Box("Dispatch", "_runtime.dispatch", "from arguments to a launch", 0, 1),
     "arrays": Box("Read the arrays", "_memory.arrays", "address, shape, dtype, strides, device", 0, 2),
     "cache": Box("Look up the plan", "_runtime.plan_cache", "per thread, by the whole signature", 0, 3),

@@ -82,7 +82,7 @@ def test_a_first_call_takes_the_whole_path_and_a_known_one_plans_nothing(stand_i
     first = entered(lambda: conv.forward(x, w, out=y))
     replaced = {"_planning.selection", "_planning.candidates", "_measuring.search", "_runtime.executables"}
     assert {*column(0), *column(1)} - {"", *replaced} <= set(first)
-    in_order = ["convolution.convolution", "_runtime.dispatch", "_memory.arrays"]
+    in_order = ["_options.convolution_methods", "_runtime.dispatch", "_memory.arrays"]
     in_order += ["convolution.problem", "_planning.plan", "_runtime.launcher"]
     assert [module for module in first if module in in_order] == in_order
     known = entered(lambda: conv.forward(x, w, out=y))
