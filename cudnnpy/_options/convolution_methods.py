@@ -24,23 +24,6 @@ class ConvolutionMethods(ImmutableOptions):
         """The options in canonical form: the object itself."""
         return self
 
-    def _run_operation(
-        self,
-        operation: ConvolutionOperation,
-        first: Any,
-        second: Any,
-        shape: Shape | None,
-        bias: Any,
-        activation: ConvolutionActivation | None,
-        out: Any,
-        *more: Any,
-    ) -> Any:
-        """Run an operation on two arrays. `shape` is the shape of a gradient; `more` are alpha, beta and the stream."""
-        if operation == "forward":
-            return self._forward(first, second, bias, activation, out, *more)
-        implementation = self._backward_data if operation == "backward_data" else self._backward_filter
-        return implementation(first, second, shape, out, *more)
-
     def _output_shape(self, x_shape: Shape, w_shape: Shape) -> tuple[int, ...]:
         raise NotImplementedError
 
@@ -259,6 +242,23 @@ class ConvolutionBase(ConvolutionOptions, ConvolutionMethods):
         """
         return self._output_shape(x_shape, w_shape)
 
+    def _run_operation(
+        self,
+        operation: ConvolutionOperation,
+        first: Any,
+        second: Any,
+        shape: Shape | None,
+        bias: Any,
+        activation: ConvolutionActivation | None,
+        out: Any,
+        *more: Any,
+    ) -> Any:
+        """Run an operation on two arrays. `shape` is the shape of a gradient; `more` are alpha, beta and the stream."""
+        if operation == "forward":
+            return self._forward(first, second, bias, activation, out, *more)
+        implementation = self._backward_data if operation == "backward_data" else self._backward_filter
+        return implementation(first, second, shape, out, *more)
+
 
 class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
     """The transpose of a `Convolution` with the same options, and its gradients.
@@ -331,7 +331,7 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of x's library, dtype and memory format.
         """
-        y: ArrayT = self._run_operation("forward", x, w, None, bias, activation, out, alpha, beta, stream)
+        y: ArrayT = self._forward(x, w, bias, activation, out, alpha, beta, stream)
         return y
 
     def backward_data(
@@ -364,7 +364,7 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of x's shape, of dy's library, dtype and memory format.
         """
-        dx: ArrayT = self._run_operation("backward_data", dy, w, x_shape, None, None, out, alpha, beta, stream)
+        dx: ArrayT = self._backward_data(dy, w, x_shape, out, alpha, beta, stream)
         return dx
 
     def backward_filter(
@@ -397,7 +397,7 @@ class ConvolutionTransposeBase(TransposeOptions, ConvolutionMethods):
         array
             `out`, or a new array of shape w_shape, of x's library, dtype and memory format.
         """
-        dw: ArrayT = self._run_operation("backward_filter", dy, x, w_shape, None, None, out, alpha, beta, stream)
+        dw: ArrayT = self._backward_filter(dy, x, w_shape, out, alpha, beta, stream)
         return dw
 
     def backward_bias(
